@@ -1,4 +1,4 @@
-"""Traces: what happened in a run, in four tables that every number and plot is read from."""
+"""Traces: the record of a run in four tables, from which every number and plot is computed."""
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars

@@ -1,7 +1,7 @@
-"""A csv file in blocks of whole rows, so that no more than one block, or one row, is in memory.
+"""Reads a csv file in blocks of whole rows, so that at most one block, or one row, is in memory.
 
-Knows where a row ends: at a line break outside of quotes. A quote opens a cell only where the cell begins, and two quotes
-inside stand for one, as pandas reads them. Nothing of what columns mean.
+A row ends at a line break outside of quotes. A quote opens a cell only at the cell's beginning, and two quotes inside a cell
+mean one quote, as in pandas.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BOM = b"\xef\xbb\xbf"
 
 
 def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
-    """The rows of a csv file, block by block, at least one frame; the index counts rows from 0.
+    """Yield the rows of a csv file block by block, at least one frame; the index counts rows from 0.
 
     Args:
         stream: the file's bytes, unpacked. text_columns: read as text, so that ``007`` stays ``007``.
 
     Raises:
-        TraceError: it is no csv file with commas, or a row or the header is longer than the limits.
+        TraceError: it is not a csv file with commas, or a row or the header is longer than the limits.
     """
     dtype = dict.fromkeys(text_columns, str)
     at = lines = 0
@@ -56,10 +56,10 @@ def _with_later_lines(text: str, lines: int) -> str:
 
 
 def csv_blocks(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Blocks that begin with the header, and how many lines of the file come before the next block's rows.
+    """Yield blocks that each begin with the header, and the number of file lines before the next block's rows.
 
     Raises:
-        TraceError: a row is longer than a line may be, or the header is that of no csv file with commas.
+        TraceError: a row is longer than the limit of a line, or the file has no csv header with commas.
     """
     quotes, header, blank_lines, begin = Quotes(), b"", 0, True
     whole: list[bytes] = []  # rows of the next block
@@ -98,7 +98,7 @@ def csv_blocks(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[tuple[by
 
 
 class Quotes:
-    """Where rows end, in the pieces of a file one after the other."""
+    """Finds the ends of rows in consecutive pieces of a csv file."""
 
     def __init__(self) -> None:
         self._inside = False
@@ -106,7 +106,7 @@ class Quotes:
         self._before = b"\n"
 
     def last_end(self, piece: bytes) -> int:
-        """Position after the last line break of a piece that ends a row; 0 if there is none."""
+        """Return the position after the last line break of a piece that ends a row; 0 if there is none."""
         at = last = 0
         while True:
             quote = piece.find(b'"', at)

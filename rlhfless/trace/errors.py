@@ -1,10 +1,10 @@
 """The one exception of the trace package for wrong input.
 
-Knows nothing of tables. Every message is one sentence: which file, row, column and value, and what would be right.
+Every message is one sentence: which file, row, column and value, and what would be right.
 """
 
 from __future__ import annotations
 
 
 class TraceError(ValueError):
-    """A table, a trace folder or a log cannot be used as it is; the message says where and what would be right."""
+    """A table, a trace folder or a log cannot be used; the message says where it is wrong and what would be right."""

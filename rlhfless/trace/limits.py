@@ -1,7 +1,7 @@
-"""How much of a log is read: the length of a line, the number of rows, the bytes that a packed file unpacks to.
+"""Limits how much of a log is read: line length, number of rows, and unpacked bytes of compressed files.
 
-Knows bytes and files; nothing of formats. A file of a few megabytes can hold a line of gigabytes or millions of equal rows, by
-accident or by intent. Whoever reads a log counts with a ``Guard``, which refuses with one sentence before memory is full.
+A file of a few megabytes can contain a line of gigabytes or millions of equal rows, by accident or on purpose. Readers count
+with a ``Guard``, which raises one clear sentence before memory is full.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LINE, ROWS, UNPACKED = "--max-line-mib", "--max-rows", "--max-unpacked-gib"
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that is read of one log.
+    """Maximal amounts that are read of one log.
 
     Attributes:
         line_bytes: of a line, of a row of a csv file, or of a JSON document.
         rows: responses, records, or rows of a table.
-        unpacked_bytes: of all packed files together, after unpacking.
+        unpacked_bytes: of all compressed files together, after unpacking.
 
     Raises:
-        InputError: a limit is no number above 0.
+        InputError: a limit is not a number above 0.
     """
 
     line_bytes: int = 64 * 2**20
@@ -46,10 +46,10 @@ class Limits:
 
     @classmethod
     def of_options(cls, line_mib: float | None, rows: int | None, unpacked_gib: float | None) -> Limits:
-        """The limits that options state, in MiB and GiB; those that are None stay as they are.
+        """Return the limits given in MiB and GiB; None keeps the default.
 
         Raises:
-            InputError: a limit is no number above 0.
+            InputError: a limit is not a number above 0.
         """
         usual = cls()
         for name, value in ((LINE, line_mib), (ROWS, rows), (UNPACKED, unpacked_gib)):
@@ -63,7 +63,7 @@ class Limits:
 
 
 class Guard:
-    """What was read of one log so far, against its limits."""
+    """Counts what was read of one log and raises an error at the limits."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = Limits() if limits is None else limits
@@ -71,7 +71,7 @@ class Guard:
 
     @contextmanager
     def unpacked(self, path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
-        """The bytes of a file, unpacked where its name ends in ``.gz``.
+        """Yield a stream of the file's bytes, unpacked if its name ends in ``.gz``.
 
         Args:
             stream: the file's own bytes.
@@ -86,10 +86,10 @@ class Guard:
             yield io.BufferedReader(_Unpacked(packed, path, self), PIECE_BYTES)
 
     def lines(self, path: Path, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Number, from 1, and bytes of every line.
+        """Yield number, from 1, and bytes of every line.
 
         Raises:
-            TraceError: a line is longer than the limit, or there are more than may be rows.
+            TraceError: a line is longer than the limit, or there are more lines than allowed rows.
         """
         number = 0
         while line := stream.readline(self.limits.line_bytes + 1):
@@ -100,10 +100,10 @@ class Guard:
             yield number, line
 
     def document(self, path: Path, stream: IO[bytes]) -> bytes:
-        """All bytes of a JSON document.
+        """Return all bytes of a JSON document.
 
         Raises:
-            TraceError: it is longer than a line may be.
+            TraceError: it is longer than the limit of a line.
         """
         content = stream.read(self.limits.line_bytes + 1)
         if len(content) > self.limits.line_bytes:
@@ -120,7 +120,7 @@ class Guard:
         self.check_rows(path, self._rows)
 
     def check_rows(self, path: Path, count: int) -> None:
-        """Refuse a number of rows that a file says it has.
+        """Check the number of rows that a file declares.
 
         Raises:
             TraceError: there are more than the limit.
@@ -129,7 +129,7 @@ class Guard:
             raise TraceError(f"{path}: has more than {self.limits.rows:,} rows; {_raise(ROWS, 'rows')}")
 
     def add_unpacked(self, path: Path, count: int) -> None:
-        """Count bytes that were unpacked, or that a file says it unpacks to.
+        """Count bytes that were unpacked, or that a file declares as its unpacked size.
 
         Raises:
             TraceError: there are more than the limit.
@@ -140,7 +140,7 @@ class Guard:
             raise TraceError(f"{path}: unpacks to more than {size}; {_raise(UNPACKED, 'unpacked_bytes')}")
 
     def refuse_line(self, path: Path, what: str) -> NoReturn:
-        """Refuse what is longer than a line may be."""
+        """Raise the error about something that is longer than the limit of a line."""
         size = _size(self.limits.line_bytes)
         raise TraceError(f"{path}: {what} is longer than {size}; {_raise(LINE, 'line_bytes')}")
 

@@ -1,7 +1,7 @@
-"""A parquet file in batches of rows of bounded size; equal texts of a batch are one object.
+"""Reads a parquet file in batches of rows of bounded size; equal texts of a batch share one Python object.
 
-Knows pyarrow and what a parquet file says of itself before it is read. A few kilobytes can hold millions of equal rows, or one
-long text for all of them, because equal values are packed into one.
+The file's metadata is checked before it is read: a few kilobytes can contain millions of equal rows, or one long text for all
+of them, because parquet stores equal values once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}  # bytes of a value
 def parquet_frames(
     guard: Guard, path: Path, stream: IO[bytes], wanted: Callable[[str, bool], bool] = lambda name, nested: True
 ) -> Iterator[pd.DataFrame]:
-    """The rows of a parquet file, batch by batch; the index counts them from 0. A file without rows is one empty frame.
+    """Yield the rows of a parquet file batch by batch; the index counts them from 0. A file without rows gives one empty frame.
 
     Args:
-        stream: the file's bytes, from which can be read anywhere.
-        wanted: whether a column is read, by its name and whether it holds lists or structs.
+        stream: the file's bytes; must be seekable.
+        wanted: returns whether a column is read, given its name and whether it contains lists or structs.
 
     Raises:
-        TraceError: it is not intact, or holds more than the limits.
+        TraceError: the file is damaged, or larger than the limits.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,7 +68,7 @@ def parquet_frames(
 
 
 def decoded_bytes(metadata: Any) -> int:
-    """About what a file's columns take in memory; equal texts are counted once."""
+    """Estimate the memory in bytes of a file's decoded columns; equal texts are counted once."""
     total = 0
     for group in range(metadata.num_row_groups):
         of_group = metadata.row_group(group)

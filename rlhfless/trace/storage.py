@@ -1,7 +1,6 @@
-"""Files: reads a table file of any format, turns frames into Arrow tables, replaces a file atomically.
+"""Reads table files of any format, converts frames to Arrow tables, and replaces files atomically.
 
-Knows formats and the file system; nothing of what a trace is. No exception of pandas, pyarrow or the operating system
-gets out of here: whatever a file does wrong is one sentence.
+Exceptions of pandas, pyarrow or the operating system become a ``TraceError`` of one sentence.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ JSON_HINT = "holds a JSON array; one JSON object a line is needed, as `jq -c '.[
 
 
 def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:
-    """The rows of a parquet, csv or jsonl file (``.gz`` too), one frame row per file row, numbered from 0.
+    """Return the rows of a parquet, csv or jsonl file (also ``.gz``), one frame row per file row, numbered from 0.
 
     Args:
-        path: the file; its name says the format.
+        path: the file; its name determines the format.
         text_columns: csv columns to read as text, so that ``007`` stays ``007``.
-        guard: counts what is read; None: the usual limits, for this file alone.
+        guard: counts what is read; None applies the default limits to this file alone.
 
     Raises:
-        TraceError: there is no such file, it is not what its name says, or it is larger than the limits.
+        TraceError: there is no such file, its content does not match its name, or it is larger than the limits.
     """
     path, guard = Path(path), guard or Guard()
     packed = path.name.lower().endswith(".gz")
@@ -79,9 +78,9 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
 
 @contextmanager
 def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The same bytes for a format that is read from its end, which a packed file cannot be: it is unpacked beforehand.
+    """Yield a seekable stream for formats that are read from their end: a compressed file is unpacked beforehand.
 
-    Only parquet files and slime's dumps are; other formats get the stream as it is.
+    Only parquet files and slime's dumps need it; other formats get the stream unchanged.
     """
     if not path.name.lower().endswith((".parquet.gz", ".pt.gz")):
         yield stream
@@ -93,7 +92,7 @@ def seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 def read_table(path: Path, guard: Guard) -> pa.Table:
-    """The rows of a parquet file.
+    """Return the rows of a parquet file as an Arrow table.
 
     Raises:
         TraceError: there is no such file, it is damaged, or it is larger than the limits.
@@ -112,7 +111,7 @@ def read_table(path: Path, guard: Guard) -> pa.Table:
 
 
 def to_frame(rows: pa.Table) -> pd.DataFrame:
-    """Rows as a frame with the types that ``read_frame`` gives: texts are objects, missing ones None."""
+    """Return Arrow rows as a frame with the types of ``read_frame``: texts are objects, missing texts None."""
     frame = rows.to_pandas(ignore_metadata=True)
     for name in frame.select_dtypes("string").columns:
         texts = frame[name].astype(object)
@@ -138,7 +137,7 @@ def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.Da
 
 
 def refuse_json_array(path: Path, number: int, line: bytes) -> None:
-    """Refuse a file whose first line begins a list.
+    """Raise an error if a file's first line begins a JSON list.
 
     Raises:
         TraceError: it does.
@@ -148,9 +147,9 @@ def refuse_json_array(path: Path, number: int, line: bytes) -> None:
 
 
 def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
-    """A validated frame as an Arrow table; every field carries its unit and meaning as metadata.
+    """Return a validated frame as an Arrow table whose fields have unit and meaning as metadata.
 
-    Columns that the schema does not know get the type that Arrow finds; mixed or nested ones become JSON text.
+    Columns outside the schema get the type that Arrow infers; mixed or nested ones become JSON text.
     """
     known = {column.name: column for column in TABLES[table]}
     arrays, fields = [], []
@@ -180,24 +179,26 @@ def _as_text(value: Any) -> str:
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Replace ``path`` by the table, atomically."""
+    """Replace the file ``path`` by the table, atomically."""
     replace_file(path, lambda stream: pq.write_table(table, stream))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by the text, atomically."""
+    """Replace the file ``path`` by the text, atomically."""
     replace_file(path, lambda stream: stream.write(text.encode("utf-8")))
 
 
 def absolute(name: str | None) -> str | None:
-    """The absolute path where the name is one here, so that what it is written into works from any folder; else the name."""
+    """Return the absolute path if ``name`` is an existing path, so that a stored path works from any folder; else return the
+    name.
+    """
     return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file so that every reader, and a reader after a crash, finds the old content or the new one.
+    """Write a file so that every reader, also one after a crash, finds the complete old or the complete new content.
 
-    The content goes to a temporary file in the same folder, then to the disk, then takes the old file's place.
+    The content is written to a temporary file in the same folder, synced to the disk, and renamed to ``path``.
 
     Raises:
         TraceError: the folder cannot be written.
@@ -216,10 +217,10 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until what was written to a file, or the names in a folder, is on the disk.
+    """Wait until a file's content, or the names in a folder, are on the disk.
 
     Raises:
-        OSError: there is no such file, or the disk says that it failed.
+        OSError: there is no such file, or the disk reports a failure.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -235,10 +236,10 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def read_json(path: Path, guard: Guard | None = None) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Return the JSON object in a file.
 
     Raises:
-        TraceError: it is not one, or longer than a line may be.
+        TraceError: it is not a JSON object, or longer than the limit of a line.
     """
     try:
         with open(path, "rb") as stream:

@@ -169,7 +169,7 @@ class Trainer:
             yield self.step()
 
     def run(self) -> Trace | None:
-        """Run all remaining steps with a progress bar, and return the trace if one is kept. An interrupt keeps completed steps."""
+        """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps."""
         with tqdm(total=self.config.steps, initial=self.next_step, desc="train", unit="step", disable=not self.progress) as bar:
             for done in self:
                 tokens = done.rollouts["response_tokens"].mean()

@@ -1,7 +1,7 @@
-"""What a log measured of its steps beside what is counted or simulated of the same steps, and where the two contradict.
+"""Compares what a log measured per step with what is counted or simulated for the same steps, and flags contradictions.
 
-Knows tables by step; nothing of frameworks, schedules or pages. Lengths and counts come from the same responses, so they have
-to agree in every step. Simulated times are judged by their mean over the steps.
+Lengths and counts come from the same responses, so they must agree in every step. Simulated times are compared by their mean
+over the steps.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ COUNTED = "counted from the responses"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity of a step that a log may measure.
+    """A quantity of a step that a log may measure, with its tolerance.
 
     Attributes:
         name: in words. unit: ``s``, ``tokens``, ``share`` or the empty text.
-        relative, absolute: ours may differ by ``relative`` times the logged value plus ``absolute`` units.
+        relative, absolute: our value may differ by ``relative`` times the logged value plus ``absolute`` units.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Quantity:
     absolute: float = 0.0
 
     def allowed(self, logged: float) -> float:
-        """How far ours may be from the logged value, in units."""
+        """Return the allowed difference from the logged value, in units."""
         return self.relative * abs(logged) + self.absolute
 
     @property
     def tolerance(self) -> str:
-        """The allowed difference in words."""
+        """Return the allowed difference in words."""
         parts = [f"{self.relative:.0%}"] if self.relative else []
         if self.absolute or not parts:
             unit = self.unit.removesuffix("s") if self.absolute == 1 else self.unit
@@ -64,14 +64,14 @@ QUANTITIES = {
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """One quantity as the log measured it, beside ours.
+    """Comparison of one quantity: as the log measured it, and as we computed it.
 
     Attributes:
-        column: of the scalars. how: where ours comes from: ``counted``, ``simulated by profile ...``, ``stated``.
-        steps: that have both. logged, ours: means over these steps, in the quantity's unit.
-        worst_step: where the two differ most; worst_logged, worst_ours: its values.
+        column: of the scalars. how: source of our value: ``counted``, ``simulated by profile ...``, ``stated``.
+        steps: number of steps with both values. logged, ours: means over these steps, in the quantity's unit.
+        worst_step: step with the largest difference; worst_logged, worst_ours: its values.
         contradicts: they differ by more than the quantity's tolerance.
-        at_least: ours is only a part of what was logged, so less is no contradiction.
+        at_least: our value covers only a part of what was logged, so a smaller one is no contradiction.
     """
 
     column: str
@@ -87,21 +87,21 @@ class CrossCheck:
 
     @property
     def allowed(self) -> str:
-        """How far ours may be from the log, in words."""
+        """Return the tolerance in words."""
         return f"at most {self.quantity.tolerance} more" if self.at_least else self.quantity.tolerance
 
     @property
     def quantity(self) -> Quantity:
-        """What is compared."""
+        """The compared quantity."""
         return QUANTITIES[self.column]
 
     @property
     def relative(self) -> float:
-        """Ours over the logged mean, minus 1; NaN where the log says 0."""
+        """Our mean over the logged mean, minus 1; NaN if the log has 0."""
         return self.ours / self.logged - 1.0 if self.logged else float("nan")
 
     def value(self, value: float) -> str:
-        """A value of this quantity with its unit."""
+        """Return a value of this quantity with its unit."""
         if self.quantity.unit == "share":
             return f"{value:.1%}"
         text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -109,7 +109,7 @@ class CrossCheck:
 
     @property
     def difference(self) -> str:
-        """Ours minus the logged mean: as a share of it, in points for shares."""
+        """Our mean minus the logged mean: relative to the logged one, or in percentage points for shares."""
         if self.quantity.unit == "share":
             return f"{100 * (self.ours - self.logged):+.1f} points"
         return f"{self.relative:+.1%}" if np.isfinite(self.relative) else "unknown"
@@ -123,7 +123,7 @@ class CrossCheck:
 
 
 def counted_steps(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """What the responses say of every step, under the standard columns; NaN where a part of a step's responses does not say it.
+    """Count every step's responses and lengths under the standard columns; NaN if some of the step's responses lack the value.
 
     Args:
         rollouts: of one run.
@@ -149,9 +149,9 @@ def cross_check(
 
     Args:
         logged: one row per ``step``, under the standard columns. ours: the same columns, indexed by step.
-        how: where ours comes from, in words.
-        every_step: they contradict where one step is off; else where the means over steps are.
-        at_least: ours is only a part of what was logged, so less is no contradiction.
+        how: source of our values, in words.
+        every_step: one differing step is a contradiction; by default only differing means over the steps are.
+        at_least: our values cover only a part of what was logged, so smaller ones are no contradiction.
     """
     measured = logged.drop_duplicates("step", keep="last").set_index("step")
     for column, quantity in QUANTITIES.items():

@@ -1,6 +1,6 @@
-"""What held GPUs were held for: starting, syncing weights, working, or waiting.
+"""Splits allocated GPU-seconds by purpose: start-up, weight sync, work, idle.
 
-Knows allocations and spans; nothing of who decided to hold them. Every second of an allocation is one of the four.
+Every second of an allocation belongs to exactly one of the four.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ PARTS = ("start", "sync", "work", "hold")
 
 
 def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
-    """GPU-seconds by purpose.
+    """Return allocated GPU-seconds by purpose.
 
     Returns:
-        A frame with ``run, step, role`` and, of its allocations, the GPU-seconds ``start`` (processes coming up, prewarming
-        included), ``sync`` (weights arriving), ``work`` (any other foreground span), ``hold`` (covered by no foreground span)
-        and ``total``, which is their sum. Where spans overlap, a second counts for the first that it can.
+        A frame with ``run, step, role`` and, of its allocations, the GPU-seconds ``start`` (process start-up, prewarming
+        included), ``sync`` (weight sync), ``work`` (any other foreground span), ``hold`` (idle: no foreground span covers it)
+        and ``total``, their sum. Where spans overlap, a second counts for the first of these purposes that applies.
     """
     spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}

@@ -1,9 +1,8 @@
-"""What whole steps cost by phase, as they were executed, and had every GPU been held from their start to their end.
+"""Splits the cost of executed steps by phase, as billed (elastic) and as if every GPU had been held all the time (serverful).
 
-Knows allocations and spans; nothing of how they came about. Elastic: what was billed, each held second in the phase that its
-span says, or its holder's role where no span covers it. Serverful: the same step, no second shorter, with all GPUs held all the
-time; a second belongs to learning while somebody learns, else to generation while somebody generates, else to preparation,
-else to sync, else (starts, waits) to generation.
+Elastic: every billed second belongs to the phase of its span, or to its holder's role where no span covers it. Serverful: the
+same step with the same duration, but all GPUs held from start to end. A serverful second belongs to learning if the learner
+works, else to generation if an actor generates, else to preparation, else to sync, and else (starts, waits) to generation.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _OF_ROLE = {"learner": "learning", "prepare": "preparation", "reference": "prepa
 
 
 def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
-    """GPU-seconds and dollars of every step by phase.
+    """Return GPU-seconds and dollars of every step by phase.
 
     Args:
-        gpus: that the serverful system holds; None: those of the cluster in ``meta.json`` on which the step ran, and those
-            beside it that somebody held in the trace.
+        gpus: GPUs of the serverful system; None takes those of the step's cluster in ``meta.json`` and any further GPUs that
+            were allocated outside it.
 
     Returns:
         A frame with ``run, step, phase`` (one of ``STEP_PHASES``); ``time_s`` of the step's time line, ``elastic_gpu_s``,

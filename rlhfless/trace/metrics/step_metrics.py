@@ -1,7 +1,7 @@
-"""What a trace says of each step: time, GPU-seconds, idle GPU-seconds, dollars, tokens, rewards.
+"""Computes the metrics of each step from a trace: time, GPU-seconds, idle GPU-seconds, dollars, tokens, rewards.
 
-Knows how allocations and spans add up; nothing of plans, profiles or policies. Money and GPU-seconds come from
-allocations only, idleness from allocations and their spans. A logged trace has neither: its numbers are NaN, not 0.
+Money and GPU-seconds come from allocations only, idle time from allocations and their spans. A logged trace has neither, so
+these numbers are NaN, not 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SUMS = ["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
 
 
 def interval_union_s(starts: ArrayLike, ends: ArrayLike) -> float:
-    """Seconds covered by at least one of the intervals.
+    """Return the seconds covered by at least one of the intervals.
 
     Args:
         starts, ends: (N,) seconds, in any order; an interval that ends before it starts covers nothing.
@@ -31,12 +31,12 @@ def interval_union_s(starts: ArrayLike, ends: ArrayLike) -> float:
 
 
 def allocation_metrics(trace: Trace) -> pd.DataFrame:
-    """The allocations with ``gpus``, ``duration_s``, GPU-seconds, idleness and dollars, one row per allocation.
+    """Return the allocations with ``gpus``, ``duration_s``, GPU-seconds, idle time and dollars, one row per allocation.
 
     A span belongs to the allocations of its run, step and holder, clipped to their time.
     ``idle_gpu_seconds``: gpus x (duration - union of the foreground spans).
-    ``slot_idle_gpu_seconds``: gpus x sum over decode spans of duration x (1 - batch_mean / slots); it is no part of the
-    idle GPU-seconds and is never added to them; NaN where a decode span does not tell its batch or slots.
+    ``slot_idle_gpu_seconds``: gpus x sum over decode spans of duration x (1 - batch_mean / slots). It is separate from the idle
+    GPU-seconds and never added to them. It is NaN where a decode span lacks its batch or slots.
     """
     table = trace.allocations.copy()
     spans = trace.spans
@@ -62,14 +62,14 @@ def allocation_metrics(trace: Trace) -> pd.DataFrame:
 
 
 def step_metrics(trace: Trace) -> pd.DataFrame:
-    """One row per run and step.
+    """Return one row of metrics per run and step.
 
     Returns:
         A frame with ``run, step``; ``time_s`` (last end minus first start of the allocations), ``gpu_seconds``,
         ``idle_gpu_seconds``, ``slot_idle_gpu_seconds``, ``cost_usd`` (sums over the allocations), ``actors`` (holders
         with the role decode); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of the responses with a
         reward) and ``truncated_share`` (ended by ``length``, of those whose finish reason is known). What the trace does
-        not tell is NaN or NA.
+        not record is NaN or NA.
     """
     keys = ["run", "step"]
     return (

@@ -1,10 +1,9 @@
-"""How long the steps of a logged run took, from what was recorded of them, where the run's scalars do not say it.
+"""Derives a logged run's times per step from its spans and response times, where the logged scalars do not have them.
 
-Knows spans and the times of responses; nothing of frameworks, profiles or schedules. Spans come first: of a phase counts what
-at least one of its foreground spans covers, on the run's own clock, and outside generation nothing that an earlier column has.
-Without spans of generation it took from the first start to the last end of a step's responses, where all of them have times.
-Both say how long one step generates only where no other step generates meanwhile: in asynchronous training it does, and such
-steps have no time of generation here.
+Spans take precedence. The time of a phase is what at least one of its foreground spans covers, on the run's own clock; outside
+generation, time that an earlier column already has is not counted again. Without spans of generation, its time is from the
+first start to the last end of a step's responses, if all of them have times. Both are valid only if no other step generates at
+the same time. In asynchronous training several do; such steps get no generation time here.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ OVERLAP = 0.01  # share of a step's generation that another step's may reach int
 
 
 class StepTimes(NamedTuple):
-    """Scalars with the times that were found beside them.
+    """Scalars of a run, completed by derived times.
 
     Attributes:
-        scalars: as they were, and those of ``COLUMNS`` that had no value at all, where something was found; rows of further
-            steps at need, sorted by step.
-        overlapping: steps without a time of generation, because other steps generated at the same time.
+        scalars: the given ones, and those of ``COLUMNS`` that had no value at all, where something was found; sorted by step,
+            with further rows where needed.
+        overlapping: steps without a generation time, because other steps generated at the same time.
     """
 
     scalars: pd.DataFrame
@@ -38,11 +37,11 @@ class StepTimes(NamedTuple):
 
 
 def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
-    """The scalars of a logged run, completed by the times that its trace holds; what they say themselves stays.
+    """Return the scalars of a logged run, completed by the times in its trace; given values are not changed.
 
     Args:
-        scalars: one row per ``step``, or none. trace: of the same run. An executed trace, which says by its allocations what
-            it took, and one of several runs add nothing.
+        scalars: one row per ``step``, or none. trace: of the same run. A trace with allocations (an executed run) and a trace
+            of several runs add nothing.
     """
     lacking = [name for name in COLUMNS if name not in scalars.columns or not scalars[name].notna().any()]
     if len(trace.allocations) or len(trace.runs) > 1 or not lacking:

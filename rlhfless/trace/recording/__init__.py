@@ -1,1 +1,1 @@
-"""Record a training loop of your own: a recorder with a journal, and a callback for TRL."""
+"""Records a training loop of your own as a trace: a recorder with a journal, and a callback for TRL."""

@@ -1,8 +1,8 @@
-"""Records a training loop that is not ours, in this project's trace format, while it runs.
+"""Records an external training loop in this project's trace format while it runs.
 
-Knows rows and a folder; nothing of frameworks (``trl_callback.py`` knows TRL). Made so that it cannot break what it watches:
-nothing raises, what goes wrong is logged once per kind and counted, a row costs some ten microseconds however long the run is,
-and a process that is killed loses what was not flushed, a second's rows or 256, never the trace.
+``trl_callback.py`` uses it for TRL. It is designed not to break the recorded loop: nothing raises, and failures are counted and
+logged once per kind. A row costs some ten microseconds however long the run is. A killed process loses only unflushed rows, at
+most one second's or 256, never the trace.
 
     with Recorder("out/recorded") as recorder:
         for step, batch in enumerate(batches):
@@ -57,20 +57,21 @@ def _harmless(what: str) -> Callable[[Method], Method]:
 
 
 class Recorder:
-    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Neither making one nor its methods raise.
+    """Appends rows of ``rollouts`` and ``spans`` to a trace folder while a loop runs. Neither the constructor nor methods
+    raise.
 
-    The folder is a trace as soon as it has a response: ``read_trace`` reads it while it is recorded, after a crash and after
-    ``close``. A folder that a recorder wrote is continued, also where it has only spans yet, so a run that is restarted goes
-    on in it: a step of a run whose responses a later recorder records again replaces what was there, and spans alone come
-    beside what is there. Several runs may share a folder.
+    The folder is a trace as soon as it has a response: ``read_trace`` reads it during recording, after a crash and after
+    ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far, so a restarted
+    run uses the same folder. If a later recorder records responses of an earlier step again, they replace that step's rows;
+    spans alone are added. Several runs may share a folder.
 
     Args:
-        folder: where the trace goes. run: name of the run, for rows that name none.
-        meta: what ``meta.json`` should remember besides (seeds, device, ...). ``clock`` stays unknown: it names clocks of
+        folder: of the trace. run: name of the run, for rows without one.
+        meta: further entries of ``meta.json`` (seeds, device, ...). ``clock`` stays unknown: it names clocks of
             runs with allocations.
 
     Attributes:
-        recorded: rows taken so far; lost: rows that could not be.
+        recorded: number of rows taken so far; lost: number of rows that could not be recorded.
     """
 
     def __init__(self, folder: str | Path, run: str = "recorded", meta: Mapping[str, Any] | None = None) -> None:
@@ -105,33 +106,34 @@ class Recorder:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run's start, which is where an earlier recording in this folder ended."""
+        """Return the seconds since the run's start; they continue from the end of an earlier recording in this folder."""
         return time.monotonic() - self._began
 
     @_harmless("a response was not recorded")
     def append(self, **values: Any) -> None:
-        """Record one response: ``step, prompt_id, sample, response_tokens``, and whatever else is known of it.
+        """Record one response: ``step, prompt_id, sample, response_tokens``, and any other known column.
 
         Args:
             values: columns of ``rollouts`` (``rlhfless/trace/schema/tables.py``: ``prompt_tokens, finish_reason, reward,
-                weights_version, actor, start_s, first_token_s, end_s``, ...); others are kept as they are.
+                weights_version, actor, start_s, first_token_s, end_s``, ...); unknown columns are kept unchanged.
         """
         self._take("rollouts", values)
 
     @_harmless("a span was not recorded")
     def append_span(self, **values: Any) -> None:
-        """Record what was done when: ``step, holder, phase, start_s, end_s`` (``now_s`` is the clock), and other columns of
-        ``spans``."""
+        """Record one span: ``step, holder, phase, start_s, end_s`` (on the clock of ``now_s``), and other columns of
+        ``spans``.
+        """
         self._take("spans", values)
 
     @contextmanager
     def span(self, phase: str | None = None, step: int | None = None, holder: str = "trainer", **values: Any) -> Iterator[None]:
-        """Record the time that a block takes, also where it raises.
+        """Record the time of a ``with`` block as a span, also if the block raises.
 
         Args:
             phase: ``decode, prepare, learn, sync``, ...: one of ``PHASES``.
-            step: of the run; without a phase or a step the block runs and nothing is recorded of it.
-            values: other columns of ``spans``; times that are given count instead of the block's.
+            step: of the run; without a phase or a step the block runs and nothing is recorded.
+            values: other columns of ``spans``; given times replace the block's.
         """
         start_s = self.now_s
         try:
@@ -142,14 +144,14 @@ class Recorder:
 
     @_harmless("rows could not be written")
     def flush(self) -> None:
-        """Hand all rows to the operating system: from then on a killed process does not lose them."""
+        """Write all rows to the operating system; after that, killing the process does not lose them."""
         self._write()
 
     @_harmless("the recording could not be closed, but what was written can be read")
     def close(self) -> None:
-        """Write all rows and turn them into the trace's tables. Nothing can be recorded any more.
+        """Write all rows and convert them to the trace's tables. Nothing can be recorded afterwards.
 
-        Where there is no response no tables can be written: that is logged, and the rows wait for a later recorder.
+        Without any response no tables can be written; this is logged, and the rows stay in the journal for a later recorder.
         """
         if self._journal is None:
             return
@@ -171,7 +173,7 @@ class Recorder:
         self.close()
 
     def failed(self, what: str, error: Exception) -> None:
-        """Count what was lost, and log the first failure of a kind."""
+        """Count lost rows, and log the first failure of a kind."""
         if what not in self._told:
             self._told.add(what)
             _log.warning("recording into %s: %s (%s); the loop goes on, and this is not said again", self.folder, what, error)
@@ -205,9 +207,9 @@ class Recorder:
 
 
 def fold(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataFrame]:
-    """Put the rows of a folder's journal into its tables. Killed at any moment, it leaves a trace with all of them.
+    """Merge the rows of a folder's journal into its tables. A process killed at any moment leaves a trace with all rows.
 
-    Without any response, which no trace is without, they stay in the journal.
+    A trace needs at least one response; until then the rows stay in the journal.
 
     Returns:
         The rows of both, by table.

@@ -1,6 +1,6 @@
-"""One row at a time: what ``validate`` says of a frame, said of a row while a loop is running, in microseconds.
+"""Validates one row at a time while a loop runs, in microseconds, with the rules that ``validate`` applies to a frame.
 
-Knows single rows; what relates rows to each other (repeated responses, say) is the business of journal.py.
+Relations between rows, such as repeated responses, are handled in ``journal.py``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ORDERED = (("start_s", "first_token_s"), ("first_token_s", "end_s"), ("start_s"
 
 
 def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The row in plain JSON types, such that a frame of such rows is valid as far as single rows go.
+    """Return the row in plain JSON types; a frame of such rows passes all checks of single rows.
 
-    Columns of ``rollouts`` that the schema does not know are kept. Text that is no valid Unicode has its wrong parts replaced
-    by question marks.
+    Columns of ``rollouts`` that the schema does not know are kept. In text that is not valid Unicode, the wrong parts become
+    question marks.
 
     Raises:
         TraceError: one sentence: column, value, and what would be right.

@@ -1,13 +1,13 @@
-"""Records a run of TRL's ``GRPOTrainer``: every completion with its true number of tokens, and when each part of a step ran.
+"""Records a run of TRL's ``GRPOTrainer``: every completion with its true number of tokens, and the times of each step's phases.
 
-Knows TRL's trainer as far as needed to watch it; nothing of files (recorder.py). TRL's own log holds texts only.
+TRL's own log has texts only.
 
     TrlRecorder("out/recorded").attach(trainer)
     trainer.train()
 
-TRL tells callbacks nothing of completions, so two methods of the trainer are watched: ``_generate`` and
-``_calculate_rewards``. They get what they got and return what they returned, whatever happens here. Where a version of TRL does
-without them nothing is recorded, and a warning says so.
+TRL passes no completions to callbacks, so this module wraps two methods of the trainer: ``_generate`` and
+``_calculate_rewards``. Their arguments and results are unchanged, whatever happens here. If a version of TRL lacks these
+methods, nothing is recorded and a warning says so.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ HOLDER = "trainer"
 
 
 class TrlRecorder(TrainerCallback):  # type: ignore[misc]
-    """A callback that records into a trace folder; ``attach`` makes a trainer tell it.
+    """A TRL callback that records into a trace folder; ``attach`` registers it with a trainer.
 
-    Rows: ``step`` is the optimizer step that first learns from the completion, counted from 1 as TRL's own files do;
-    ``response_tokens`` counts generated tokens, the end token among them, tool results not; ``finish_reason`` is ``stop`` where
-    the last one is the end or padding token, else ``length``; ``reward`` is the weighted sum that advantages are made of. When
-    a single completion ended is unknown, so times are in ``spans``: generation, rewards and learning of a step.
+    Rows: ``step`` is the optimizer step that first learns from the completion, counted from 1 as in TRL's own files.
+    ``response_tokens`` counts generated tokens with the end token and without tool results. ``finish_reason`` is ``stop`` if
+    the last token is the end or padding token, else ``length``. ``reward`` is the weighted sum from which advantages are
+    computed. The end of a single completion is unknown, so times are in ``spans``: generation, rewards and learning of a step.
 
-    Processes of a distributed run record on their own: the first in ``folder``, others in ``folder-rank1``, ...
+    Each process of a distributed run records separately: the first in ``folder``, others in ``folder-rank1``, ...
 
     Args:
         folder, run: see ``Recorder``.
@@ -58,7 +58,7 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
         self._rewarded = False
 
     def attach(self, trainer: Any) -> TrlRecorder:
-        """Watch a trainer; call it before ``trainer.train()``. Returns the callback itself."""
+        """Start recording a trainer; call it before ``trainer.train()``. Returns the callback itself."""
         rank = int(getattr(trainer.accelerator, "process_index", 0))
         folder = self.folder.with_name(f"{self.folder.name}-rank{rank}") if rank else self.folder
         self.recorder = Recorder(folder, self.run, {"framework": "trl"})
@@ -73,17 +73,17 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
         return self
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A step may generate, or learn again from what an earlier one has generated."""
+        """A step begins: it may generate, or learn again from what an earlier step generated."""
         self._safely(self._begin, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Learning of a step is over."""
+        """Record the end of a step's learning."""
         self._safely(self._learned)
         if self.recorder is not None:
             self.recorder.flush()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The recording becomes tables."""
+        """Convert the recording to the tables of a trace."""
         if self.recorder is not None:
             self.recorder.close()
 

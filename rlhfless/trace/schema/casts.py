@@ -1,7 +1,7 @@
-"""Cell by cell: turns one column of a frame into the type that the schema wants, or says which row cannot be.
+"""Converts one column of a frame to the type of the schema, or raises an error that names the first wrong row.
 
-Knows one column at a time; nothing of tables, relations between columns or files.
-Text columns hold Python strings and None, whole numbers int64 (Int64 with NA where nullable), floats float64 and NaN.
+Text columns become Python strings and None, whole numbers int64 (Int64 with NA if nullable), floats float64 with NaN. Relations
+between columns are checked in ``validation.py``.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ BOOLEANS = (bool, np.bool_)  # which Python and numpy count as 0 and 1
 
 
 def listed(names: Iterable[object]) -> str:
-    """Names as an error message lists them: each short and on one line, and not too many."""
+    """Return names as a list for an error message: each shortened to one line, and only the first ones if there are many."""
     shown = [" ".join(str(name).split())[:40] for name in names]
     return ", ".join(shown[:30]) + (f" and {len(shown) - 30:,} more" if len(shown) > 30 else "")
 
 
 def clean(text: str) -> str:
-    """The text with surrogates that stand alone, which no file can hold, as question marks."""
+    """Return the text with lone surrogates, which no file can store, replaced by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def row_number(index: pd.Index, position: int) -> int:
-    """Row of the file, counted from 1 without the header; a filtered frame keeps its rows' numbers in its index."""
+    """Return the row number in the file, counted from 1 without the header; a filtered frame keeps its rows' numbers in its
+    index.
+    """
     label = index[position]
     return int(label) + 1 if isinstance(label, (int, np.integer)) else position + 1
 
 
 def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoReturn:
-    """Raise the one sentence about a cell."""
+    """Raise a ``TraceError`` that names the cell, its value and what is needed."""
     value = values.iloc[position]
     found = "empty" if is_null(value) else as_given(value)
     row = row_number(values.index, position)
@@ -49,22 +51,22 @@ def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoRetu
 
 
 def is_null(value: Any) -> bool:
-    """Whether a cell is unknown: None, NaN, NA, NaT or an empty text."""
+    """Return whether a cell is unknown: None, NaN, NA, NaT or an empty text."""
     if isinstance(value, list | tuple | dict | np.ndarray):
         return False
     return value is None or value is pd.NA or value is pd.NaT or value == "" or (isinstance(value, float) and value != value)
 
 
 def cast(column: Column, values: pd.Series, source: str) -> Any:
-    """The column's values in its own type.
+    """Return the column's values in the type of the schema.
 
     Args:
-        column: what the schema wants.
+        column: the schema's column.
         values: (R,) cells as they were read.
         source: the file, for messages.
 
     Raises:
-        TraceError: one sentence about the first cell that is not what the column holds.
+        TraceError: one sentence about the first cell of a wrong type or value.
     """
     if column.default is not None:
         values = values.astype(object).where(values.notna(), column.default)
@@ -82,10 +84,10 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
 
 
 def cast_cell(column: Column, value: Any) -> Any:
-    """One value as ``cast`` makes it, None where it is unknown; for rows that come one at a time.
+    """Return one value as ``cast`` converts it, None if it is unknown; for rows that arrive one at a time.
 
     Raises:
-        ValueError: the column does not hold it; the message is what is needed instead.
+        ValueError: the value does not fit the column; the message says what is needed.
     """
     if column.default is not None and value != "" and is_null(value):
         value = column.default
@@ -208,7 +210,7 @@ def _bool(value: Any) -> bool | None:
 
 
 def jsonable(value: Any) -> Any:
-    """``value`` in plain JSON types: dataclasses become objects, arrays lists, and NaN or infinity null."""
+    """Return ``value`` in plain JSON types: dataclasses become objects, arrays become lists, NaN and infinity become null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):

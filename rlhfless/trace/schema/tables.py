@@ -1,7 +1,7 @@
-"""The tables of a trace: every column with its type, its unit and its meaning.
+"""Defines the tables of a trace: every column with its type, unit and meaning.
 
-Knows what a trace holds; nothing of files or frames (validation.py applies this schema, storage.py stores it).
-A null means *unknown*: a log that does not say something leaves it null, and nobody fills it with a guess.
+``validation.py`` applies this schema and ``storage.py`` stores it. A null means *unknown*: what a log does not record stays
+null and is never replaced by a guess.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Column:
     Attributes:
         name: the column's name, with its unit where it has one.
         dtype: ``str``, ``int``, ``float``, ``bool``, ``json`` (text that parses as JSON) or ``ints`` (a list of int).
-        doc: what it means, in one line.
+        doc: its meaning, in one line.
         unit: its unit, or the empty string.
         required: a table without this column is refused.
         nullable: a cell may be null, which means unknown.
-        optional: when the table lacks the column it stays away; other columns that are not required are filled in.
-        default: what fills the column, or a null cell, where it is not given; None fills nothing but null.
+        optional: if the table lacks the column, it is not added; other columns that are not required are filled in.
+        default: value of the column, or of a null cell, where none is given; with None it is null.
         minimum: smallest value, or None.
         allowed: the only values, or empty for any.
     """
@@ -136,12 +136,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
 
 
 def text_columns(table: str) -> tuple[str, ...]:
-    """Names of the columns of ``table`` that hold text, so that a reader keeps ``007`` as it is."""
+    """Return the names of the text columns of ``table``, so that a reader keeps ``007`` as text."""
     return tuple(column.name for column in TABLES[table] if column.dtype == "str")
 
 
 def sorted_prompt_ids(prompt_ids: Iterable[str]) -> list[str]:
-    """The distinct prompt ids in order: by number where every id is a whole number, else by text."""
+    """Return the distinct prompt ids in order: by number if every id is a whole number, else by text."""
     distinct = {str(prompt_id) for prompt_id in prompt_ids}
     if all(re.fullmatch(r"-?[0-9]+", prompt_id) for prompt_id in distinct):
         return sorted(distinct, key=lambda prompt_id: (int(prompt_id), prompt_id))

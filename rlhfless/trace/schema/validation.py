@@ -1,6 +1,6 @@
-"""Table by table: applies the schema to a frame, and refuses what cannot be true of a trace.
+"""Validates a table of a trace: applies the schema to a frame and refuses rows that contradict each other.
 
-Knows what relates the columns and rows of one table; single cells are the business of casts.py, files that of storage.py.
+Single cells are checked in ``casts.py``; files are read in ``storage.py``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ KEY = ["run", "step", "prompt_id", "sample"]
 
 
 def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None, source: object = None) -> pd.DataFrame:
-    """The frame with the table's columns, in the schema's types and order.
+    """Return the frame with the table's columns, in the schema's types and order.
 
-    Rows keep their order. Columns of ``rollouts`` that the schema does not know are kept behind the others; in other
-    tables they are refused. A missing ``epoch`` is derived (``derive_epoch``); other columns that may be missing are
-    filled with their default or with null, optional ones stay away.
+    Rows keep their order. Unknown columns of ``rollouts`` are kept behind the others; in other tables they are refused. A
+    missing ``epoch`` is derived (``derive_epoch``). Other columns that may be missing are filled with their default or with
+    null; missing optional columns are not added.
 
     Args:
         table: ``rollouts``, ``allocations``, ``spans`` or ``events``.
@@ -33,7 +33,7 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
         source: the file to name in messages; by default the table.
 
     Returns:
-        A new frame with an index of its own.
+        A new frame with its own index.
 
     Raises:
         TraceError: one sentence: file, row, column, value, and what would be right.
@@ -68,12 +68,12 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
 
 
 def as_frame(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None) -> pd.DataFrame:
-    """A frame of rows that were given as a frame, as dicts, or not at all."""
+    """Return rows as a frame, whether they are given as a frame, as dicts, or as None."""
     return rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows or ()))
 
 
 def derive_epoch(rollouts: pd.DataFrame) -> pd.Series:
-    """(R,) epoch of each response: how many smaller steps of its run had its prompt.
+    """Return the (R,) epoch of each response: the number of earlier steps of its run that had its prompt.
 
     Args:
         rollouts: at least the columns run, prompt_id and step.
@@ -83,10 +83,10 @@ def derive_epoch(rollouts: pd.DataFrame) -> pd.Series:
 
 
 def refuse_several_runs(runs: Iterable[object], source: object = "the log") -> None:
-    """Refuse rows of more than one run, where those of one are needed.
+    """Raise an error if rows of several runs are given where one run is needed.
 
     Args:
-        runs: names, each once. source: what holds them, for the message.
+        runs: distinct run names. source: the table or log, for the message.
 
     Raises:
         TraceError: there are several.
@@ -100,7 +100,7 @@ def refuse_several_runs(runs: Iterable[object], source: object = "the log") -> N
 
 
 def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
-    """Refuse two allocations of one run that hold the same GPU at the same time."""
+    """Raise an error if two allocations of one run hold the same GPU at the same time."""
     held = allocations[["run", "gpu_ids", "start_s", "end_s"]].assign(position=np.arange(len(allocations)))
     held = held[held.end_s > held.start_s].explode("gpu_ids").sort_values(["run", "gpu_ids", "start_s", "position"])
     earlier, later = held.iloc[:-1], held.iloc[1:]
