@@ -1,8 +1,8 @@
-"""A trace in memory, and reading it from a folder or a rollout log.
+"""The trace in memory (``Trace``), and functions that read one from a folder or from a rollout log.
 
-Knows the files of a trace folder and how to read them; appending while a run goes on is the business of writer.py.
-A reader sees the steps that ``meta.json`` names and those that have a folder of their own (step_folders.py), and nothing of a
-step that was being written; of a recording (recording/recorder.py) it sees every row that was flushed.
+``writer.py`` appends to a trace while a run works. A reader sees the steps that ``meta.json`` names and those with a step
+folder of their own (``step_folders.py``), never a step that was still being written. Of a recording (``recording/recorder.py``)
+it sees every flushed row.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from solver.model.plurals import counted
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """Everything that happened in a run, or what a log tells of it. Valid by construction.
+    """The record of a run, or what a log contains of it. Valid by construction.
 
     Attributes:
-        rollouts: one row per response; alone it is a *logged* trace.
-        allocations: what is billed. spans: what the allocations did. events: instants.
+        rollouts: one row per response; a trace with rollouts only is a *logged* trace.
+        allocations: billed GPU time. spans: activities of the allocations. events: instants.
         plans: one dict per step, with the key ``step``.
         meta: seeds, cluster, profile, policy, clock, charging and device of the run.
-        source: where it was read from, for messages.
+        source: path it was read from, for messages.
 
     Raises:
-        TraceError: a table is not what the schema says.
+        TraceError: a table violates the schema.
     """
 
     rollouts: pd.DataFrame
@@ -66,7 +66,7 @@ class Trace:
 
     @property
     def run(self) -> str:
-        """Name of the one run.
+        """Name of the only run.
 
         Raises:
             TraceError: there are several.
@@ -75,10 +75,10 @@ class Trace:
         return self.runs[0]
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
-        """Write the trace into a folder; tables first, ``meta.json`` last, so that a half-written one is no trace.
+        """Write the trace into a folder: tables first, ``meta.json`` last, so that a partly written folder is not a trace.
 
         Raises:
-            TraceError: the folder holds a trace already and ``overwrite`` is false, or cannot be written.
+            TraceError: the folder has a trace already and ``overwrite`` is false, or cannot be written.
         """
         tables = {
             table: storage.to_arrow(table, getattr(self, table)) for table in TABLES
@@ -107,10 +107,10 @@ class Trace:
 
 
 def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
-    """The completed steps of a trace folder.
+    """Read the completed steps of a trace folder.
 
     Args:
-        limits: the most that is read of each file; the usual when None.
+        limits: maximal amounts to read of each file; None takes the default.
 
     Raises:
         TraceError: it is no trace folder, has another schema version or no completed step, or a table is wrong or larger than
@@ -124,13 +124,13 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
 
 
 def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFrame:
-    """The rollouts of a trace folder, or of a parquet, csv or jsonl file (``.gz`` too) with the rollout columns.
+    """Read the rollouts of a trace folder, or of a parquet, csv or jsonl file (also ``.gz``) with the rollout columns.
 
-    A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: how many smaller steps of the run had the
-    prompt) and what may be unknown (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
+    A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: the number of earlier steps of the run with the
+    prompt) and nullable columns (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
 
     Args:
-        limits: as of ``read_trace``.
+        limits: as in ``read_trace``.
 
     Raises:
         TraceError: one sentence: file, row, column, value, and what would be right.
@@ -142,7 +142,7 @@ def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFram
 
 
 def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], dict[str, pd.DataFrame], list[dict[str, Any]]]:
-    """meta.json, the tables and the plans of a trace folder, completed steps only, not yet validated."""
+    """Return meta.json, the tables and the plans of a trace folder: completed steps only, not yet validated."""
     while True:
         meta = _meta(folder, limits)
         named = list(meta["steps"])
@@ -227,10 +227,10 @@ def _plans(path: Path, steps: list[int], limits: Limits | None) -> list[dict[str
 
 
 def new_folder(path: str | Path, overwrite: bool = False) -> Path:
-    """A folder for a new trace; with ``overwrite`` a trace in it stops being one.
+    """Make a folder for a new trace; with ``overwrite`` an existing trace in it is invalidated.
 
     Raises:
-        TraceError: it holds a trace already, or cannot be made.
+        TraceError: it has a trace already, or cannot be made.
     """
     folder = Path(path)
     meta_path = folder / "meta.json"
@@ -247,7 +247,7 @@ def new_folder(path: str | Path, overwrite: bool = False) -> Path:
 
 
 def complete_meta(meta: dict[str, Any], steps: list[int]) -> dict[str, Any]:
-    """``meta`` with the versions, the completed steps, and null for what the run did not say."""
+    """Return ``meta`` with the versions, the completed steps, and null for entries that the run did not give."""
     fixed = {"schema_version": SCHEMA_VERSION, "project_version": __version__}
     kept = {key: value for key, value in meta.items() if key not in fixed}
     meta = {**fixed, **dict.fromkeys(META_KEYS), **kept, "steps": list(steps)}
@@ -255,7 +255,7 @@ def complete_meta(meta: dict[str, Any], steps: list[int]) -> dict[str, Any]:
 
 
 def write_folder(folder: Path, tables: dict[str, Any], plans: list[dict[str, Any]], meta: dict[str, Any]) -> None:
-    """Write every file of a trace: the tables, the plans, and last the ``meta.json`` that makes their steps count."""
+    """Write every file of a trace: the tables, the plans, and last the ``meta.json`` that commits their steps."""
     for table, rows in tables.items():
         storage.write_parquet(folder / f"{table}.parquet", rows)
     lines = "".join(json.dumps(jsonable(plan), sort_keys=True) + "\n" for plan in plans)

@@ -1,11 +1,11 @@
-"""Rows of a recording that are not in its tables yet: a file of JSON lines beside them, appended to while a loop runs.
+"""The journal of a recording: a file of JSON lines, next to the tables, with the rows that are not merged into them yet.
 
-Knows that file, who may write it, and how its rows join those of the tables; nothing of loops. A process killed at any moment
-leaves whole lines and at most one torn one at the end, which readers leave out and the next writer cuts off.
+One process writes it; a killed process leaves whole lines and at most one incomplete line at the end, which readers skip and
+the next writer removes.
 
-A line is ``{table: row}``. What joins: a step of a run of which the journal has responses replaces the same step of that run in
-the tables (a run that was restarted records it again); where it has only spans of a step they come beside what is there. Of
-rows that name the same response the last one counts.
+A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step of the run in the
+tables (a restarted run records it again); if it has only spans of a step, they are added. Of rows that name the same response,
+the last one counts.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class RecordingJournal:
         return 0
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Write whole lines, all or none; they outlive the process, not the machine.
+        """Write whole lines, all or none; they survive the end of the process, but not a crash of the machine.
 
         Raises:
-            OSError: they cannot be written; the file is as before.
+            OSError: they cannot be written; the file is unchanged.
         """
         data = b"".join(lines)
         try:
@@ -78,32 +78,32 @@ class RecordingJournal:
         self.size_bytes += len(data)
 
     def empty(self) -> None:
-        """Forget all lines: they are in the tables."""
+        """Remove all lines after they were merged into the tables."""
         os.ftruncate(self._file, 0)
         self.size_bytes = 0
 
     def close(self) -> None:
-        """Let go of the file; an empty one is removed."""
+        """Close the file and release its lock; an empty file is removed."""
         if not self.size_bytes:
             self.path.unlink(missing_ok=True)
         os.close(self._file)
 
 
 def line_of(table: str, row: Mapping[str, Any]) -> bytes:
-    """A row as a line."""
+    """Return a row as a line of the journal."""
     return json.dumps({table: row}, allow_nan=False).encode() + b"\n"
 
 
 def joined(
     folder: Path, frames: Mapping[str, pd.DataFrame], steps: Sequence[int], limits: Limits | None = None
 ) -> tuple[dict[str, pd.DataFrame], list[int]]:
-    """The tables of a folder with the rows of its journal, and the steps of both.
+    """Merge a folder's tables with the rows of its journal; return the tables and the steps of both.
 
     Args:
-        frames: rows by table, of ``steps``. limits: of the journal; the usual when None.
+        frames: rows by table, of ``steps``. limits: for reading the journal; None takes the default.
 
     Raises:
-        TraceError: a whole line is no row, or the journal is larger than the limits.
+        TraceError: a complete line is not a row, or the journal is larger than the limits.
     """
     recorded = _read(folder / FILE, Guard(limits))
     if not recorded:

@@ -1,12 +1,10 @@
-"""A trace as trace events: a time line to open in Perfetto (ui.perfetto.dev) or chrome://tracing.
+"""Exports a trace as trace events (JSON), to open in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
-Knows the trace's tables and the trace-event format (``ph`` X, M and C; integer microseconds); nothing of plots.
-
-A process is a role on a node (``decode, node 0``), a thread in it an actor, or whoever else holds GPUs; one more process of
-every run has its steps, its events and the counters. Slices have OpenTelemetry's names of what runs in reinforcement learning:
-``rl.loop`` a step; ``rl.sample`` generation, with its phases inside; ``rl.reward`` preparation; ``rl.train`` learning;
-``rl.sync`` weights arriving. ``start`` is a process coming up. Viewers hide what overlaps on a thread without lying inside each
-other, so such slices go to further threads of the same name: ``lanes`` sees to it.
+The format has events ``ph`` X, M and C with integer microseconds. A process is a role on a node (``decode, node 0``), a thread
+in it an actor or another holder of GPUs. One more process per run has its steps, its events and the counters. Slices have
+OpenTelemetry's names for reinforcement learning: ``rl.loop`` a step; ``rl.sample`` generation, with its phases inside;
+``rl.reward`` preparation; ``rl.train`` learning; ``rl.sync`` weight sync. ``start`` is a process start-up. Viewers hide slices
+of a thread that overlap without nesting, so ``lanes`` moves such slices to further threads of the same name.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _TOLD = ("call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_ac
 
 @dataclass(frozen=True)
 class Slice:
-    """Something that took from ``start_us`` to ``end_us``."""
+    """A named interval on a track, from ``start_us`` to ``end_us``."""
 
     name: str
     start_us: int
@@ -51,10 +49,10 @@ Counter: TypeAlias = tuple[str, str, list[tuple[int, float]]]  # its name, its u
 
 
 def lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Slices dealt to as many lanes as needed, such that two of a lane are disjoint or one lies inside the other.
+    """Distribute slices over as few lanes as needed, so that two slices of a lane are disjoint or nested.
 
-    By start, longest first, each goes to the first lane where what still runs holds all of it; so lanes are few, and the order
-    of a lane is that of its slices' starts.
+    By start, longest first, each slice goes to the first lane whose running slices enclose it; so a lane is ordered by its
+    slices' starts.
     """
     dealt: list[list[Slice]] = []
     open_until: list[list[int]] = []
@@ -74,10 +72,10 @@ def lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
 
 
 def trace_events(trace: Trace) -> list[dict[str, Any]]:
-    """The trace as trace events: names of tracks, then slices by track, then counters.
+    """Return the trace as trace events: names of tracks, then slices by track, then counters.
 
     Raises:
-        TraceError: the trace tells no times, or times that are too late for microseconds.
+        TraceError: the trace has no times, or times too large for microseconds.
     """
     tracks, steps = _allocations(trace), _steps(trace)
     if not steps:
@@ -108,7 +106,7 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
 
 
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
-    """Write the trace as a JSON file of trace events, packed where the name ends in ``.gz``.
+    """Write the trace as a JSON file of trace events, compressed if the name ends in ``.gz``.
 
     Raises:
         TraceError: see ``trace_events``; or the name ends in neither .json nor .json.gz, or the file cannot be written.

@@ -1,8 +1,8 @@
-"""Steps of a trace that are not in its tables yet: a folder for each, ``steps/000012``, that is there whole or not at all.
+"""Stores each new step of a trace in a folder ``steps/000012``, which exists completely or not at all, until it is merged.
 
-Knows those folders and how they join the tables; nothing of what rows mean. What a step costs to write does not depend on how
-many came before it. Closing the trace puts the rows into the tables. Of a step that ``meta.json`` names the rows in the tables
-count, of any other its folder: so a process killed at any moment, also while it puts rows into tables, leaves every step once.
+So writing a step takes the same time however many came before. Closing the trace merges the rows into the tables. For a step
+that ``meta.json`` names, the rows in the tables count; for any other step, its folder counts. So a process killed at any
+moment, also during the merge, leaves every step exactly once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ROWS_AT_ONCE = 65_536  # of a table, in memory while steps are put into it
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the rows of a step lie."""
+    """Return the folder of a step's rows."""
     return folder / FOLDER / f"{step:06d}"
 
 
 def steps_beside(folder: Path, named: Collection[int]) -> list[int]:
-    """Steps with a folder of their own, in order, but for those that ``meta.json`` names."""
+    """Return the steps that have a folder and are not named in ``meta.json``, in order."""
     try:
         names = os.listdir(folder / FOLDER)
     except FileNotFoundError:
@@ -48,13 +48,13 @@ def steps_beside(folder: Path, named: Collection[int]) -> list[int]:
 
 
 def write_step(folder: Path, step: int, tables: Mapping[str, pa.Table], plan: Mapping[str, Any] | None) -> None:
-    """Write a step's rows: from when this returns on, the step counts.
+    """Write a step's rows; when this returns, the step is committed.
 
     Args:
-        folder: of the trace; it must be there.
+        folder: of the trace; it must exist.
 
     Raises:
-        TraceError: the folder cannot be written; the trace is as it was.
+        TraceError: the folder cannot be written; the trace is unchanged.
     """
     target = path_of(folder, step)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -83,10 +83,10 @@ def _write(path: Path, write: Any) -> None:
 
 
 def read_rows(folder: Path, table: str, named: Sequence[int], beside: Sequence[int], limits: Limits | None = None) -> pa.Table:
-    """The rows of a table: of the steps ``named`` in its file, and of those with folders of their own.
+    """Read the rows of a table: for the steps ``named`` from its file, for the steps ``beside`` from their folders.
 
     Args:
-        limits: the most that is read of all these files together; the usual when None.
+        limits: maximal amounts to read of all these files together; None takes the default.
 
     Raises:
         TraceError: a file is missing or damaged, they are larger than the limits, or a column has several types.
@@ -102,19 +102,19 @@ def read_rows(folder: Path, table: str, named: Sequence[int], beside: Sequence[i
 
 
 def read_plans(folder: Path, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """The plans of those of ``steps`` that have one."""
+    """Read the plans of those of ``steps`` that have one."""
     paths = (path_of(folder, step) / PLAN for step in steps)
     return [storage.read_json(path) for path in paths if path.exists()]
 
 
 def fold(folder: Path, meta: Mapping[str, Any], steps: Sequence[int]) -> None:
-    """Put the folders of ``steps`` into the tables, and remove them.
+    """Merge the folders of ``steps`` into the tables, and remove them.
 
     Args:
-        meta: of the trace as it will be: ``steps`` of its tables and those of the folders.
+        meta: of the trace after the merge: its ``steps`` are those of the tables and those of the folders.
 
     Raises:
-        TraceError: a file cannot be read or written. The trace is as it was.
+        TraceError: a file cannot be read or written. The trace is unchanged.
     """
     before = sorted(set(meta["steps"]) - set(steps))
     for table in TABLES:
@@ -127,7 +127,7 @@ def fold(folder: Path, meta: Mapping[str, Any], steps: Sequence[int]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folders of all steps, and what a killed process left of one."""
+    """Remove the folders of all steps, also one that a killed process left unfinished."""
     for part in (folder / FOLDER).glob("*"):
         if part.name.isdecimal() or part.name.endswith(".tmp"):
             shutil.rmtree(part, ignore_errors=True)
@@ -136,7 +136,7 @@ def remove(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left of a step that does not count."""
+    """Remove what a killed process left of an uncommitted step."""
     for draft in (folder / FOLDER).glob(".*.tmp"):
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -1,8 +1,8 @@
-"""Records a run step by step, so that a process killed at any moment leaves a valid trace of its completed steps.
+"""Writes a run's trace step by step; a process killed at any moment leaves a valid trace of its completed steps.
 
-Knows when a step counts: as soon as the folder with its rows is there (step_folders.py). Nothing of executors or clocks. What a
-step costs to write does not grow with the run. In memory are the allocations of earlier steps, which new ones must not overlap,
-and how often each prompt was visited; no responses.
+A step is committed as soon as the folder with its rows exists (``step_folders.py``). Writing a step takes the same time however
+long the run is. In memory are only the allocations of earlier steps, which new ones must not overlap, and how often each prompt
+was visited; no responses.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ VISIT = ["run", "prompt_id"]
 
 
 class TraceWriter:
-    """Appends whole steps to a trace folder. ``close`` puts them into its tables; without it they are read all the same.
+    """Appends whole steps to a trace folder. ``close`` merges them into its tables; readers also see steps that are not merged.
 
     Args:
-        folder: where the trace goes; it must not hold a trace yet (``resume`` continues one).
-        meta: seeds, cluster, profile, policy, clock, charging, device and whatever else the run should remember.
-        overwrite: replace a trace that the folder holds.
+        folder: of the trace; it must not contain a trace yet (``resume`` continues one).
+        meta: seeds, cluster, profile, policy, clock, charging, device and further entries of ``meta.json``.
+        overwrite: replace an existing trace in the folder.
 
     Raises:
-        TraceError: the folder holds a trace already, or cannot be written.
+        TraceError: the folder has a trace already, or cannot be written.
     """
 
     def __init__(self, folder: str | Path, meta: Mapping[str, Any] | None = None, overwrite: bool = False) -> None:
@@ -49,12 +49,12 @@ class TraceWriter:
 
     @classmethod
     def resume(cls, folder: str | Path) -> TraceWriter:
-        """A writer that continues after the last completed step of the folder's trace.
+        """Return a writer that continues after the last completed step of the folder's trace.
 
-        Rows of a step that was being written when the process died are gone, and so are its temporary files.
+        Rows of a step that was being written when the process died are removed, and so are its temporary files.
 
         Raises:
-            TraceError: the folder holds no trace, one of another schema version, or one with a wrong table.
+            TraceError: the folder has no trace, one of another schema version, or one with a wrong table.
         """
         writer = cls.__new__(cls)
         writer.folder = Path(folder)
@@ -82,20 +82,20 @@ class TraceWriter:
 
     @property
     def next_step(self) -> int:
-        """The step after the last completed one; 0 for a new trace."""
+        """The number of the step after the last completed one; 0 for a new trace."""
         return max(self.steps, default=-1) + 1
 
     @property
     def end_s(self) -> float:
-        """When the last allocation ended: where the times of a resumed run continue."""
+        """End of the last allocation, from which the times of a resumed run continue."""
         return float(self._held["end_s"].max()) if len(self._held) else 0.0
 
     @property
     def trace(self) -> Trace:
-        """The completed steps so far, as they are on the disk.
+        """Read the completed steps from the disk.
 
         Raises:
-            TraceError: there is none yet, or the folder cannot be read any more.
+            TraceError: there is none yet, or the folder can no longer be read.
         """
         if not self.steps:
             raise TraceError(f"{self.folder}: has no completed step yet; append one first")
@@ -104,7 +104,7 @@ class TraceWriter:
         return self._trace
 
     def remember(self, **told: Any) -> None:
-        """Change what ``meta.json`` says of the run besides its steps.
+        """Change entries of ``meta.json`` other than the steps.
 
         Raises:
             TraceError: the folder cannot be read or written.
@@ -123,7 +123,7 @@ class TraceWriter:
         events: Rows = None,
         plan: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append one step: all its rows and its plan, of all runs of the trace. Either all of it counts or nothing.
+        """Append one step, all its rows and its plan, of all runs of the trace; completely or not at all.
 
         Args:
             rollouts: at least one response; without ``epoch`` it is derived from the steps appended before.
@@ -135,7 +135,7 @@ class TraceWriter:
 
         Raises:
             TraceError: a table is wrong, its rows are of several steps, the step is complete already, or the folder is gone.
-                The trace and the writer are as before.
+                The trace and the writer are unchanged.
         """
         given = {"rollouts": rollouts, "allocations": allocations, "spans": spans, "events": events}
         names = {table: f"{self.folder}: new {table}" for table in TABLES}
@@ -158,10 +158,10 @@ class TraceWriter:
         return step
 
     def close(self) -> None:
-        """Put the steps that have folders of their own into the trace's tables. Idempotent; steps may be appended after it.
+        """Merge the step folders into the trace's tables. Idempotent; further steps may be appended afterwards.
 
         Raises:
-            TraceError: a file cannot be read or written. The trace is as it was, and can be read.
+            TraceError: a file cannot be read or written. The trace is unchanged and readable.
         """
         storage.remove_leftovers(self.folder)
         step_folders.remove_leftovers(self.folder)

@@ -1,6 +1,6 @@
-"""Logs of other frameworks as rollouts; one importer per file, all behind ``import_log``.
+"""Imports logs of other frameworks as rollouts; one importer per file, all behind ``import_log``.
 
-An importer says what it could not find and never invents a length.
+An importer reports what the log lacks and never invents a length.
 """
 
 from rlhfless.trace.importers.import_session import ImportOptions

@@ -1,8 +1,8 @@
-"""AReaL's rollouts: ``rollout.dump_to_file=true`` → ``rollout/{version}/{task_id}.jsonl``, one sample a line.
+"""Imports AReaL's rollouts: ``rollout.dump_to_file=true`` → ``rollout/{version}/{task_id}.jsonl``, one sample per line.
 
-Knows that ``seqlen`` counts the prompt too, and that ``session_tracer/sessions-r{rank}.jsonl`` beside the folder has the
-seconds of every session: a task's sessions are its samples, in the order of their numbers. A task is drawn anew for every
-visit, so a prompt is its text.
+``seqlen`` includes the prompt. Files ``session_tracer/sessions-r{rank}.jsonl`` next to the folder have the times of every
+session; a task's sessions are its samples, in the order of their numbers. Task ids are drawn anew for every visit, so prompts
+are identified by their text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Times = dict[int, list[tuple[int, float | None, float | None]]]
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
-    """Version and path of all tasks of an experiment's folder, of its folder ``rollout``, of one version, or of one task."""
+    """Return version and path of all tasks of an experiment's folder, of its folder ``rollout``, of one version, or of one
+    task.
+    """
     if path.is_file():
         return [(int(path.parent.name), path)] if _is_number(path.parent.name) else []
     if _is_number(path.name):
@@ -35,7 +37,7 @@ def files(path: Path) -> list[tuple[int, Path]]:
 
 
 def sessions(path: Path) -> list[Path]:
-    """The session tracer's files beside or above a folder of rollouts."""
+    """Return the session tracer's files next to or above a folder of rollouts."""
     for folder in (path, *list(path.absolute().parents)[:3]):
         if found := sorted((folder / "session_tracer").glob("sessions-r*.jsonl*")):
             return found
@@ -43,13 +45,13 @@ def sessions(path: Path) -> list[Path]:
 
 
 def detect(path: Path) -> bool:
-    """Such a folder or file, whose first record has task_id, seqlen and prompt_len."""
+    """Return whether the path is such a folder or file, whose first record has task_id, seqlen and prompt_len."""
     found = files(path)
     return bool(found) and first_record(found[0][1]).keys() >= MARKS
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches of responses; the version is the step, and the weights of a response's first token its own."""
+    """Yield batches of responses; the version is the step, and the version of a response's first token its weights."""
     found = files(reading.path)
     traced = sessions(reading.path)
     reading.expect([*traced, *(path for _, path in found)])

@@ -1,11 +1,11 @@
-"""Batches of logged responses become the rollouts of a run.
+"""Combines batches of logged responses, from any framework, into the validated rollouts of a run.
 
-Knows what holds for every log: rows that repeat, who shares a prompt, why a response ended, when the run began. Nothing of
-restarts (restarts.py), files or frameworks. Batches have the columns of
-``rollouts``, of which ``sample`` and others may be missing, and may have
+It removes repeated rows, identifies prompts, derives finish reasons, and shifts times to the start of the run. Restarted steps
+are handled in ``restarts.py``. Batches have the columns of ``rollouts``, of which ``sample`` and others may be missing, and may
+have two more:
 
-- ``prompt_text_id``: a name of the prompt's text, where ``prompt_id`` may be drawn anew every time that the prompt comes;
-- ``response_id``: a name of the response, which no other has.
+- ``prompt_text_id``: identifies the prompt's text, for logs whose ``prompt_id`` is drawn anew for every visit;
+- ``response_id``: a unique identifier of the response.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LARGEST_TOKENS = 2**31  # of one response; more is no length
 
 
 def assemble(reading: ImportSession, batches: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
-    """The validated rollouts; None where the log holds no response.
+    """Return the validated rollouts; None if the log has no response.
 
     Args:
-        reading: gets what was decided as notes.
+        reading: the import session; decisions are added to its notes.
         batches: (r,) rows each, in the order of the log.
 
     Raises:

@@ -1,6 +1,6 @@
-"""What an importer is: a name, a way to recognise its log, a way to read it.
+"""Interface of an importer: a name, a function that recognises its log, and a function that reads it.
 
-Knows the interface; nothing of any format. Every format is one file beside this one that ends with a ``Format``.
+Every format is one file in this folder that ends with a ``Format``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ NAME_HINT = "is no log that is known; a file of one JSON object a line needs a n
 
 @dataclass(frozen=True)
 class Format:
-    """One framework's log.
+    """The log format of one framework.
 
     Attributes:
         name: as in ``--from``.
-        title: what it is, for people.
-        detect: whether a path is such a log, judged by names and the first record; it never refuses.
-        read: batches of responses in the order of the log (``assemble.py`` says what they hold); steps' scalars, notes and
-            repeated rows go to the reading. It raises TraceError, one sentence, for what it cannot read.
-        known: fields that it knows; others are named in the summary. Empty where any field may be there.
-        expected: fields of today's version; those that a log lacks are named in the summary.
+        title: display name.
+        detect: returns whether a path is such a log, judged by names and the first record; it never raises.
+        read: yields batches of responses in the order of the log (columns: see ``assemble.py``); reports steps' scalars, notes
+            and repeated rows to the import session. It raises TraceError, one sentence, for what it cannot read.
+        known: fields that it knows; others are named in the summary. Empty if any field is allowed.
+        expected: fields of the current version; those that a log lacks are named in the summary.
     """
 
     name: str
@@ -44,7 +44,9 @@ class Format:
 
 
 def numbered(folder: Path, pattern: str) -> list[tuple[int, Path]]:
-    """Number and path of a folder's entries whose whole name matches, by number; the pattern's group is the number."""
+    """Return number and path of a folder's entries whose whole name matches, sorted by number; the pattern's group is the
+    number.
+    """
     if not folder.is_dir():
         return []
     matches = ((re.fullmatch(pattern, path.name), path) for path in folder.iterdir())
@@ -52,13 +54,13 @@ def numbered(folder: Path, pattern: str) -> list[tuple[int, Path]]:
 
 
 def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
-    """The same for a single file: itself, where its name matches."""
+    """Like ``numbered`` for a single file: itself, if its name matches."""
     match = re.fullmatch(pattern, path.name)
     return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []
 
 
 def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
-    """Raise the one sentence about a log that no importer knows: what is wrong with its first file of JSON lines, if any.
+    """Raise the error about a log that no importer recognises; it says what is wrong with the first file of JSON lines, if any.
 
     Args:
         known: names of the formats.

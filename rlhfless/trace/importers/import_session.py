@@ -1,8 +1,7 @@
-"""One import under way: its options, the files it reads, what it found and decided so far.
+"""State of one import: its options, an API to read its files piece by piece, and what was found and decided so far.
 
-Knows files, gzip, JSON lines and the progress bar; nothing of any framework. Everything is read piece by piece: no more than
-one batch of one file is in memory, and no more than the limits (``rlhfless.trace.limits``) in all. What a file does wrong is
-one sentence.
+At most one batch of one file is in memory, and the limits (``rlhfless.trace.limits``) hold for the whole import. Wrong files
+raise a ``TraceError`` of one sentence.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ PEEK_BYTES = 16 * 2**20  # how far into a file its format is looked for
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a user says about a log.
+    """Options of an import.
 
     Attributes:
-        tokenizer: local folder, ``tokenizer.json`` or hub name; needed where only texts are logged.
+        tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
         mapping: our column → the log's column, for tables.
-        response_limit: the longest response that the run allowed, in tokens.
-        keep: further columns of a table that are needed, long texts and lists among them, which are left out else.
-        unsafe_pickle: load slime files that need code to be loaded.
+        response_limit: maximal response length of the run, in tokens.
+        keep: further columns of a table to keep; long texts and lists are otherwise left out.
+        unsafe_pickle: load slime files that can run code while they are loaded.
         progress: show a progress bar on standard error.
-        limits: the most that is read.
+        limits: maximal amounts to read.
     """
 
     tokenizer: str | Path | None = None
@@ -56,21 +55,21 @@ class ImportOptions:
 
 
 class ImportSession:
-    """What an importer reads with and reports to.
+    """What an importer reads with and reports its findings to.
 
     Args:
-        path: the log as the user named it. options: what the user said about it.
+        path: the log as the user named it. options: of the import.
 
     Attributes:
         guard: counts what is read against the limits.
-        notes: what was decided, one sentence each, in order.
+        notes: decisions, one sentence each, in order.
         fields: names of all fields that were seen.
         scalars: one dict per logged step, with ``step``; see ``scalars.py``.
-        from_text: lengths were counted from texts, which do not hold the end token.
-        ended: the importer itself says how responses ended, and where that is unknown.
-        machine_clock: times are of a machine's clock, not since the run's start.
-        duplicates: rows dropped because they were there before.
-        dispatch_order_known: rows come in the order in which prompts were dealt, or in one that does not depend on lengths.
+        from_text: lengths were counted from texts, which lack the end token.
+        ended: the importer itself reports finish reasons, and which of them are unknown.
+        machine_clock: times are on a machine's clock, not since the run's start.
+        duplicates: rows dropped as repetitions.
+        dispatch_order_known: rows are in the order in which prompts were dispatched, or in one that is independent of lengths.
     """
 
     def __init__(self, path: Path, options: ImportOptions) -> None:
@@ -85,12 +84,12 @@ class ImportSession:
         self._bar: Any = None
 
     def note(self, text: str) -> None:
-        """Remember a decision for the summary, once."""
+        """Add a decision to the notes of the summary, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """(len(texts),) tokens of each text, special tokens left out.
+        """Return (len(texts),) tokens of each text, without special tokens.
 
         Raises:
             TraceError: no tokenizer was named, or it cannot be loaded.
@@ -109,7 +108,7 @@ class ImportSession:
         return self._counter.count(texts)
 
     def expect(self, paths: Iterable[Path]) -> None:
-        """Say which files will be read, for the progress bar."""
+        """Announce the files that will be read, so that the progress bar knows their total size."""
         if not self.options.progress:
             return
         from tqdm.auto import tqdm
@@ -118,13 +117,13 @@ class ImportSession:
         self._bar = tqdm(total=total, unit="B", unit_scale=True, desc=f"reading {self.path.name}", delay=1, leave=False)
 
     def close(self) -> None:
-        """Take the progress bar away."""
+        """Remove the progress bar."""
         if self._bar is not None:
             self._bar.close()
 
     @contextmanager
     def open(self, path: Path) -> Iterator[IO[bytes]]:
-        """A file's bytes, unpacked, counted by the progress bar."""
+        """Yield a stream of a file's bytes, unpacked; the progress bar follows it."""
         try:
             with open(path, "rb") as raw:
                 counted = _Counted(raw, self._bar)
@@ -139,12 +138,12 @@ class ImportSession:
 
     @contextmanager
     def seekable(self, path: Path) -> Iterator[IO[bytes]]:
-        """The same for a format that is read from its end."""
+        """Like ``open``, with a seekable stream, for formats that are read from their end."""
         with self.open(path) as stream, seekable(path, stream) as unpacked:
             yield unpacked
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """Number, from 1, and bytes of every line.
+        """Yield number, from 1, and bytes of every line.
 
         Raises:
             TraceError: a line is longer than the limit.
@@ -153,15 +152,15 @@ class ImportSession:
             yield from self.guard.lines(path, stream)
 
     def csv(self, path: Path, text_columns: Iterable[str]) -> Iterator[pd.DataFrame]:
-        """The rows of a csv file, block by block; the index counts them from 0."""
+        """Yield the rows of a csv file block by block; the index counts them from 0."""
         with self.open(path) as stream:
             yield from csv_frames(self.guard, path, stream, text_columns)
 
     def records(self, path: Path) -> Iterator[Record]:
-        """The JSON objects of a file of JSON lines. A last line that was cut off while being written is left out, and noted.
+        """Yield the JSON objects of a file of JSON lines. A truncated last line is skipped and noted.
 
         Raises:
-            TraceError: a line is no JSON object.
+            TraceError: a line is not a JSON object.
         """
         whole, decode = 0, json.JSONDecoder().decode
         for number, line in self.lines(path):
@@ -187,7 +186,7 @@ class ImportSession:
             yield Record(values, path, number, len(line))
 
     def parquet(self, path: Path, wanted: Callable[[str, bool], bool] = lambda name, nested: True) -> Iterator[pd.DataFrame]:
-        """The rows of a parquet file, batch by batch; the index counts them from 0. ``wanted``: see ``parquet_frames``."""
+        """Yield the rows of a parquet file batch by batch; the index counts them from 0. ``wanted``: see ``parquet_frames``."""
         with self.seekable(path) as stream:
             for frame in parquet_frames(self.guard, path, stream, wanted):
                 self.fields.update(map(str, frame.columns))
@@ -195,7 +194,7 @@ class ImportSession:
 
 
 def batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[str, Any]]]:
-    """Rows in lists of bounded size, from pairs of a row and the length of its texts."""
+    """Group rows into lists of bounded size, from pairs of a row and the length of its texts."""
     batch: list[dict[str, Any]] = []
     size = 0
     for row, length in rows:
@@ -209,7 +208,7 @@ def batches(rows: Iterable[tuple[dict[str, Any], int]]) -> Iterator[list[dict[st
 
 
 def first_record(path: Path) -> dict[str, Any]:
-    """The first JSON object of a file of JSON lines, to recognise a format by; empty where there is none."""
+    """Return the first JSON object of a file of JSON lines, to recognise its format; empty if there is none."""
     try:
         for line in _first_lines(path):
             if line.strip():
@@ -230,7 +229,7 @@ def _first_lines(path: Path) -> Iterator[bytes]:
 
 
 def parquet_columns(path: Path) -> set[str]:
-    """The columns of a parquet file, to recognise a format by; empty where there are none."""
+    """Return the columns of a parquet file, to recognise its format; empty if it has none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,8 +1,8 @@
-"""NeMo-RL's training data: ``train_data_step{N}.jsonl``, one response a line, with its tokens.
+"""Imports NeMo-RL's training data: ``train_data_step{N}.jsonl``, one response with its tokens per line.
 
-Knows that ``token_loss_mask`` is 1 on the tokens that the model generated; what comes before the first of them is the
-prompt. Lines are big, so they are read one by one and only their counts are kept. Every start of a run, the first and those
-from a checkpoint, logs into a folder ``exp_{number}`` of its own.
+``token_loss_mask`` is 1 on tokens that the model generated; the tokens before the first of them are the prompt. Lines are long,
+so they are read one by one and only their counts are kept. Every start of a run, also from a checkpoint, logs into its own
+folder ``exp_{number}``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ PATTERN = r"train_data_step(\d+)\.jsonl(?:\.gz)?"
 
 
 def starts(path: Path) -> list[list[tuple[int, Path]]]:
-    """Step and path of the files of every start of a run: of the folder itself, of each of its ``exp_*``, or the one file."""
+    """Return step and path of the files, grouped by start of the run: of the folder itself, of each ``exp_*``, or the one
+    file.
+    """
     if own := numbered(path, PATTERN) or file_of(path, PATTERN):
         return [own]
     inside = (numbered(folder, PATTERN) for _, folder in numbered(path, r"exp_(\d+)"))
@@ -30,12 +32,12 @@ def starts(path: Path) -> list[list[tuple[int, Path]]]:
 
 
 def detect(path: Path) -> bool:
-    """A folder with such files, or such a file."""
+    """Return whether the path is such a file or a folder with some."""
     return bool(starts(path))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches of responses; the file's name is the step."""
+    """Yield batches of responses; the step is in the file's name."""
     found = _of_last_attempts(starts(reading.path), reading)
     reading.expect(path for _, path in found)
     for step, path in found:

@@ -1,7 +1,6 @@
-"""OpenRLHF's console: ``Global step {n}: {dict}``, one line a step.
+"""Imports OpenRLHF's console output: lines ``Global step {n}: {dict}``, one per step, with scalars and no responses.
 
-Knows what the dict is printed with: Python's own repr, with nan, inf, numpy's and torch's numbers. It is read by
-``ast.literal_eval`` and nothing else. It holds no single responses.
+The dict is Python's repr, with nan, inf, and numpy's and torch's numbers. Only ``ast.literal_eval`` parses it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SOURCES = {
 
 
 def detect(path: Path) -> bool:
-    """A text with such a line in its first 16 MiB."""
+    """Return whether the first 16 MiB of a text have such a line."""
     if not path.is_file() or path.suffix in (".parquet", ".pt", ".jsonl", ".json", ".csv"):
         return False
     try:
@@ -50,7 +49,9 @@ def detect(path: Path) -> bool:
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """The steps' scalars; no responses. Lines that were cut or mixed with others are left out and counted."""
+    """Collect the steps' scalars; yields no responses. Lines that are truncated or mixed with others are skipped and
+    counted.
+    """
     reading.expect([reading.path])
     broken, first_broken = 0, 0
     for number, line in reading.lines(reading.path):
@@ -75,7 +76,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def parse_dict(text: str) -> dict[Any, Any] | None:
-    """The dict that a text begins with, up to its last brace; None where there is none."""
+    """Return the dict at the beginning of a text, up to its last brace; None if there is none."""
     text = text[: text.rfind("}") + 1]
     if not text or len(text) > LONGEST_DICT:
         return None

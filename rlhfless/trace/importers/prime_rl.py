@@ -1,7 +1,7 @@
-"""prime-rl's traces: ``rollouts/step_{N}/train/all/traces.jsonl``, one episode a line.
+"""Imports prime-rl's traces: ``rollouts/step_{N}/train/all/traces.jsonl``, one episode per line.
 
-Knows that an episode has ``traces``, or is one itself, and that a trace's ``nodes`` are messages: the tokens of a response
-are those of its assistant messages, as their ``usage`` counts them.
+An episode has ``traces``, or is itself one. A trace's ``nodes`` are messages; the response tokens are those of its assistant
+messages, as their ``usage`` counts them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROMPT = ("prompt_tokens", "input_tokens")
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
-    """Step and path of the traces of a run's folder, of its folder ``rollouts``, of one step, or of one file."""
+    """Return step and path of the traces of a run's folder, of its folder ``rollouts``, of one step, or of one file."""
     if path.is_file():
         steps = numbered(path.absolute().parents[3], STEP) if len(path.absolute().parents) > 3 else []
         return [(step, path) for step, folder in steps if folder / INSIDE == path.absolute().parent]
@@ -35,13 +35,13 @@ def files(path: Path) -> list[tuple[int, Path]]:
 
 
 def detect(path: Path) -> bool:
-    """Such a folder or file, whose first record has traces or nodes."""
+    """Return whether the path is such a folder or file, whose first record has traces or nodes."""
     found = files(path)
     return bool(found) and bool(first_record(found[0][1]).keys() & {"traces", "nodes"})
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches of responses, one for every trace of an episode."""
+    """Yield batches of responses, one response per trace of an episode."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
     reading.machine_clock = True

@@ -1,6 +1,5 @@
-"""One logged record: a JSON object, or anything like it, and where it stands.
-
-Knows how a field is checked and how its place is named; nothing of files or frameworks.
+"""One logged record (a JSON object or a similar mapping) with typed access to its fields and its position for error
+messages.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from solver.model.errors import as_given
 
 
 class Record:
-    """A record of a log.
+    """One record of a log.
 
     Attributes:
-        values: field → value. path, line: where it stands; the line is counted from 1. size_bytes: of the line.
+        values: field → value. path, line: position of the record; lines count from 1. size_bytes: of the line.
     """
 
     __slots__ = ("line", "path", "size_bytes", "values")
@@ -29,7 +28,7 @@ class Record:
         self.values, self.path, self.line, self.size_bytes = values, path, line, size_bytes
 
     def whole(self, name: str) -> int:
-        """A whole number of 0 or more, as which 3.0 counts too.
+        """Return a field that is a whole number of 0 or more; 3.0 counts as one.
 
         Raises:
             TraceError: the field is missing or something else.
@@ -42,14 +41,14 @@ class Record:
         return value
 
     def maybe_whole(self, name: str) -> int | None:
-        """The same, or None where the field is missing or null."""
+        """Like ``whole``, but None if the field is missing or null."""
         return None if self.values.get(name) is None else self.whole(name)
 
     def number(self, name: str) -> float | None:
-        """A number; None, which means unknown, where the field is missing, null or not finite.
+        """Return a field that is a number; None (unknown) if it is missing, null or not finite.
 
         Raises:
-            TraceError: it is no number.
+            TraceError: it is not a number.
         """
         value = self.values.get(name)
         if value is None:
@@ -59,10 +58,10 @@ class Record:
         return finite(value)
 
     def text(self, name: str) -> str:
-        """A text.
+        """Return a field that is a text.
 
         Raises:
-            TraceError: the field is missing or no text.
+            TraceError: the field is missing or not a text.
         """
         value = self._needed(name)
         if not isinstance(value, str):
@@ -70,10 +69,10 @@ class Record:
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list.
+        """Return a field that is a list.
 
         Raises:
-            TraceError: the field is missing or no list.
+            TraceError: the field is missing or not a list.
         """
         value = self._needed(name)
         if not isinstance(value, list):
@@ -81,7 +80,7 @@ class Record:
         return value
 
     def refuse(self, name: str, value: Any, needed: str) -> NoReturn:
-        """Raise the one sentence about a field."""
+        """Raise a ``TraceError`` that names the field, its value and what is needed."""
         raise TraceError(f"{self.path}: line {self.line}, field '{name}' is {as_given(value)}; {needed} is needed")
 
     def _needed(self, name: str) -> Any:
@@ -92,12 +91,12 @@ class Record:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number; true and false are none, though Python counts them as 1 and 0."""
+    """Return whether a value is a number; True and False are not, although Python counts them as 1 and 0."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def finite(value: float) -> float | None:
-    """The value as a float; None where it is not finite or too large for one."""
+    """Return the value as a float; None if it is not finite or too large for a float."""
     try:
         number = float(value)
     except OverflowError:
@@ -106,5 +105,5 @@ def finite(value: float) -> float | None:
 
 
 def text_id(text: str) -> str:
-    """A short name of a text, the same in every import: 64 bits of its hash in hexadecimal digits."""
+    """Return a short identifier of a text, the same in every import: 64 bits of its hash in hexadecimal digits."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

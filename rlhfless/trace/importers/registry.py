@@ -1,7 +1,6 @@
-"""All formats, and the one way in: recognise a log, read it, say what was found.
+"""Registry of log formats, and ``import_log``: recognise a log, read it, and summarise what was found.
 
-Knows the importers; nothing of what is inside of a log. Nothing is written here, so a log that is refused leaves nothing
-behind.
+Importing writes nothing, so a refused log leaves no files behind.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ MAPPED = (table.FORMAT.name, trl.FORMAT.name)
 
 @dataclass(frozen=True, eq=False)
 class ImportedLog:
-    """A log as it was understood.
+    """Result of an import.
 
     Attributes:
-        rollouts: the validated rollouts; None where the log holds scalars of steps only.
-        scalars: one row per logged step (``scalars.py`` says which columns), without rows where the log has none.
+        rollouts: the validated rollouts; None if the log has only scalars of steps.
+        scalars: one row per logged step (columns: see ``scalars.py``), without rows if the log has none.
         summary: what was found and what is missing.
-        format: whose log it is. source: where it lies.
+        format: the framework's format. source: path of the log.
         dispatch_order_known: see ``ImportSession``.
     """
 
@@ -52,10 +51,10 @@ class ImportedLog:
     dispatch_order_known: bool = True
 
     def trace(self) -> Trace:
-        """The responses as a trace in memory.
+        """Return the responses as a trace in memory.
 
         Raises:
-            TraceError: the log holds no responses.
+            TraceError: the log has no responses.
         """
         if self.rollouts is None:
             raise TraceError(
@@ -71,12 +70,12 @@ class ImportedLog:
         return Trace(self.rollouts, meta=meta, source=str(self.source))
 
     def save(self, folder: str | Path) -> Path:
-        """Write ``rollouts`` as a trace folder, and ``scalars.parquet`` into it.
+        """Write ``rollouts`` as a trace folder, with ``scalars.parquet`` in it.
 
-        Scalars alone may go into the folder of a trace that is there already: so a run's two logs end up side by side.
+        Scalars without responses may be added to an existing trace folder, so that a run's two logs are in one folder.
 
         Raises:
-            TraceError: the folder holds such a file already, or cannot be written.
+            TraceError: the folder has such a file already, or cannot be written.
         """
         folder = Path(folder)
         if (folder / "scalars.parquet").exists() and len(self.scalars):
@@ -93,10 +92,10 @@ class ImportedLog:
 
 
 def recognise(path: str | Path) -> Format:
-    """The format of a log.
+    """Return the format of a log.
 
     Raises:
-        TraceError: there is no such path, or no importer knows it.
+        TraceError: there is no such path, or no importer recognises it.
     """
     path = Path(path)
     if not path.exists():
@@ -108,7 +107,7 @@ def recognise(path: str | Path) -> Format:
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
-    """Read anyone's log.
+    """Import a log of any supported framework.
 
     Args:
         path: the file or folder as the framework wrote it.
@@ -149,7 +148,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
-    """What the log's scalars say of its responses and the responses do not; nothing where these are of several runs."""
+    """Return where the log's scalars contradict its responses; empty if the responses are of several runs."""
     if rollouts is None or scalars.empty or rollouts["run"].nunique() > 1:
         return []
     return [c for c in cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True) if c.contradicts]
@@ -157,12 +156,12 @@ def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list
 
 @dataclass(frozen=True, eq=False)
 class OpenedLog:
-    """A trace folder, or anyone's log, as it was opened.
+    """A trace folder or another framework's log, opened for reading.
 
     Attributes:
-        trace: the responses, and whatever else the trace holds.
-        scalars: one row per logged step, without rows where there are none.
-        framework: name of the format it was read as; of a trace folder, what its import said, else the empty text.
+        trace: the responses, and whatever else the trace contains.
+        scalars: one row per logged step, without rows if there are none.
+        framework: name of the format it was read as; for a trace folder, the format of its import, or the empty text.
         summary: what the import found; None for a trace folder.
     """
 
@@ -173,11 +172,11 @@ class OpenedLog:
 
     @property
     def dispatch_order_known(self) -> bool:
-        """Whether responses are in the order in which prompts were dealt, or in one that does not depend on lengths."""
+        """Whether responses are in the order in which prompts were dispatched, or in one that is independent of lengths."""
         return self.trace.meta.get(ORDER) != "unknown"
 
     def of_run(self, run: str | None) -> OpenedLog:
-        """The same of one run alone; all of it for None.
+        """Return the log of one run only; None returns all of it.
 
         Raises:
             TraceError: the log has no such run.
@@ -193,10 +192,10 @@ class OpenedLog:
 
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:
-    """A trace folder, or any log that an importer knows; no framework has to be named.
+    """Open a trace folder, or any log of a known format; the framework need not be named.
 
     Raises:
-        TraceError: it is neither, holds no single responses, or is wrong.
+        TraceError: it is neither, has no responses, or is wrong.
         MissingExtra: an optional package is needed.
     """
     path = Path(path)
@@ -209,7 +208,7 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
 
 
 def named(name: str) -> Format:
-    """The format of a name.
+    """Return the format with this name.
 
     Raises:
         TraceError: there is none.

@@ -1,7 +1,7 @@
-"""Steps that a log holds again, because the run was killed and went on from an earlier step.
+"""Finds steps that a log contains twice because the run was killed and restarted from an earlier step, and keeps the last
+attempt.
 
-Knows the order of a log's rows, which sample of its prompt a response is, and which rows a restart made void; nothing of
-files, frameworks or lengths.
+It uses the order of the log's rows, and also numbers the samples of each prompt if the log does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from solver.model.plurals import counted
 
 
 def numbered(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
-    """With ``sample``, in the order of the log where it does not say; of a step that is surely there again the last attempt."""
+    """Return the rows with ``sample``, numbered in log order if missing; of a step that was certainly repeated, the last
+    attempt only.
+    """
     if "sample" in frame.columns or not {"step", "prompt_id"} <= set(frame.columns):
         return frame
     frame = frame[_of_last_attempts(frame, reading)]
@@ -70,10 +72,10 @@ def _numbers(values: pd.Series) -> np.ndarray:
 
 
 def again_with_other_values(frame: pd.DataFrame, distinct: pd.Series) -> pd.Series:
-    """(R,) whether a row is of a step in which a response is there again with other values.
+    """Return (R,) whether a row is in a step that contains a response twice with different values.
 
     Args:
-        distinct: (R,) without the rows that are equal in every column to one before them.
+        distinct: (R,) rows without those that equal an earlier row in every column.
     """
     keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
     if not {"step", "prompt_id", "sample"} <= set(keys):
@@ -86,9 +88,9 @@ def again_with_other_values(frame: pd.DataFrame, distinct: pd.Series) -> pd.Seri
 
 
 def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
-    """Without the rows of steps that the log holds again, in a later stretch: there a run was restarted.
+    """Return the rows without earlier attempts at steps that appear again in a later block of rows, after a restart.
 
-    A later stretch that is not a whole step takes the place of the responses that it holds, and of no others.
+    A later block that is not a whole step replaces the responses that it contains, and no others.
     """
     keys = [name for name in ("run", "step", "prompt_id", "sample") if name in frame.columns]
     if not {"step", "prompt_id", "sample"} <= set(keys):
@@ -159,7 +161,7 @@ def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.nda
 
 
 def codes_of(values: pd.Series) -> np.ndarray:
-    """(R,) a number for each value, equal where values are."""
+    """Return (R,) an integer for each value; equal values have equal integers."""
     try:
         return np.asarray(pd.factorize(values)[0])
     except TypeError:  # lists and the like, which validate refuses

@@ -1,8 +1,7 @@
-"""What a run logged once per step: seconds of its phases and statistics of its lengths, kept beside the rollouts.
+"""The table of a run's scalars per step: seconds of its phases and statistics of its lengths, stored as ``scalars.parquet``.
 
-Knows one table, ``scalars.parquet`` of a trace folder; nothing of frameworks. It is no part of the trace's four tables: a
-trace says what happened response by response, this says what the framework itself measured, to calibrate and to check
-against.
+The table is in the trace folder, but it is none of the trace's four tables. A trace records single responses; the scalars are
+what the framework itself measured, for calibration and cross-checks.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ STANDARD = {
 
 
 def numbers(record: Record, sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """The fields that are finite numbers; texts, lists and NaN of names that are in no source are left out.
+    """Return the fields that are finite numbers. Texts, lists and NaN are skipped in fields that are in no source.
 
     Args:
         sources: see ``standard``.
@@ -58,11 +57,11 @@ def numbers(record: Record, sources: Mapping[str, tuple[str, ...]]) -> dict[str,
 
 
 def standard(own: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """The standard columns of one step, from its own fields.
+    """Return the standard columns of one step, computed from the framework's own fields.
 
     Args:
-        own: the step's numbers by their own names.
-        sources: standard column → own names that are added up; those that the step lacks are left out of the sum.
+        own: the step's numbers by the framework's names.
+        sources: standard column → own names to add up; names that the step lacks are left out of the sum.
     """
     found = {}
     for column, names in sources.items():
@@ -73,7 +72,7 @@ def standard(own: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -
 
 
 def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
-    """The table of all steps, one row each, sorted by step, and how many steps were logged again (the later wins).
+    """Return the table of all steps, one row each, sorted by step, and how many steps were logged again (the last one counts).
 
     Args:
         rows: ``step`` and numbers, in the order of the log.
@@ -103,10 +102,10 @@ def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
 
 
 def read_scalars(folder: str | Path, limits: Limits | None = None) -> pd.DataFrame:
-    """The table of a folder that an import wrote; without rows where the log had no scalars.
+    """Return the scalars of a folder that an import wrote; without rows if the log had none.
 
     Raises:
-        TraceError: the file is not intact, or larger than the limits.
+        TraceError: the file is damaged, or larger than the limits.
     """
     path = Path(folder) / FILE
     if not path.exists():

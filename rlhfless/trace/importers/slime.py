@@ -1,7 +1,7 @@
-"""slime's debug dumps: ``--dump-details DIR`` → ``rollout_data/{rollout_id}.pt``, a pickle of dicts, one file a rollout.
+"""Imports slime's debug dumps: ``--dump-details DIR`` → ``rollout_data/{rollout_id}.pt``, one pickle of dicts per rollout.
 
-Knows that a pickle can run any code when it is loaded. So it is loaded by torch as plain data (``weights_only=True``), and
-a file that needs more is refused unless the user imports it with ``--unsafe-pickle``, which is noted.
+A pickle can run any code when it is loaded. So torch loads it as plain data (``weights_only=True``). A file that needs more is
+refused unless the user imports it with ``--unsafe-pickle``; the import then notes it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ GENERATE = "sglang_generate"
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
-    """Rollout and path of the dumps of a folder, of its folder ``rollout_data``, or of one dump. Evaluations are others."""
+    """Return rollout and path of the dumps of a folder, of its folder ``rollout_data``, or of one dump; evaluations are left
+    out.
+    """
     return numbered(path / "rollout_data", PATTERN) or numbered(path, PATTERN) or file_of(path, PATTERN)
 
 
 def detect(path: Path) -> bool:
-    """A folder with such files, or such a file."""
+    """Return whether the path is such a dump or a folder with some."""
     return bool(files(path))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """A batch of responses for every rollout, which is the step."""
+    """Yield a batch of responses per rollout; the rollout's number is the step."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
     reading.machine_clock = True
@@ -50,10 +52,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
-    """The samples of one dump.
+    """Return the samples of one dump.
 
     Raises:
-        TraceError: it holds more than plain data, or is not such a dump.
+        TraceError: it contains more than plain data, or is not such a dump.
         MissingExtra: torch is not installed.
     """
     try:

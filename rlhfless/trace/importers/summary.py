@@ -1,7 +1,4 @@
-"""What an import found, and what the log's gaps disable.
-
-Knows rollouts and scalars; nothing of files or frameworks. Shared by all importers.
-"""
+"""Summarises an import: what was found, what is missing, and which analyses the gaps disable."""
 
 from __future__ import annotations
 
@@ -27,17 +24,18 @@ PREVIEW_CELL = 24
 
 @dataclass(frozen=True)
 class ImportSummary:
-    """What came out of an import.
+    """Summary of an import.
 
     Attributes:
-        rows, prompts, steps, epochs: how many of each; 0 for a log that holds no single responses.
-        duplicates_dropped: rows that were there before.
-        truncation_rate: share of responses that ended by ``length``; of those whose finish reason is known, None where none is.
+        rows, prompts, steps, epochs: how many of each; 0 for a log without responses.
+        duplicates_dropped: rows dropped as repetitions.
+        truncation_rate: share of responses that ended by ``length``, of those with a known finish reason; None if none is
+            known.
         end_unknown: responses whose finish reason is unknown.
         missing: column that the log lacks, in all or some rows → what that disables.
-        notes: what the import decided.
-        unknown_fields, absent_fields: fields of the log that the importer does not know, and those that it knows and the log
-            lacks: where a framework changed its format.
+        notes: decisions of the import.
+        unknown_fields, absent_fields: fields of the log that the importer does not know, and expected fields that the log
+            lacks: signs that a framework changed its format.
         scalar_steps: steps with scalars.
         preview: the first rows as a small table.
     """
@@ -58,7 +56,7 @@ class ImportSummary:
 
     @property
     def truncation(self) -> str:
-        """The share of truncated responses in words; a range where some may or may not be."""
+        """Return the share of truncated responses in words; a range if some finish reasons are unknown."""
         if self.truncation_rate is None:
             return "truncation unknown"
         known = self.rows - self.end_unknown
@@ -99,7 +97,7 @@ def summarize(
     absent_fields: tuple[str, ...] = (),
     scalar_steps: int = 0,
 ) -> ImportSummary:
-    """The summary of validated rollouts, or of a log without."""
+    """Return the summary of validated rollouts, or of a log without responses."""
     log = ImportSummary(
         0, 0, 0, 0, duplicates_dropped, notes=notes, unknown_fields=unknown_fields, absent_fields=absent_fields,
         scalar_steps=scalar_steps,

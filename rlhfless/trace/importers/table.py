@@ -1,7 +1,4 @@
-"""Any table with one row per response: csv, jsonl or parquet, with its own column names.
-
-Knows names, not frameworks: the user says which column of the file is which of ours.
-"""
+"""Imports any table with one row per response (csv, jsonl or parquet); the user maps its columns to ours."""
 
 from __future__ import annotations
 
@@ -27,13 +24,15 @@ def _suffix(path: Path) -> str:
 
 
 def detect(path: Path) -> bool:
-    """Any csv, jsonl or parquet file."""
+    """Return whether the path is a csv, jsonl or parquet file."""
     return path.is_file() and _suffix(path) in (".csv", ".jsonl", ".parquet")
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches under our names. The mapping replaces a column of our name that the file also has; that one is kept as
-    ``source_<name>``. Columns that are not mapped keep their names; long texts and nested cells are left out.
+    """Yield batches with our column names.
+
+    If the file also has a column with one of our mapped names, that one is kept as ``source_<name>``. Columns without mapping
+    keep their names; long texts and nested cells are left out.
     """
     path, mapping = reading.path, dict(reading.options.mapping)
     for ours in mapping:

@@ -1,7 +1,4 @@
-"""Counts the tokens of texts with the tokenizer that the user names.
-
-Knows the ``tokenizers`` library; nothing of logs.
-"""
+"""Counts the tokens of texts with a tokenizer that the user names (library ``tokenizers``)."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ PIECE = 2**20  # characters that are tokenised at once: a token takes some hundr
 
 
 class TokenCounter:
-    """A fast tokenizer, used for its counts only.
+    """Counts tokens with a fast tokenizer.
 
     Args:
         name: a folder with ``tokenizer.json``, such a file, or a name on the hub.
@@ -48,7 +45,7 @@ class TokenCounter:
         self._tokenizer.no_padding()
 
     def count(self, texts: list[str]) -> list[int]:
-        """(len(texts),) tokens of each text, without special tokens; equal texts are counted once."""
+        """Return (len(texts),) tokens of each text, without special tokens; equal texts are tokenized once."""
         tokens: dict[str, int] = {}
         piece: list[str] = []
         size = 0

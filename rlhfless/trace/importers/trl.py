@@ -1,10 +1,10 @@
-"""TRL's GRPO completions: ``log_completions=True`` → ``completions/completions_{step}.parquet``.
+"""Imports TRL's GRPO completions: ``log_completions=True`` → ``completions/completions_{step}.parquet``.
 
-Knows that TRL writes its buffer at every logging step and never clears it: the rows of the last generations come again under a
-later step. So what a file begins with is dropped as far as it is what the file before ended with. Lengths are not logged: they
-are counted from texts, and corrected by the run's own scalars where its state lies beside them (``trl_finish_reasons.py``).
-With several reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map
-reward=COLUMN`` names one.
+TRL writes its buffer at every logging step and never clears it, so rows of the last generations appear again under a later
+step. Rows at a file's beginning that repeat the end of the file before are dropped. Lengths are not logged: they are counted
+from texts, and corrected by the run's scalars if its trainer state is next to them (``trl_finish_reasons.py``). With several
+reward functions the weights of their sum are not logged either, so the reward is unknown unless ``--map reward=COLUMN`` names
+one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ MOST_GENERATIONS = 1.5  # of a step's scalars; more are means over several, of w
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
-    """Step and path of the completions of a run's folder, of its folder ``completions``, or of one file."""
+    """Return step and path of the completions of a run's folder, of its folder ``completions``, or of one file."""
     return numbered(path / "completions", PATTERN) or numbered(path, PATTERN) or file_of(path, PATTERN)
 
 
 def detect(path: Path) -> bool:
-    """A folder with such files, or such a file; another parquet file with step, prompt and completion too."""
+    """Return whether the path is such a file, a folder with some, or another parquet file with step, prompt and completion."""
     return bool(files(path)) or (path.is_file() and path.name.endswith(".parquet") and parquet_columns(path) >= MARKS)
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches of responses, without the rows that the file before had; the run's scalars where its state lies beside them."""
+    """Yield batches of responses without repeated rows; collect the run's scalars if its trainer state is next to the files."""
     for ours, theirs in reading.options.mapping.items():
         if ours != "reward":
             raise TraceError(
@@ -70,10 +70,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 class StepScalars:
-    """The run's own scalars, by which its responses get their ends.
+    """Corrects lengths and finish reasons of a step's responses by the run's own scalars.
 
     Args:
-        reading: gets the scalars, and notes of what was decided. states: files of the trainer's state; none may be there.
+        reading: the import session; gets the scalars, and notes of decisions. states: files of the trainer's state, maybe none.
     """
 
     def __init__(self, reading: ImportSession, states: list[Path]) -> None:
@@ -90,7 +90,7 @@ class StepScalars:
         self._averaged: list[float] = []  # their shares of clipped responses
 
     def ended(self, rows: pd.DataFrame, whole: bool) -> pd.DataFrame:
-        """The rows with lengths that count end tokens, and with finish reasons, as far as these are known.
+        """Return the rows with lengths that include end tokens, and with finish reasons, as far as these are known.
 
         Args:
             rows: of one file. whole: they are all rows of it.
@@ -130,7 +130,7 @@ class StepScalars:
         return float(self._logging_steps) if since is None or one <= 0 else since / one
 
     def tell(self) -> None:
-        """Note what the scalars were good for."""
+        """Add notes: which steps the scalars corrected, which they do not match, and which are not compared."""
         note = self._reading.note
         if self._met:
             note(
@@ -151,7 +151,7 @@ class StepScalars:
 
 
 def overlap(before: list[str], after: list[str]) -> int:
-    """How many of the first of ``after`` are, in order, the last of ``before``; the largest such number."""
+    """Return the largest n such that the first n entries of ``after`` are, in order, the last n of ``before``."""
     for length in range(min(len(before), len(after), LONGEST_OVERLAP), 0, -1):
         if before[-length] == after[0] and before[-length:] == after[:length]:
             return length

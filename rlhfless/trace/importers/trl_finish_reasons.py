@@ -1,9 +1,9 @@
-"""Lengths and ends of a step's responses, from the tokens of their texts and TRL's own scalars of the step.
+"""Estimates true lengths and finish reasons of a TRL step's responses from the tokens of their texts and the step's scalars.
 
-Knows numbers only; nothing of files. TRL's texts lack special tokens, so every terminated response has at least its end token
-more than its text, and tokenising a sampled text again gives now and then fewer tokens than were sampled. The scalars say how
-many responses were clipped, how long these are (all as long as the longest) and the mean length of all. So the longest texts
-are the clipped ones, the others get their end token, and where that does not meet the mean they are stretched by one factor.
+TRL's texts lack special tokens. So every terminated response has at least its end token more than its text, and tokenizing a
+sampled text again sometimes gives fewer tokens than were sampled. The scalars give the number of clipped responses, their
+length (all as long as the longest) and the mean length of all. So the longest texts are the clipped ones and the others get
+their end token. If that does not meet the mean, the others are stretched by one factor.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ NEAR = 0.9  # a text this close to the limit may be a cut response whose special
 
 
 class Ends(NamedTuple):
-    """(R,) lengths in tokens, and finish reasons: ``stop``, ``length`` or None where it is unknown."""
+    """(R,) lengths in tokens, and finish reasons: ``stop``, ``length`` or None (unknown)."""
 
     tokens: np.ndarray
     reasons: list[str | None]
 
 
 def ends_of_scalars(texts: np.ndarray, scalars: Mapping[str, float]) -> Ends | None:
-    """Lengths and ends that meet a step's scalars; None where none do: they are of other responses or another tokenizer.
+    """Return lengths and finish reasons that match a step's scalars.
+
+    None if no assignment matches: the scalars are of other responses, or another tokenizer was used.
 
     Args:
         texts: (R,) tokens of the responses' texts, all of one generation.
@@ -71,6 +73,8 @@ def _reasons(texts: np.ndarray, is_cut: np.ndarray, longest: float) -> list[str 
 
 
 def ends_of_limit(texts: np.ndarray, limit: int) -> Ends:
-    """Lengths and ends where only the response limit is known: a text near the limit may be that of a cut response."""
+    """Return lengths and finish reasons if only the response limit is known; a text near the limit may be of a truncated
+    response.
+    """
     reasons = ["length" if n >= limit else None if n + 1 >= NEAR * limit else "stop" for n in texts.tolist()]
     return Ends(np.minimum(np.where(texts >= limit, limit, texts + 1), limit), reasons)

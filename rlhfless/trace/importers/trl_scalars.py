@@ -1,6 +1,6 @@
-"""TRL's ``trainer_state.json``: what the trainer logged per step, as ``log_history``.
+"""Imports the scalars that TRL's trainer logged per step, from ``log_history`` in ``trainer_state.json``.
 
-Knows the names of GRPO's metrics. It holds no single responses.
+Maps the names of GRPO's metrics to the standard columns. The log has no responses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_RESPONSES = tuple(name for name in SOURCES if name != "step_s")
 
 
 def files(path: Path) -> list[Path]:
-    """The state of a run's folder: its own, or that of its last checkpoint; or the file itself."""
+    """Return the state file of a run's folder, or of its last checkpoint; or the file itself."""
     if path.is_file():
         return [path] if path.name in NAMES else []
     folders = [path, *(folder for _, folder in reversed(numbered(path, r"checkpoint-(\d+)")))]
@@ -41,12 +41,12 @@ def files(path: Path) -> list[Path]:
 
 
 def detect(path: Path) -> bool:
-    """Such a file, or a folder with one."""
+    """Return whether the path is such a file or a folder with one."""
     return bool(files(path))
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """The steps' scalars; no responses."""
+    """Collect the steps' scalars; yields no responses."""
     states = files(reading.path) or [reading.path]
     reading.expect(states)
     for path in states:
@@ -57,10 +57,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def read_state(reading: ImportSession, path: Path) -> int:
-    """Add the scalars of one state to the reading; returns how many steps one entry is of, 1 where the state does not say.
+    """Add the scalars of one state file to the session; return how many steps one entry covers, 1 if the state does not say.
 
     Raises:
-        TraceError: it is not what the trainer writes.
+        TraceError: the file is not a trainer state.
     """
     with reading.open(path) as stream:
         raw = reading.guard.document(path, stream)

@@ -1,12 +1,11 @@
-"""verl's rollout dumps: ``trainer.rollout_data_dir`` → ``{global_step}.jsonl``, one response a line.
+"""Imports verl's rollout dumps: ``trainer.rollout_data_dir`` → ``{global_step}.jsonl``, one response per line.
 
-Knows both generations: V1 (verl 0.9 and later) names every response by a ``uid`` of prompt, rollout and output; V0 has no name,
-so the same ``input`` is the same prompt. Reward extras are columns of their own in V0 and are left out. Lengths are not logged.
+It reads both generations. V1 (verl 0.9 and later) gives every response a ``uid`` of prompt, rollout and output. V0 has none, so
+equal ``input`` means equal prompt; its reward extras are separate columns, which are left out. Neither logs lengths.
 
-Knows two things that verl does to a batch before it dumps it (``_balance_batch``, checked in verl 0.9.1). V0 reorders the
-rows by their lengths, unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which is
-drawn at random. V1 adds padding rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32
-hexadecimal digits.
+verl changes a batch in two ways before it dumps it (``_balance_batch``, checked in verl 0.9.1). V0 reorders the rows by length,
+unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which is random. V1 adds padding
+rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ PADDING = re.compile(r"pad[0-9a-f]{32}_\d+_0")
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
-    """Step and path of the dumps of a folder, or of one dump."""
+    """Return step and path of the dumps of a folder, or of one dump."""
     return numbered(path, PATTERN) or file_of(path, PATTERN)
 
 
 def detect(path: Path) -> bool:
-    """A folder of ``{step}.jsonl``, or such a file, whose first record has input, output and score."""
+    """Return whether the path is a ``{step}.jsonl``, or a folder of them, whose first record has input, output and score."""
     found = files(path)
     return bool(found) and first_record(found[0][1]).keys() >= MARKS
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Batches of responses; the file's name is the step where a record has none."""
+    """Yield batches of responses; if a record lacks its step, the file's name gives it."""
     found = files(reading.path)
     reading.expect(path for _, path in found)
     padding = 0

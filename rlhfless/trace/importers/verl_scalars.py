@@ -1,6 +1,6 @@
-"""verl's file logger: ``{experiment}.jsonl``, one line a step, ``{"step": n, "data": {...}}``.
+"""Imports the scalars of verl's file logger: ``{experiment}.jsonl``, one line ``{"step": n, "data": {...}}`` per step.
 
-Knows verl's names of timings and statistics. It holds no single responses.
+Maps verl's names of timings and statistics to the standard columns. The log has no responses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXPECTED = frozenset(name for names in SOURCES.values() for name in names) - OPT
 
 
 def detect(path: Path) -> bool:
-    """A file of JSON lines whose first record is a step with its data."""
+    """Return whether the path is a file of JSON lines whose first record has ``step`` and ``data``."""
     if not path.is_file() or ".jsonl" not in path.suffixes:
         return False
     first = first_record(path)
@@ -43,7 +43,7 @@ def detect(path: Path) -> bool:
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """The steps' scalars; no responses. A record without data is refused."""
+    """Collect the steps' scalars; yields no responses. A record without data raises a ``TraceError``."""
     reading.expect([reading.path])
     for record in reading.records(reading.path):
         data = record.values.get("data")
