@@ -1,6 +1,7 @@
 """Response-length predictors: ``fit`` or ``update`` them with rollouts, then ``predict``, ``quantiles`` or ``sample``.
 
-The last value is ``EwmaPredictor(window=1)``, the default; ``InFlightPredictor`` goes on while responses are decoded.
+The default is ``EwmaPredictor(window=1)``, which predicts the last value. ``InFlightPredictor`` also updates its forecast while
+responses are decoded.
 """
 
 from rlhfless.predict.censoring import expected_tokens

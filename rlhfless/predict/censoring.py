@@ -1,11 +1,8 @@
-"""Lengths of which some are only lower bounds: the expected length of a response that was cut off.
+"""Estimates the length of truncated responses, whose recorded length is only a lower bound (censored data).
 
-Knows lengths and whether they are complete; nothing of prompts or epochs.
-
-A response that ended by ``length`` or was aborted is right-censored: it would have been longer. The survival function of
-the whole history (Kaplan-Meier, so without a formula for the tail) says how much longer the complete responses became
-that got at least as far. Where nothing was ever seen to go on, nothing is added: the curve ends at the longest length of
-the history (Efron's convention), and a censored length then counts as the lower bound that it is.
+A response that ended by ``length`` or was aborted is right-censored: it would have been longer. The survival function of the
+whole history (Kaplan-Meier, no parametric tail) says how much longer complete responses became that reached the same length.
+Beyond the longest length of the history nothing is added (Efron's convention): a censored length then counts as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 
 def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: float) -> FloatArray:
-    """What each response would be expected to take under a response limit.
+    """Return each response's expected length under a response limit.
 
     A complete length x gives min(x, limit). A length c that is a lower bound gives E[min(X, limit) | X > c], with the
     survival function S of all lengths together: ``c + integral of S(u) / S(c) du from c to limit``.
@@ -27,7 +24,7 @@ def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: floa
     Args:
         tokens: (R,) lengths.
         complete: (R,) bool, False where the length is a lower bound.
-        response_limit: nothing gets longer.
+        response_limit: maximal length.
 
     Returns:
         (R,) tokens, never below min(tokens, response_limit) and never above the limit.

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class PredictionError(ValueError):
-    """Lengths cannot be predicted from what was given; the message says what would be right."""
+    """Lengths cannot be predicted from the given input; the message says what would be right."""

@@ -1,7 +1,6 @@
-"""Predicts how long responses get from how long the same prompt's responses were in earlier epochs.
+"""Predicts response lengths by the moving average of the same prompt's lengths in earlier epochs (the paper's predictor).
 
-Knows means of earlier visits; nothing of plans or GPUs. The paper's predictor: per prompt an exponentially weighted
-moving average over epochs, of which window 1 (the last value alone) is what the paper uses.
+Per prompt an exponentially weighted moving average over epochs; the paper uses window 1, the last value alone.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from rlhfless.predict.predictor import Predictor, PromptHistory
 
 
 class EwmaPredictor(Predictor):
-    """Per prompt, the moving average of its mean response length over the epochs that saw it.
+    """Per prompt, the moving average of its mean response length over the epochs that contain it.
 
     With m_1, m_2, ... the prompt's mean lengths in its epochs, in order: e_1 = m_1 and
     e_k = alpha m_k + (1 - alpha) e_(k-1), alpha = 2 / (window + 1). Every response of a prompt gets the same prediction.
 
     Args:
-        window: epochs that the average looks back on; 1 is the last epoch alone.
+        window: epochs of the average; 1 is the last epoch alone.
 
     Raises:
         PredictionError: the window is below 1.

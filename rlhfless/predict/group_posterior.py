@@ -1,10 +1,9 @@
-"""Remaining lengths of running responses from their tokens so far, their siblings' and everybody's, in one pass over arrays.
+"""Forecasts remaining lengths of running responses from their tokens so far and the lengths of the step's other responses.
 
-Knows the model of length_variance.py and the lengths of one step so far; nothing of predictors, rules or time.
-
-A finished response tells its length, one that goes on that it is longer than it is now: both are evidence for what its prompt's
-responses share (u) and what all share (g, and how much u varies), whose distributions are kept on a grid of shifts. A forecast
-is the mixture over shifts, weighted by the evidence; a response's own tokens so far count when the forecast is read at them.
+The model is that of ``length_variance.py``. A finished response gives its length; a running one shows that its length exceeds
+its tokens so far. Both are evidence for the effect shared by a prompt's responses (u) and the effect shared by all (g, and the
+variance of u). The distributions of both are kept on a grid of shifts. A forecast is the mixture over shifts, weighted by the
+evidence. A response's own tokens so far count when its forecast is evaluated at them.
 """
 
 from __future__ import annotations
@@ -32,15 +31,17 @@ RESPONSE_S, CURVE_S = 4e-7, 4e-6  # about what ``observe`` takes for a response,
 
 
 def inflight_grid(response_limit: int) -> FloatArray:
-    """Tokens at which forecasts are known, from 0 to the limit: dense where a response is short, never far apart, and the one
-    before the limit, at which many may end."""
+    """Return the tokens at which forecasts are computed, from 0 to the limit.
+
+    The grid is dense at short lengths, has no large gaps, and contains the token before the limit, at which many may end.
+    """
     even, ratios = np.linspace(0, response_limit, POINTS + 1), np.geomspace(1, response_limit, POINTS)
     return np.unique(np.concatenate([even, ratios, [response_limit - 1]]).round())
 
 
 @dataclass(frozen=True, eq=False)
 class Siblings:
-    """The responses of one step and around what their log lengths scatter.
+    """The length model of one step's responses: their prompts, and the centres around which their log lengths vary.
 
     Args:
         prompt_of: (R,) prompt of each response. known: (P,) whether a prompt has history. centre: (P,) of each prompt.
@@ -86,7 +87,9 @@ class Siblings:
         return np.asarray(np.where(whole < 0, 1.0, table))
 
     def evidence(self, tokens: IntArray, complete: NDArray[np.bool_], prompts: IntArray) -> FloatArray:
-        """(n, shift) log-likelihood of what is known of (n,) responses to these prompts, given the shift of each."""
+        """Return (n, shift) log-likelihoods of the known lengths of (n,) responses to these prompts, given the shift of
+        each.
+        """
         ended = complete & (tokens < self.response_limit)
         left = np.log(np.maximum(np.where(ended, tokens, tokens + 0.5), 0.5)) - self.centre[prompts]
         first = np.rint((left - RESIDUALS[0]) / STEP).astype(np.int64)
@@ -98,8 +101,11 @@ class Siblings:
         return np.asarray(found)
 
     def weights(self, tokens: IntArray, complete: NDArray[np.bool_], chosen: IntArray, own_tokens: IntArray) -> FloatArray:
-        """(n, shift) probability of the shift of (n,) chosen prompts, by all that is known, but not that a response of theirs
-        goes on at ``own_tokens``: that counts when its forecast is read."""
+        """Return (n, shift) posterior probabilities of the shifts of (n,) chosen prompts, given all that is known.
+
+        The fact that a response of the prompt is still running at ``own_tokens`` is left out: it counts when its forecast is
+        evaluated.
+        """
         evidence = self.evidence(tokens, complete, self.prompt_of)
         order, starts, present = self._order
         of_prompt = np.zeros((len(self.centre), len(SHIFTS)))
@@ -123,7 +129,7 @@ class Siblings:
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
     def curves(self, weights: FloatArray, prompts: IntArray, grid: FloatArray) -> FloatArray:
-        """(n, G) survival at the grid's tokens for (n, shift) weights and the prompt of each."""
+        """Return (n, G) survival at the grid's tokens for (n, shift) weights and the prompt of each."""
         mixed = weights @ self._mixing
         place = (np.log(grid + 0.5)[None, :] - self.centre[prompts][:, None] - MIXED[0]) / STEP
         place = np.clip(place, 0.0, len(MIXED) - 1.0)
@@ -138,10 +144,10 @@ class Siblings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class InFlightLengths(SurvivalTable):
-    """A forecast that learns while the step runs: one curve per prompt, or with signals one per response.
+    """Forecast that is updated while the step runs: one curve per prompt, or with signals one per response.
 
     Args:
-        siblings: the model. reading: what the model's own signals say, if anything was learned of them.
+        siblings: the model. reading: the probe fitted to the model's own signals, if there is one.
     """
 
     siblings: Siblings
@@ -150,7 +156,7 @@ class InFlightLengths(SurvivalTable):
 
     @classmethod
     def of(cls, siblings: Siblings, workload: Workload, reading: FittedProbe | None = None) -> InFlightLengths:
-        """The forecast before the step begins."""
+        """Return the forecast before the step begins."""
         nothing, prompts = np.zeros(len(workload), np.int64), np.arange(len(workload.prompt_tokens))
         grid = inflight_grid(workload.response_limit)
         weights = siblings.weights(nothing, np.zeros(len(workload), dtype=bool), prompts, np.zeros(len(prompts), np.int64))
@@ -161,9 +167,9 @@ class InFlightLengths(SurvivalTable):
         )  # fmt: skip
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> InFlightLengths:
-        """See ``RemainingLengths``: one curve for every prompt with responses that go on, or with signals for every response.
+        """See ``RemainingLengths``: one curve for every prompt with running responses, or with signals for every response.
 
-        Of a prompt's responses that go on, the shortest is the one whose own tokens do not count twice.
+        Of a prompt's running responses, the shortest is the one whose own tokens are not counted twice.
         """
         running = np.flatnonzero(~complete)
         if not len(running):

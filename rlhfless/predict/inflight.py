@@ -1,6 +1,6 @@
-"""A predictor that goes on predicting while responses are decoded: from their tokens, their siblings and the model's signals.
+"""Predicts response lengths and updates the forecast while responses are decoded, from tokens, siblings and model signals.
 
-Knows rollouts and how to learn from them; the arithmetic of a step that runs stands in group_posterior.py and signal_probe.py.
+The arithmetic of a running step is in ``group_posterior.py`` and ``signal_probe.py``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ MOST_MOMENTS = 16  # at which a finished step is looked at to learn from its sig
 
 
 class InFlightPredictor(TrendPredictor):
-    """``predict`` and ``sample`` are those of ``TrendPredictor``; ``in_flight`` is a forecast that learns while a step runs.
+    """``predict`` and ``sample`` are those of ``TrendPredictor``; ``in_flight`` returns a forecast that is updated during a
+    step.
 
-    It follows, for every running response, the distribution of its length given its tokens so far, the lengths of finished
-    responses to its prompt, that the others are not finished, and how this step's lengths differ from the history's
-    (group_posterior.py). Where ``update`` is told the model's own signals, a linear probe is learned from them and counts as
-    far as it was right before (signal_probe.py). Times do not count: in history, responses are taken to have decoded at the
-    same pace.
+    For every running response it computes the distribution of its length. Given are its tokens so far, the lengths of finished
+    responses to its prompt, the fact that others still run, and how this step's lengths differ from the history's
+    (``group_posterior.py``). If ``update`` gets the model's own signals, a linear probe is fitted to them and weighted by its
+    past accuracy (``signal_probe.py``). Times are not used: in the history, responses are assumed to have decoded at the same
+    pace.
     """
 
     def _forget(self) -> None:
@@ -46,11 +47,11 @@ class InFlightPredictor(TrendPredictor):
         """See ``Predictor.update``.
 
         Args:
-            rollouts: may have a column ``signals`` too: what engines returned beside the tokens of each response, by name
-                arrays of (response_tokens, ...), or None. A step's signals are learned from if there was history before it.
+            rollouts: may also have a column ``signals``: what engines returned with the tokens of each response, by name
+                arrays of (response_tokens, ...), or None. A step's signals are used if there was history before it.
 
         Raises:
-            PredictionError: also if a response's signals have not as many rows as it has tokens.
+            PredictionError: also if a response's signals do not have one row per token.
         """
         self._scatters = {}
         if "signals" not in rollouts.columns or rollouts["signals"].isna().all():
@@ -63,24 +64,25 @@ class InFlightPredictor(TrendPredictor):
         return self
 
     def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths:
-        """See ``Predictor.in_flight``. With fewer than 8 prompts of history it is that of the workload's scenarios."""
+        """See ``Predictor.in_flight``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
         siblings = self._siblings([str(p) for p in prompt_ids], workload.prompt_of, workload.response_limit)
         return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
 
     @property
     def reading(self) -> FittedProbe | None:
-        """What was learned of signals; None where there were none, or they tell nothing."""
+        """The probe fitted to signals; None if there were no signals or they are uninformative."""
         return self._probe.reading
 
     def remaining_quantiles(
         self, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, complete: ArrayLike, levels: ArrayLike, *,
         response_limit: int, signals: Mapping[str, np.ndarray] | None = None,
     ) -> FloatArray:  # fmt: skip
-        """(Q, R) quantiles of the tokens that the responses of a running step still get; 0 for those that are complete.
+        """Return (Q, R) quantiles of the remaining tokens of a running step's responses; 0 for complete ones.
 
         Args:
-            prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) how far each is, or the same for all.
-            signals: by name (R, ...), as ``solver.model.runtime_rules.StepState`` has them.
+            prompt_ids: (R,) the prompt of each response. generated_tokens, complete: (R,) progress of each, or the same for
+                all.
+            signals: by name (R, ...), as in ``solver.model.runtime_rules.StepState``.
         """
         names_of = [str(p) for p in prompt_ids]
         names, owner = np.unique(names_of, return_inverse=True)

@@ -1,9 +1,8 @@
-"""What a history says of how log lengths scatter around what is expected of them: between prompts, and within a prompt.
-
-Knows log lengths of last visits and which of them are lower bounds; nothing of a step that runs.
+"""Estimates from the history how log lengths vary around their prediction: between prompts, and within a prompt.
 
 The model: response j to prompt i has ``log L = centre_i + g + u_i + e_ij``. ``g`` is shared by all responses of the step (the
-policy changed since the history), ``u_i`` by those of a prompt, both normal; ``e`` has whatever distribution the history shows.
+policy changed since the history), ``u_i`` by those of a prompt, both normal; ``e`` has the empirical distribution of the
+history. Lengths that are lower bounds are treated as censored.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ RETURN = 0.2**2  # variance of a prompt's change until it comes back, where none
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """Around what responses scatter, and how.
+    """Parameters of the length model.
 
     Attributes:
         centres: of prompts with history, by their name; common: that of all others.
-        between, between_new: variance of u for prompts with history and without; drift: of g.
-        shares: what the variance of u may be in a step, times the above, each as likely.
-        residual: (201,) P(e > x) at ``RESIDUALS``. What is left at the end is that of responses that end only at the limit.
+        between, between_new: variance of u for prompts with history and without; drift: variance of g.
+        shares: equally likely factors on the variance of u in a step.
+        residual: (201,) P(e > x) at ``RESIDUALS``. Its last value is the share of responses that end only at the limit.
     """
 
     centres: dict[str, float]
@@ -50,10 +49,11 @@ class Scatter:
 
 
 def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptHistory) -> Scatter | None:
-    """What the last visits of every prompt say; None with fewer than 8 prompts.
+    """Estimate the parameters from the last visits of every prompt; None with fewer than 8 prompts.
 
-    Where at least 8 prompts came back, their last visits against what was predicted of these. Else the samples of a visit
-    against each other; and with single samples half of all variance is taken for that of prompts, as nothing tells.
+    If at least 8 prompts were visited again, their last visits are compared with what was predicted for these. Otherwise the
+    samples of a visit are compared with each other. With single samples, half of the variance is attributed to prompts, because
+    the data cannot tell.
 
     Args:
         table: the history, with ``prompt_id, epoch, response_tokens`` and ``expected``; complete: (H,) False for lower bounds.

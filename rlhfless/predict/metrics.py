@@ -1,7 +1,4 @@
-"""How good predictions were, once the true lengths are known.
-
-Knows two arrays of lengths; nothing of predictors.
-"""
+"""Measures the quality of predicted lengths against the true lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ CLOSE_TOKENS = 100
 
 
 class HistoryQuality(NamedTuple):
-    """Quality of predictions: mean absolute error, rank correlation (NaN when either side is constant), close share."""
+    """Quality of predictions: mean absolute error, rank correlation (NaN if either side is constant), close share."""
 
     mean_abs_error_tokens: float
     rank_correlation: float

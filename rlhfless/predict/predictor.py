@@ -1,7 +1,7 @@
-"""What all predictors of response lengths share: what they are told, and the three forms of their answer.
+"""Base class of response-length predictors: input checks, and the three forms of a prediction (values, samples, quantiles).
 
-Knows rollouts of earlier steps and how to spread scenarios around predictions; a predictor of its own file says what it
-predicts (``_visits``). Nothing here is random but by a seed, and nothing knows plans or GPUs.
+A subclass computes predictions in ``_learned``; this class spreads scenarios around them. Randomness comes from a given seed
+only.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
 
 class PromptHistory(NamedTuple):
-    """A history under one response limit: (H,) expected tokens of its responses, what every visit (prompt, epoch) was
-    predicted to take (its own mean on a first visit), and the prediction for every prompt's next visit."""
+    """A history under one response limit.
+
+    (H,) expected tokens of its responses; the prediction for every visit (prompt, epoch), on a first visit its own mean; and
+    the prediction for every prompt's next visit.
+    """
 
     expected: FloatArray
     predicted: dict[tuple[str, int], float]
@@ -37,10 +40,10 @@ class PromptHistory(NamedTuple):
 class Predictor(ABC):
     """Learns from rollouts of earlier steps of one run, and predicts the responses of the next step.
 
-    Responses that ended by ``length`` or were aborted are lower bounds: they count with what they would be expected to take
-    under the response limit that is asked for (see censoring.py). An unknown finish reason counts as complete.
+    Responses that ended by ``length`` or were aborted are lower bounds: they count with their expected length under the
+    requested response limit (``censoring.py``). An unknown finish reason counts as complete.
 
-    A prompt without history gets, in this order: the length of its reference answer where it is given, the median of all
+    The prediction for a prompt without history is the first available of: the length of its reference answer, the median of all
     expected lengths of the history, half of the response limit. No prediction exceeds the response limit.
     """
 
@@ -53,7 +56,7 @@ class Predictor(ABC):
         self._seen: dict[int, PromptHistory] = {}
 
     def fit(self, history: pd.DataFrame) -> Self:
-        """Learn from all rollouts of earlier steps, replacing what was learned before; else as ``update``."""
+        """Learn from all rollouts of earlier steps, replacing what was learned before; otherwise like ``update``."""
         self._forget()
         return self.update(history)
 
@@ -62,13 +65,13 @@ class Predictor(ABC):
 
         Args:
             rollouts: rows of one run; ``prompt_id, epoch, response_tokens`` are needed, ``finish_reason`` is used, and
-                ``step, sample`` and ``prompt`` (its text) where a predictor says so. There may be no rows.
+                ``step, sample`` and ``prompt`` (its text) by predictors that say so. There may be no rows.
 
         Returns:
             The predictor itself.
 
         Raises:
-            PredictionError: a column is missing, a length is no number of 0 or more, or the rows are of several runs.
+            PredictionError: a column is missing, a length is not a number of 0 or more, or the rows are of several runs.
         """
         self._seen = {}
         if len(rollouts) == 0:
@@ -93,20 +96,20 @@ class Predictor(ABC):
         *,
         response_limit: int,
     ) -> FloatArray:
-        """Predicted tokens of each response.
+        """Return the predicted tokens of each response.
 
         Args:
             prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
             samples_per_prompt: responses per prompt, one number or (P,); 1 when ``prompt_ids`` names one per response.
             reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
-            response_limit: no response gets longer.
+            response_limit: maximal length of a response.
 
         Returns:
             (R,) tokens, prompt after prompt.
 
         Raises:
-            PredictionError: the limit is below 1, samples_per_prompt fits no prompts, or the length of a reference answer is no
-                number of 0 or more.
+            PredictionError: the limit is below 1, samples_per_prompt does not fit the prompts, or the length of a reference
+                answer is not a number of 0 or more.
         """
         check_limit(response_limit)
         samples = np.asarray(samples_per_prompt)
@@ -134,19 +137,19 @@ class Predictor(ABC):
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
-        """Scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
+        """Draw scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
 
-        Every response's prediction is multiplied by a ratio drawn from the newest visits of the history: there, the ratio of
-        a response's length to what its prompt's earlier visits predicted (on a first visit, to the mean of the prompt's other
-        samples). In every scenario a prompt takes over the ratios of one prompt of the history, each of its responses one of
-        them: what moves all samples of a prompt together stays together. A history of first visits with one sample each says
-        nothing of how well it predicts: then every response draws from all lengths seen, whatever its prompt. Without history
-        every scenario is the prediction.
+        Every response's prediction is multiplied by a ratio drawn from the newest visits of the history. There, the ratio is a
+        response's length over what its prompt's earlier visits predicted (on a first visit, over the mean of the prompt's other
+        samples). In every scenario a prompt takes the ratios of one prompt of the history, and each of its responses takes one
+        of them. So effects that move all samples of a prompt together stay together. A history of first visits with one sample
+        each cannot show how accurate predictions are: then every response draws from all observed lengths, whatever its prompt.
+        Without history every scenario is the prediction.
 
-        The arguments are those of ``predict``, and the number of scenarios and a seed.
+        The arguments are those of ``predict``, the number of scenarios and a seed.
 
         Raises:
-            PredictionError: as ``predict``; or there are no scenarios, or the seed is no whole number of 0 or more.
+            PredictionError: as ``predict``; or ``scenarios`` is below 1, or the seed is not a whole number of 0 or more.
         """
         check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
@@ -173,10 +176,10 @@ class Predictor(ABC):
         response_limit: int,
         seed: int = 0,
     ) -> FloatArray:
-        """(Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``.
+        """Return (Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``.
 
         Raises:
-            PredictionError: as ``sample``; or a level does not lie in 0..1.
+            PredictionError: as ``sample``; or a level is not in 0..1.
         """
         at = levels_of(levels)
         drawn = self.sample(
@@ -185,8 +188,7 @@ class Predictor(ABC):
         return np.asarray(np.quantile(drawn, at, axis=0))
 
     def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths | None:
-        """The forecast that re-planning is to follow a step with, where the predictor has one of its own; here there is none,
-        and scenarios stand for it.
+        """Return the predictor's own forecast for re-planning a running step; None (here) uses the workload's scenarios.
 
         Args:
             prompt_ids: (P,) names of the workload's prompts.

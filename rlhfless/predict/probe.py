@@ -1,7 +1,7 @@
-"""The first finished sample of a group as a probe for its others.
+"""Predicts a group's lengths from its first finished sample.
 
-Knows how last visits' first samples and predictions related to their other samples; for loops that generate one sample of every
-prompt before they plan the rest, or plan again.
+For training loops that generate one sample of every prompt before they plan the rest, or plan again. It learns how first
+samples and predictions of last visits related to the group's other samples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RIDGE = 1e-6  # times the groups: predictions or probes that never differ get no
 
 
 class ProbePredictor(EwmaPredictor):
-    """``exp(c + a log(average) + b log(probe))`` where a prompt's probe was observed, else the moving average.
+    """``exp(c + a log(average) + b log(probe))`` where a prompt's first sample (probe) was observed, else the moving average.
 
-    c, a and b are least squares over the newest visits of the history: the mean of a group's samples but the first, given the
-    moving average before that visit (a = 0 for prompts that were new) and the first sample. With fewer than 8 such groups, and
-    for prompts whose probe is unknown, it is ``EwmaPredictor``.
+    c, a and b are least squares over the newest visits of the history. They predict the mean of a group's samples without the
+    first from the moving average before that visit (a = 0 for new prompts) and the first sample. With fewer than 8 such groups,
+    and for prompts whose probe is unknown, it is ``EwmaPredictor``.
     """
 
     def __init__(self, window: int = 1) -> None:
@@ -33,7 +33,7 @@ class ProbePredictor(EwmaPredictor):
         self._probes: dict[str, float] = {}
 
     def observe(self, first_tokens: Mapping[Any, float]) -> Self:
-        """Say how long the first samples of prompts of the coming step were; ``update`` and ``fit`` forget it."""
+        """Set the lengths of the first samples of the coming step's prompts; ``update`` and ``fit`` discard them."""
         self._probes = {str(name): max(1.0, float(tokens)) for name, tokens in first_tokens.items()}
         self._seen = {}
         return self

@@ -1,7 +1,4 @@
-"""Predictors by name, as on the command line.
-
-Knows those that need no more than rollouts; nothing of what they predict.
-"""
+"""Makes a length predictor by its name on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ MAKERS: dict[str, Callable[[], Predictor]] = {
 
 
 def make_predictor(name: str) -> Predictor:
-    """The predictor called ``name``.
+    """Return the predictor with this name.
 
     Raises:
         PredictionError: there is none.

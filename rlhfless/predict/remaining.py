@@ -1,6 +1,6 @@
-"""How many tokens running responses still get, given those they have: what a predictor's scenarios say, conditionally.
+"""Computes remaining lengths of running responses from a predictor's scenarios, conditional on their tokens so far.
 
-Knows predictors' scenarios and survival curves (solver.lengths.survival), which re-planning uses; nothing of actors.
+The survival curves (``solver.lengths.survival``) are those that re-planning uses.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ SCENARIOS = 64
 def remaining_lengths(
     predictor: Predictor, prompt_ids: Sequence[Any], *, response_limit: int, prompt_tokens: ArrayLike = 0, seed: int = 0
 ) -> SurvivalTable:
-    """One survival curve per prompt, from scenarios of the predictor; beyond all of a prompt's own, everybody's go on.
+    """Return one survival curve per prompt, from scenarios of the predictor.
+
+    Beyond the longest scenario of a prompt, the curve follows the scenarios of all prompts.
 
     Args:
         prompt_ids: (R,) the prompt of each response. prompt_tokens: tokens of its prompt, one number or (R,).
 
     Returns:
-        A forecast for ``solver.replan``; responses are numbered as given.
+        A forecast for ``solver.replanning``; responses are numbered as given.
     """
     names = [str(p) for p in prompt_ids]
     distinct, first, owner = np.unique(np.array(names, dtype=object), return_index=True, return_inverse=True)
@@ -44,10 +46,10 @@ def remaining_quantiles(
     predictor: Predictor, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, levels: ArrayLike, *, response_limit: int,
     seed: int = 0,
 ) -> FloatArray:  # fmt: skip
-    """(Q, R) quantiles of the tokens that responses still get which have generated (R,) tokens and go on; at least 1.
+    """Return (Q, R) quantiles of the remaining tokens of running responses with (R,) generated tokens; at least 1.
 
     Raises:
-        PredictionError: a response has as many tokens as the limit allows, so it does not go on.
+        PredictionError: a response has as many tokens as the limit allows, so it cannot be running.
     """
     tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=float), (len(prompt_ids),))
     if (tokens < 0).any() or (tokens >= response_limit).any():
@@ -57,7 +59,9 @@ def remaining_quantiles(
 
 
 def quantiles_left(table: RemainingLengths, chosen: IntArray, tokens: FloatArray, levels: ArrayLike) -> FloatArray:
-    """(Q, n) quantiles of the tokens that the chosen responses, alive at (n,) tokens, still get by a forecast; at least 1."""
+    """Return (Q, n) quantiles of the remaining tokens of the chosen responses, running at (n,) tokens, by a forecast; at
+    least 1.
+    """
     most = table.response_limit - tokens
     found = []
     for level in np.atleast_1d(np.asarray(levels, dtype=float)):

@@ -1,6 +1,6 @@
-"""A distribution per prompt: its own last lengths, mixed with everybody's, the less the more of its own there are.
+"""Predicts a length distribution per prompt: its own last lengths mixed with those of all prompts (shrinkage).
 
-Knows samples of last visits; the only predictor whose prompts have spreads of their own.
+The more samples a prompt has, the less the others count. This is the only predictor with an own spread for each prompt.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class ShrinkagePredictor(Predictor):
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
-        """See ``Predictor.sample``; a prompt without history draws from everybody's lengths, scaled to its prediction."""
+        """See ``Predictor.sample``; a prompt without history draws from the lengths of all prompts, scaled to its
+        prediction.
+        """
         check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
         drawn = np.broadcast_to(predicted, (scenarios, len(predicted))).copy()

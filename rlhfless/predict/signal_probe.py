@@ -1,14 +1,12 @@
-"""What the model's own signals say of how long a response goes on: a linear probe, learned step by step, and what it is worth.
+"""A linear probe that forecasts a response's remaining tokens from the model's own signals, and estimates its own accuracy.
 
-Knows arrays of signals and remaining lengths; nothing of prompts or of where forecasts come from.
-
-The probe is a ridge regression of the log of the tokens left on means of signals over a response's last tokens (the last hidden
-state among them). How far it can be trusted is a second regression, on responses that the probe was not fitted to: its value
-given the true log of the tokens left and what was expected without it,
-``z = a + b log(left) + c expected + noise``. So by Bayes' rule a forecast is weighed with the density of z given each outcome;
-where the probe only says again what was expected, b is 0 and nothing changes. There is a second regression for every doubling
-of the tokens so far, as what is seen early may tell little. All are sums over rows, so they take the same memory however long a
-run is, and earlier steps fade.
+The probe is a ridge regression of the log of the remaining tokens on means of signals over a response's last tokens (the last
+hidden state among them). It is fitted step by step. A second regression, on responses that the probe was not fitted to,
+estimates how far it can be trusted. It explains the probe's value z by the true log of the remaining tokens and by what was
+expected without the probe, ``z = a + b log(left) + c expected + noise``. By Bayes' rule a forecast is weighted with the density
+of z given each outcome. Where the probe only repeats what was expected, b is 0 and the forecast does not change. There is a
+second regression for every doubling of the tokens so far, because early signals may be less informative. All regressions are
+sums over rows: their memory does not grow with the run, and earlier steps fade.
 """
 
 from __future__ import annotations
@@ -32,15 +30,18 @@ LEAST_LOGPROB = -30.0  # log-probabilities are told from there on
 
 
 def recent_means(values: NDArray[np.floating], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(n, ...) means of one response's (L, ...) signal over the last ``SIGNAL_TOKENS`` tokens before each of (n,) numbers of
-    tokens from 1 to L: what a rule sees when it has got so many."""
+    """Return (n, ...) means of one response's (L, ...) signal over the last ``SIGNAL_TOKENS`` tokens before each of (n,)
+    positions.
+
+    Positions are from 1 to L tokens; the means are what a rule sees when the response has that many tokens.
+    """
     sums = np.concatenate([np.zeros((1, *values.shape[1:])), np.cumsum(values, axis=0, dtype=float)])
     first = np.maximum(tokens - SIGNAL_TOKENS, 0)
     return np.asarray((sums[tokens] - sums[first]) / (tokens - first).reshape(-1, *[1] * (values.ndim - 1)))
 
 
 def features(tokens: FloatArray, signals: Signals, names: tuple[str, ...]) -> FloatArray:
-    """(n, F) inputs of the probe from (n,) tokens so far and (n, ...) signals by name; NaN where a signal is."""
+    """Return (n, F) inputs of the probe from (n,) tokens so far and (n, ...) signals by name; NaN where a signal is NaN."""
     columns = [np.ones((len(tokens), 1)), np.log1p(tokens)[:, None]]
     for name in names:
         flat = np.asarray(signals[name], dtype=float).reshape(len(tokens), -1)
@@ -53,7 +54,7 @@ def features(tokens: FloatArray, signals: Signals, names: tuple[str, ...]) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class FittedProbe:
-    """A probe as it stands: (F,) weights of inputs, and (AGES,) a, b, c and the noise's standard deviation (see above)."""
+    """A fitted probe: (F,) weights of inputs, and (AGES,) a, b, c and the standard deviation of the noise (see above)."""
 
     names: tuple[str, ...]
     weights: FloatArray
@@ -63,11 +64,12 @@ class FittedProbe:
     noise: FloatArray
 
     def weigh(self, curve: FloatArray, grid: FloatArray, tokens: FloatArray, signals: Signals) -> FloatArray:
-        """(n, G) survival curves after the signals of responses that are alive at (n,) ``tokens``. What was said of earlier
-        tokens is gone (a curve is 1 there). Rows whose signals are not known stay as they are.
+        """Return (n, G) survival curves updated by the signals of responses that run at (n,) ``tokens``.
+
+        A curve is 1 at tokens that are already generated. Rows with unknown signals are unchanged.
 
         Raises:
-            PredictionError: a signal that the probe was learned from is missing.
+            PredictionError: a signal that the probe was fitted to is missing.
         """
         if missing := [name for name in self.names if name not in signals]:
             names = ", ".join(self.names)
@@ -92,7 +94,9 @@ class FittedProbe:
 
 
 def outcomes(curve: FloatArray, grid: FloatArray, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(n, G - 1) probability that a response alive at (n,) tokens ends in each cell of the grid, and the tokens left then."""
+    """Return (n, G - 1) probabilities that a response running at (n,) tokens ends in each cell of the grid, and the tokens
+    left then.
+    """
     low, high = np.maximum(grid[:-1], tokens[:, None]), np.maximum(grid[1:], tokens[:, None])
     width = np.diff(grid)
     ends = curve[:, :-1] - curve[:, 1:]
@@ -105,9 +109,9 @@ def outcomes(curve: FloatArray, grid: FloatArray, tokens: FloatArray) -> tuple[F
 
 
 class SignalProbe:
-    """Learns from finished steps; ``reading`` is what it knows.
+    """Fits the probe to finished steps; ``reading`` returns the current fit.
 
-    Signals are those of the first step that it is told of.
+    It uses the signals of the first step that it gets.
     """
 
     def __init__(self) -> None:
@@ -119,11 +123,11 @@ class SignalProbe:
     def update(
         self, tokens: FloatArray, signals: Signals, left: FloatArray, expected: FloatArray, half: NDArray[np.bool_]
     ) -> None:
-        """Learn from moments of a finished step.
+        """Learn from several moments of a finished step.
 
         Args:
-            tokens: (n,) so far; signals: (n, ...); left: (n,) tokens; expected: (n,) logs of these as they were expected.
-            half: (n,) divides them in two, prompt by prompt: each half is read by a probe that was fitted without it.
+            tokens: (n,) so far; signals: (n, ...); left: (n,) remaining tokens; expected: (n,) logs of their expected values.
+            half: (n,) splits the rows in two halves, prompt by prompt; each half is evaluated by a probe fitted without it.
         """
         if self.names is None:
             self.names = tuple(sorted(signals))
@@ -149,7 +153,7 @@ class SignalProbe:
 
     @property
     def reading(self) -> FittedProbe | None:
-        """What is known; None before ``FEWEST_ROWS`` moments were seen, or where the probe tells nothing."""
+        """The current fit; None with fewer than ``FEWEST_ROWS`` moments, or if the probe is uninformative."""
         if self.names is None or self._rows < FEWEST_ROWS:
             return None
         common = self._trust.sum(axis=0)
@@ -168,7 +172,7 @@ class SignalProbe:
 
 
 def age_of(tokens: FloatArray) -> NDArray[np.int64]:
-    """(n,) doublings of (n,) tokens so far."""
+    """Return (n,) age classes, the doublings of (n,) tokens so far."""
     return np.asarray(np.clip(np.log2(np.maximum(tokens, 1.0)).astype(np.int64), 0, AGES - 1))
 
 
@@ -179,14 +183,16 @@ def _ridge(squares: FloatArray, products: FloatArray) -> FloatArray:
 
 
 def moments(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Numbers of tokens, ``most`` at most, at which a finished step is looked at: with even ratios to its longest response."""
+    """Return at most ``most`` token counts at which a finished step is evaluated, evenly spaced in ratio up to its longest
+    response.
+    """
     return np.unique(np.geomspace(2, max(int(lengths.max(initial=0)) - 1, 2), most).astype(np.int64))
 
 
 def signals_at(
     per_token: list[Mapping[str, NDArray[np.floating]]], lengths: NDArray[np.int64], at: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], dict[str, FloatArray]]]:
-    """For each of (m,) numbers of tokens: the responses that go on there, and their signals by name (n, ...).
+    """Return, for each of (m,) token counts, the responses that are still running there and their signals by name (n, ...).
 
     Args:
         per_token: of every response, by name (tokens, ...).

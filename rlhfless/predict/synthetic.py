@@ -1,6 +1,6 @@
-"""A predictor that is right as often as asked, for studies of how much predictions are worth.
+"""A predictor with a chosen accuracy, to study the value of predictions; it knows the true lengths.
 
-Knows the truth, so it is none for real use. The paper's system with a poor predictor has one that is 44 % accurate.
+The paper's system with a poor predictor uses one that is 44 % accurate.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PAPERS_ACCURACY = 0.44
 class SyntheticPredictor(Predictor):
     """Predicts a share of a step's prompts exactly, by the true mean of their responses; the others get each other's means.
 
-    What it predicts next is the first step of the truth after those it was told of. Which prompts are right is drawn anew for
-    every step. It is sure of itself: every scenario is the prediction.
+    It predicts the first step of the truth after the steps that it was fitted to. Which prompts are right is drawn again for
+    every step. Every scenario is the prediction.
 
     Args:
-        truth: all rollouts, those to be predicted too. accuracy: share of the prompts, 0 to 1. seed: of the draw.
+        truth: all rollouts, including those to predict. accuracy: share of the prompts, 0 to 1. seed: of the draw.
 
     Raises:
-        PredictionError: the accuracy is no share, or the truth has no steps.
+        PredictionError: the accuracy is not in 0..1, or the truth has no steps.
     """
 
     def __init__(self, truth: pd.DataFrame, accuracy: float = PAPERS_ACCURACY, seed: int = 0) -> None:
@@ -51,10 +51,10 @@ class SyntheticPredictor(Predictor):
         *,
         response_limit: int,
     ) -> FloatArray:
-        """See ``Predictor.predict``. Reference answers are not needed.
+        """See ``Predictor.predict``. Reference answers are not used.
 
         Raises:
-            PredictionError: also if the truth has no such step, or not these prompts in it.
+            PredictionError: also if the truth lacks the step, or a prompt in it.
         """
         told = -1 if self._history.empty else int(self._history["step"].max())
         step = min((s for s in self._means if s > told), default=None)
@@ -76,7 +76,7 @@ class SyntheticPredictor(Predictor):
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
-        """(S, R) times the prediction."""
+        """Return the prediction S times, (S, R)."""
         check_draws(scenarios, seed)
         predicted = self.predict(prompt_ids, samples_per_prompt, response_limit=response_limit)
         return np.broadcast_to(np.clip(np.ceil(predicted), 1, response_limit), (scenarios, len(predicted))).astype(float)

@@ -1,6 +1,6 @@
-"""A regression on what can be read off a prompt, for prompts that were never seen.
+"""Predicts the lengths of new prompts by a regression on counts in their text.
 
-Knows texts; needs scikit-learn (the extra ``predict``). Prompts with history are predicted from it.
+Needs scikit-learn (the extra ``predict``). Prompts with history are predicted from it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STRENGTHS = tuple(float(x) for x in np.logspace(-2, 4, 13))
 class FeaturePredictor(EwmaPredictor):
     """For a prompt without history, ridge regression of log lengths on logs of counts in its text (``prompt_features``).
 
-    Learned from last visits of prompts whose text is known: from the column ``prompt`` of rollouts, or from ``describe``. The
-    penalty is chosen by leaving one out. With fewer than 10 such prompts it is ``EwmaPredictor``.
+    It is fitted to last visits of prompts with known text: from the column ``prompt`` of rollouts, or from ``describe``. The
+    penalty is chosen by leave-one-out. With fewer than 10 such prompts it is ``EwmaPredictor``.
 
     Raises:
         MissingExtra: scikit-learn is not installed.
@@ -41,7 +41,7 @@ class FeaturePredictor(EwmaPredictor):
         self._texts: dict[str, str] = {}
 
     def describe(self, prompts: Mapping[Any, str]) -> Self:
-        """Say what prompts are, those of the coming step too."""
+        """Set the texts of prompts, also of those of the coming step."""
         self._texts |= {str(name): text for name, text in prompts.items()}
         self._seen = {}
         return self

@@ -1,6 +1,6 @@
-"""Last visits, corrected for how lengths have drifted since: the policy changes between two visits of a prompt.
+"""Predicts lengths from each prompt's last visit, corrected for the drift of lengths since then (the policy changes).
 
-Knows when a prompt was seen (column ``step``, else ``epoch``); one rate of drift holds for all prompts.
+A visit's time is its column ``step``, else ``epoch``. One drift rate applies to all prompts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MOST_DRIFT = np.log(4.0)
 class TrendPredictor(Predictor):
     """A prompt's mean length at its last visit, times ``exp(rate x steps since then)``.
 
-    The rate is the least-squares slope of log lengths over steps: within prompts that came back, m_k being a visit's mean,
-    ``sum d g / sum g^2`` over d = log(m_k / m_(k-1)) and gaps g; before enough of them did, over means of steps, whose prompts
-    are taken for draws from one pool. It is shrunk by ``max(0, 1 - 1 / t^2)``, t its ratio to its standard error, so a drift
-    that may be noise changes nothing; no prediction moves by more than a factor of 4.
+    The rate is the least-squares slope of log lengths over steps. Within prompts that were visited again, with m_k the mean of
+    a visit, it is ``sum d g / sum g^2`` over d = log(m_k / m_(k-1)) and gaps g. Until there are enough of them, it is fitted to
+    means of steps, whose prompts are treated as draws from one pool. It is shrunk by ``max(0, 1 - 1 / t^2)``, t its ratio to
+    its standard error, so a drift that may be noise changes nothing. No prediction moves by more than a factor of 4.
     """
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:

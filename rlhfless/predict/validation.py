@@ -1,7 +1,4 @@
-"""What predictors refuse before they compute anything.
-
-Knows what rollouts, limits, lengths, levels and draws have to be; nothing of how anything is predicted.
-"""
+"""Checks the inputs of predictors: rollouts, limits, lengths, quantile levels, numbers of scenarios and seeds."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ NEEDED = ("prompt_id", "epoch", "response_tokens")
 
 
 def check_rollouts(rollouts: pd.DataFrame) -> None:
-    """Columns that are needed, and lengths that are some.
+    """Check that rollouts have the needed columns and valid lengths.
 
     Raises:
-        PredictionError: a column is missing, or a length is no finite number of 0 or more.
+        PredictionError: a column is missing, or a length is not a finite number of 0 or more.
     """
     for column in NEEDED:
         if column not in rollouts.columns:
@@ -40,20 +37,20 @@ def check_rollouts(rollouts: pd.DataFrame) -> None:
 
 
 def check_limit(response_limit: float) -> None:
-    """A response limit of at least one token.
+    """Check that a response limit is at least one token.
 
     Raises:
-        PredictionError: it is none.
+        PredictionError: it is not.
     """
     if not is_number(response_limit, 1):
         raise PredictionError(f"response_limit is {response_limit!r}; at least 1 token is needed")
 
 
 def lengths_of(references: Mapping[str, Any], prompts: set[str]) -> dict[str, float]:
-    """Lengths of the reference answers to ``prompts``, as far as they are given.
+    """Return the lengths of the reference answers to ``prompts``, for those that have one.
 
     Raises:
-        PredictionError: one is no finite number of 0 or more.
+        PredictionError: one is not a finite number of 0 or more.
     """
     asked = {str(name): tokens for name, tokens in references.items() if str(name) in prompts}
     for name, tokens in asked.items():
@@ -65,10 +62,10 @@ def lengths_of(references: Mapping[str, Any], prompts: set[str]) -> dict[str, fl
 
 
 def check_draws(scenarios: int, seed: int) -> None:
-    """How often something is drawn, and from which seed.
+    """Check the number of scenarios and the seed.
 
     Raises:
-        PredictionError: the scenarios are no whole number of 1 or more, or the seed is none of 0 or more.
+        PredictionError: the number is not a whole number of 1 or more, or the seed not one of 0 or more.
     """
     for name, value, least in (("scenarios", scenarios, 1), ("seed", seed, 0)):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
@@ -76,10 +73,10 @@ def check_draws(scenarios: int, seed: int) -> None:
 
 
 def levels_of(levels: ArrayLike) -> FloatArray:
-    """Levels of quantiles as an array.
+    """Return quantile levels as an array.
 
     Raises:
-        PredictionError: one does not lie in 0..1.
+        PredictionError: a level is not in 0..1.
     """
     try:
         found = np.asarray(levels, dtype=float)
