@@ -1,8 +1,8 @@
-"""What it takes that a batch changes: courses of an actor in which responses join and end, and how much longer that made them.
+"""Measures how much longer an iteration takes when responses join or end, from trial runs of one actor.
 
-Knows courses and seconds; nothing of engines, models or files. In a course responses of given lengths join an idle actor at
-once. Then, ``GAP`` iterations apart, one of them ends and another takes its place; then one ends and nobody comes. What an
-iteration of an unchanged batch takes is seen beside every change, so a machine that gets slower in the meantime hits both.
+In a trial, responses of given lengths join an idle actor at once. Then, ``GAP`` iterations apart, one of them ends and another
+one takes its slot; later one ends and none replaces it. The time of an iteration with an unchanged batch is measured next to
+every change, so a machine that slows down in the meantime affects both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RunCourse = Callable[["BatchChangeTrial"], FloatArray]
 
 
 class TimedChange(NamedTuple):
-    """Responses that join and end between two iterations, and what that takes.
+    """A change of the batch between two iterations (responses join and end), and the time that it takes.
 
     Attributes:
-        prompts: responses that join; tokens_each: tokens of each of their prompts, none of which is there.
+        prompts: responses that join; tokens_each: tokens of each of their prompts, none of them cached.
         ended: responses that end.
-        seconds: by which the iterations around took longer than those of an unchanged batch, prefill included.
-        within_s: what these iterations took.
+        seconds: by which the iterations around the change took longer than those of an unchanged batch, prefill included.
+        within_s: duration of these iterations.
     """
 
     prompts: int
@@ -42,7 +42,7 @@ class TimedChange(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchChangeTrial:
-    """A course of an actor with ``batch`` slots.
+    """A trial run of an actor with ``batch`` slots.
 
     Args:
         batch: responses that join at once. tokens: of every prompt.
@@ -53,22 +53,24 @@ class BatchChangeTrial:
 
     @property
     def refills(self) -> int:
-        """Responses that end and are replaced; as many end after them and are not."""
+        """Number of responses that end and are replaced; as many more end afterwards without replacement."""
         return min(EVENTS, (self.batch - 1) // 2)
 
     @property
     def iterations(self) -> int:
-        """That are run; the responses that have not ended by then are left."""
+        """Number of iterations to run; responses that have not ended by then are abandoned."""
         return GAP * (2 * self.refills + 1)
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of the responses, in order of admission: those that end, those that stay, those that come later."""
+        """Tokens of the responses, in order of admission: those that end, those that stay, those that join later."""
         ends = [GAP * (i + 1) for i in range(2 * self.refills)]
         return [*ends, *[self.iterations + 1] * (self.batch - len(ends) + self.refills)]
 
     def changes(self, rounds: FloatArray) -> list[TimedChange]:
-        """The changes of each kind, from (rounds, iterations) seconds: medians over rounds, means over changes of a kind."""
+        """Return the changes of each kind, from (rounds, iterations) seconds: medians over rounds, means over changes of a
+        kind.
+        """
         first = [(GAP * i, 1, 1) for i in range(1, self.refills + 1)]
         then = [(GAP * i, 0, 1) for i in range(self.refills + 1, 2 * self.refills + 1)]
         kinds = [[(0, self.batch, 0)], *([first, then] if self.refills else [])]
@@ -91,7 +93,9 @@ class BatchChangeTrial:
 
 
 def measure_changes(run: RunCourse, courses: Sequence[BatchChangeTrial], rounds: int) -> list[TimedChange]:
-    """The changes of all ``courses``: each is run once to warm up, then in rounds, each in an order of its own."""
+    """Measure the changes of all ``courses`` (trials): each runs once as warm-up, then in rounds, each round in its own
+    order.
+    """
     for course in courses:
         run(course)
     seconds = [np.zeros((rounds, course.iterations)) for course in courses]

@@ -1,20 +1,18 @@
-"""A latency profile from times that a log has: those of a base profile, scaled until they meet the log.
+"""Calibrates a latency profile to a log: scales a base profile until its times match those in the log.
 
-Knows tables of responses and of steps, and a base profile; nothing of frameworks, files of logs or engines.
+Inputs are the log's tables of responses and steps, and a base profile. Three numbers are fitted, by least squares of relative
+errors: a factor for the time of an iteration without KV cache, a factor for reading the KV cache, and a one-time cost per step
+(or per response, if single responses have times). The factor for the KV cache is within ``MOST_APART`` times the other; where
+the log hardly distinguishes them, they are equal.
 
-Three numbers are fitted, by least squares of relative errors: a factor for what an iteration takes without KV cache, one for
-what reading the KV cache takes, and what a step (or, where single responses have times, a response) takes once. The factor for
-the KV cache is within ``MOST_APART`` times the other, and where the log hardly tells them apart they are the same.
-
-- **Responses with times** (``start_s, end_s``, and ``first_token_s`` where it is known): a response of L tokens decodes in L
-  iterations, each charged for the batch and the KV tokens of its actor at that time, which the other responses' times tell.
+- **Responses with times** (``start_s, end_s``, and ``first_token_s`` if known): a response of L tokens decodes in L iterations.
+  Each is charged for the batch and the KV tokens of its actor at that time, known from the other responses' times.
 - **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors
-  (exact for an actor that starts with all its responses; where there are more than slots, iterations that are full).
+  (exact for an actor that starts with all its responses; with more responses than slots, iterations with a full batch).
 
-One factor for the whole base profile is taken instead of the three numbers where it predicts left-out times better. All errors
-are of left-out times (``held_out_errors.py``), beside those of a constant. Where the constant is closer than any fit, the log
-does not show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the
-constant.
+One factor for the whole base profile replaces the three numbers if it predicts held-out times better. All errors are of
+held-out times (``held_out_errors.py``), next to those of a constant. If the constant is closer than any fit, the log does not
+show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ SPREAD = 0.6  # assumed standard deviation of lengths over their mean, where onl
 
 
 class Times(NamedTuple):
-    """(N,) measured seconds, what the base profile says of them (iterations without KV cache, the KV cache), their steps."""
+    """(N,) measured seconds, the base profile's seconds (iterations without KV cache, the KV cache), and the step of each."""
 
     what: str
     seconds: FloatArray
@@ -52,14 +50,14 @@ class Times(NamedTuple):
 
 
 class CalibrationFactors(NamedTuple):
-    """What is fitted: factors for the base profile, and what a step or response takes once."""
+    """The fitted numbers: factors for the base profile, and the one-time cost per step or response."""
 
     decode: float
     kv: float
     once_s: float
 
     def predicted_s(self, times: Times) -> FloatArray:
-        """(N,) seconds of all times."""
+        """Return (N,) predicted seconds of all times."""
         return self.decode * times.decode_s + self.kv * times.kv_s + self.once_s
 
 
@@ -68,7 +66,7 @@ Fit = Callable[[Times, np.ndarray], CalibrationFactors]
 
 
 class LogCalibration(NamedTuple):
-    """Factors for the base profile, what a step or response takes once, and how well times are predicted that were left out."""
+    """Result of a calibration: the fitted numbers, and the errors on held-out times."""
 
     what: str
     decode: float
@@ -80,19 +78,19 @@ class LogCalibration(NamedTuple):
 
     @property
     def what_was_fitted(self) -> str:
-        """The fit in words."""
+        """Return the fit in words."""
         if self.by_constant:
             return "one factor, by which the median time is the log's"
         return "one factor" if self.decode == self.kv and not self.once_s else "three numbers"
 
 
 def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
-    """What a log measured: times of responses where there are any, else seconds of generation of its steps.
+    """Return the measured times of a log: those of responses if there are any, else its steps' seconds of generation.
 
     Args:
-        rollouts: with the trace's columns; None where only scalars were logged. scalars: of ``read_scalars`` or
+        rollouts: with the trace's columns; None if only scalars were logged. scalars: of ``read_scalars`` or
             ``with_step_times``.
-        actors: that generated, for logs that do not say who generated what. source: the log, for messages.
+        actors: number of generating actors, for logs that do not name them. source: the log, for messages.
 
     Raises:
         ProfileError: no times, or too few; one sentence.
@@ -111,7 +109,7 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
 
 
 def calibrate(times: Times) -> LogCalibration:
-    """Fit the three numbers, or one factor for all where that predicts left-out times better; see above."""
+    """Fit the three numbers, or one factor for all if that predicts held-out times better; see above."""
     fit, checked = _best((_three, _one), times)
     constant = checked.constant_is_better
     if constant:
@@ -157,10 +155,10 @@ def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
 def calibrated_profile(
     base: Mapping[str, Any], found: LogCalibration, *, name: str, origin: str, command: str, date: str
 ) -> dict[str, Any]:
-    """The base profile (of ``read_profile``) with what was found, ready for ``save_profile``.
+    """Return the base profile (of ``read_profile``) with the fitted numbers, ready for ``save_profile``.
 
     Raises:
-        ProfileError: nothing of what was measured is decoding, so there is no iteration to speak of.
+        ProfileError: no part of the measured time is decoding, so no iteration time can be derived.
     """
     if found.decode <= 0:
         raise ProfileError(f"{origin}: times do not grow with what is decoded; times of generation alone are needed")

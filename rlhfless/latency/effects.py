@@ -1,10 +1,8 @@
-"""What happens to actors of large clusters beside decoding, one small value per effect, each of them off unless it is asked
-for.
+"""Models of disturbances on large clusters (stragglers, outages, slow starts, network contention), each off by default.
 
-Knows latency models, counts and seconds; nothing of engines or plans (``rlhfless.engine.simulated.disturbances`` makes engines
-of them). What is drawn is drawn from a seed and the number of the actor, and the same draw is only scaled by how severe an
-effect is, so a more severe one never makes an actor faster. An effect of severity 0 gives back the very latency model that it
-was given.
+``rlhfless.engine.simulated.disturbances`` makes engines of them. Draws depend on a seed and the number of the actor. Severity
+only scales the same draw, so a more severe effect never makes an actor faster. With severity 0 an effect returns the very
+latency model that it was given.
 """
 
 from __future__ import annotations
@@ -30,14 +28,14 @@ def _check(value: object, name: str, least: float, what: str) -> None:
 
 @dataclass(frozen=True)
 class PrefillInterference:
-    """Prefill beside decoding: attention of a mixed batch takes longer, and servers prefill in chunks.
+    """Interference of prefill with decoding: attention of a mixed batch takes longer, and servers prefill in chunks.
 
     Args:
-        slowdown: by which share every token of prefill takes longer.
-        chunk_tokens: most tokens of an iteration, those that are decoded included
-            (``rlhfless.engine.simulated.chunked_prefill``); None computes everything that newcomers need in the iteration in
-            which they join.
-        attention: by which share attention of those that decode takes longer in an iteration that prefills as well, charged as
+        slowdown: share by which every token of prefill takes longer.
+        chunk_tokens: maximal tokens of an iteration, decoded ones included
+            (``rlhfless.engine.simulated.chunked_prefill``); None computes the whole prefill of admitted responses in the
+            iteration in which they join.
+        attention: share by which attention of decoding responses takes longer in an iteration that also prefills, charged as
             that many more KV tokens.
     """
 
@@ -55,16 +53,16 @@ class PrefillInterference:
 
     @property
     def by_iteration(self) -> bool:
-        """Whether engines have to look at every iteration."""
+        """Whether engines have to simulate every single iteration."""
         return self.chunk_tokens is not None or self.attention > 0
 
     @property
     def budget_tokens(self) -> int:
-        """Most tokens of an iteration."""
+        """Maximal tokens of an iteration."""
         return UNLIMITED if self.chunk_tokens is None else self.chunk_tokens
 
     def applied(self, latency: LatencyModel) -> LatencyModel:
-        """The latency model with the slowdown."""
+        """Return the latency model with the slowdown."""
         if self.slowdown == 0:
             return latency
         return replace(latency, prefill_per_token_s=latency.prefill_per_token_s * (1 + self.slowdown))
@@ -72,10 +70,10 @@ class PrefillInterference:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Actors whose every iteration and prefill takes longer than it should.
+    """Slow actors: each of their iterations and prefills takes longer than the profile says.
 
     Args:
-        share: probability that an actor is one. slowdown: by which share it takes longer.
+        share: probability that an actor is a straggler. slowdown: share by which it takes longer.
     """
 
     share: float = 0.0
@@ -88,13 +86,13 @@ class Stragglers:
             raise PlanningError(f"share is {as_given(self.share)}; a probability of at most 1 is needed")
 
     def applied(self, latency: LatencyModel, draw: np.random.Generator) -> LatencyModel:
-        """The latency model of the actor that ``draw`` belongs to."""
+        """Return the latency model of the actor that ``draw`` belongs to."""
         return slowed(latency, 1 + self.slowdown) if draw.random() < self.share else latency
 
 
 @dataclass(frozen=True)
 class StartDelays:
-    """What starts take beyond the profile's: lognormal, as container and image start-ups are.
+    """Additional start-up times beyond the profile's: lognormal, as container and image start-ups are.
 
     Args:
         median_s: of the delay. spread: standard deviation of its logarithm.
@@ -108,21 +106,21 @@ class StartDelays:
         _check(self.spread, "spread", 0, "a standard deviation")
 
     def delay_s(self, draw: np.random.Generator) -> float:
-        """The delay of the actor that ``draw`` belongs to."""
+        """Return the delay of the actor that ``draw`` belongs to."""
         return self.median_s * math.exp(self.spread * draw.standard_normal())
 
 
 @dataclass(frozen=True)
 class Outages:
-    """Failures, or interruptions of preemptible GPUs: the actor loses its KV caches and what is under way, and decodes again
-    ``down_s`` later, on the same GPUs or on others that are billed like them.
+    """Failures, or interruptions of preemptible GPUs: the actor loses its KV caches and its current iteration.
 
-    Tokens that were committed are kept, because they had been streamed; their contexts are computed again. Outages follow each
-    other at random (exponentially) in the time that the actor is up.
+    It decodes again ``down_s`` later, on the same GPUs or on others with the same price. Committed tokens are kept, because
+    they had been streamed; their contexts are computed again. Outages follow each other at random (exponentially) in the time
+    that the actor is up.
 
     Args:
         per_gpu_hour: rate. An actor goes down with any of its GPUs.
-        down_s: until it is up again, start and sync included.
+        down_s: until it is up again, start-up and sync included.
     """
 
     per_gpu_hour: float = 0.0
@@ -133,7 +131,7 @@ class Outages:
         _check(self.down_s, "down_s", 0, "a number of seconds")
 
     def up_s(self, gpus: int, draw: np.random.Generator) -> float:
-        """Seconds that an actor of ``gpus`` GPUs is up before its next outage."""
+        """Return the seconds that an actor of ``gpus`` GPUs is up before its next outage."""
         rate = self.per_gpu_hour * gpus / SECONDS_PER_HOUR
         waits = float(draw.standard_exponential())
         return waits / rate if rate > 0 else math.inf
@@ -141,13 +139,13 @@ class Outages:
 
 @dataclass(frozen=True)
 class Network:
-    """Topology and contention of weight sync and KV transfer, as multiples of what the profile says for one node.
+    """Topology and contention of weight sync and KV transfer, as multiples of the profile's times for one node.
 
     Args:
-        nodes: that actors lie on.
+        nodes: number of nodes with actors.
         between: how many times as long a byte takes between nodes as within one (450 GB/s of NVLink against 50 GB/s of a
             network card per GPU: 9).
-        fan_out: nodes that a node with new weights sends them to at once, on one link each, round by round; None: the
+        fan_out: nodes to which a node with new weights sends them at once, on one link each, round by round; None: the
             learner's node sends to all others one after the other.
     """
 
@@ -164,7 +162,7 @@ class Network:
 
     @property
     def rounds(self) -> int:
-        """Sends one after the other until every node has new weights."""
+        """Number of consecutive sends until every node has new weights."""
         if self.fan_out is None:
             return self.nodes - 1
         reached, rounds = 1, 0
@@ -174,8 +172,11 @@ class Network:
         return rounds
 
     def applied(self, latency: LatencyModel) -> LatencyModel:
-        """The latency model on this network: weights go to the nodes and then within each; a KV cache goes to any actor, so
-        to another node with probability ``1 - 1 / nodes``."""
+        """Return the latency model on this network.
+
+        Weights go to the nodes and then within each. A KV cache goes to any actor, so to another node with probability
+        ``1 - 1 / nodes``.
+        """
         sync = 1 + self.between * self.rounds
         transfer = 1 + (self.between - 1) * (1 - 1 / self.nodes)
         if sync == transfer == 1:
@@ -189,14 +190,14 @@ class Network:
 
 @dataclass(frozen=True)
 class Contention:
-    """Weights and KV caches that are sent over the link of one node at the same time share its bandwidth.
+    """Transfers of weights and KV caches over one node's link at the same time share its bandwidth.
 
-    Shared are KV caches that go to another node, and weights that come to a node: one copy for all of its actors that begin to
-    take them over at the same moment, as in ``Network``, and one for each that starts late. Nobody plans for it; what is
-    planned with is the ``Network``.
+    These are KV caches that go to another node, and weights that arrive at a node. Actors of a node that begin to sync at the
+    same moment share one copy of the weights, as in ``Network``; an actor that starts late needs its own copy. Plans ignore
+    contention and use the ``Network`` only.
 
     Args:
-        carries: transfers that a node's link carries at once, in each direction, as fast as one goes alone.
+        carries: transfers that a node's link handles at once, in each direction, at the speed of a single one.
     """
 
     carries: float = 1.0
@@ -209,13 +210,13 @@ class Contention:
 
 @dataclass(frozen=True)
 class Effects:
-    """All that may happen to the actors of a step; None leaves an effect out.
+    """All disturbances of a step's actors; None leaves an effect out.
 
     Args:
-        seed, step: what is drawn depends on them, whole numbers of 0 or more.
+        seed, step: whole numbers of 0 or more that determine all draws.
 
     Raises:
-        PlanningError: an effect is of another kind than its name says, or the seed or the step is no such number.
+        PlanningError: an effect has the wrong type for its name, or the seed or the step is no such number.
     """
 
     prefill: PrefillInterference | None = None
@@ -240,15 +241,18 @@ class Effects:
                 raise PlanningError(f"{name} is {given!r}; a whole number of 0 or more is needed")
 
     def draws(self, actor: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
-        """A stream for each of stragglers, starts and outages of an actor; none depends on whether another is asked for. A
-        straggler is one in every step."""
+        """Return the random streams of an actor for stragglers, starts and outages; each is independent of which effects are
+        on.
+
+        A straggler is one in every step.
+        """
         straggling, starting, failing = ([0, actor], [1, actor, self.step], [2, actor, self.step])
         streams = [np.random.default_rng([self.seed, *own]) for own in (straggling, starting, failing)]
         return streams[0], streams[1], streams[2]
 
 
 def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
-    """The same actor where every iteration, prefill and join takes ``factor`` times as long."""
+    """Return the latency model of the same actor with every iteration, prefill and join taking ``factor`` times as long."""
     if factor == 1:
         return latency
     names = ("base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s")

@@ -1,10 +1,8 @@
-"""Affine fits of measured times: a decode iteration of a table, and a change of the batch.
+"""Fits affine models to measured times: of a decode iteration, and of a change of the batch.
 
-Knows numbers only; nothing of files, models or GPUs.
-
-The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones, under
-coefficients of 0 or more (a negative time per response or per token has no meaning and would break the bounds). What a change
-takes is a small difference of iterations, so its residuals are relative to these iterations.
+The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones, with
+coefficients of 0 or more (a negative time per response or per token has no meaning and would break the bounds). The time of a
+change is a small difference of iterations, so its residuals are relative to these iterations.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from solver.model.workload import FloatArray
 
 @dataclass(frozen=True)
 class AffineFit:
-    """``base_s + per_response_s * batch + per_kv_token_s * KV tokens`` and how well it meets its points."""
+    """``base_s + per_response_s * batch + per_kv_token_s * KV tokens``, with its residuals at the fitted points."""
 
     base_s: float
     per_response_s: float
@@ -35,7 +33,7 @@ class AffineFit:
 
 
 def residuals(errors: FloatArray) -> dict[str, float]:
-    """What a profile says of the (N,) relative errors of a fit."""
+    """Return a profile's summary of the (N,) relative errors of a fit."""
     return {
         "mean_relative_error": float(errors.mean()),
         "median_relative_error": float(np.median(errors)),
@@ -46,8 +44,9 @@ def residuals(errors: FloatArray) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class ChangeFit:
-    """A change takes ``base_s`` where responses join, ``per_join_s`` and ``per_end_s`` for each that joins or ends, and
-    ``per_token_s`` for each token that is computed; (N,) ``errors`` relative to the iterations around."""
+    """Time of a change of the batch: ``base_s`` if responses join, ``per_join_s`` and ``per_end_s`` for each that joins or
+    ends, and ``per_token_s`` for each prefilled token; with (N,) ``errors`` relative to the iterations around it.
+    """
 
     base_s: float
     per_token_s: float
@@ -59,11 +58,11 @@ class ChangeFit:
 def fit_nonnegative(
     columns: FloatArray, seconds: FloatArray, within_s: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) errors relative to ``within_s``,
-    by default ``seconds``.
+    """Return coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) relative errors.
 
-    Exact for the few columns used here: the optimum is the unconstrained solution on its own support (the columns with
-    positive coefficients), so the best feasible one of all 2^K - 1 supports is the optimum.
+    Errors are relative to ``within_s``, by default ``seconds``. Exact for the few columns used here: the optimum is the
+    unconstrained solution on its own support (the columns with positive coefficients), so the best feasible one of all 2^K - 1
+    supports is the optimum.
     """
     unit = np.asarray(seconds if within_s is None else within_s, dtype=float)
     relative, wanted = np.asarray(columns, dtype=float) / unit[:, None], np.asarray(seconds, dtype=float) / unit
@@ -82,12 +81,12 @@ def fit_nonnegative(
 
 
 def held_points(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> np.ndarray:
-    """(B, X) bool: the points of the table that an actor can reach, by its slots and its KV memory."""
+    """Return (B, X) bool: the points of the table that an actor can reach with its slots and its KV memory."""
     return (table.batch[:, None] <= max_batch) & (table.batch[:, None] * table.context_tokens[None, :] <= kv_capacity_tokens)
 
 
 def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> AffineFit:
-    """The affine fit of a decode iteration over the points of the table that an actor can reach."""
+    """Return the affine fit of a decode iteration over the points of the table that an actor can reach."""
     rows, cols = np.nonzero(held_points(table, max_batch, kv_capacity_tokens))
     batch, context = table.batch[rows], table.context_tokens[cols]
     columns = np.stack([np.ones(len(batch)), batch, batch * context], axis=1)
@@ -96,7 +95,7 @@ def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> Affi
 
 
 def fit_changes(changes: Sequence[TimedChange]) -> ChangeFit:
-    """The affine fit of changes of a batch."""
+    """Return the affine fit of changes of a batch."""
     joined, tokens, ended, seconds, within_s = (np.array(column, dtype=float) for column in zip(*changes, strict=True))
     columns = np.stack([joined > 0, joined * tokens, joined, ended], axis=1)
     (base_s, per_token_s, per_join_s, per_end_s), errors = fit_nonnegative(columns, seconds, within_s)

@@ -1,7 +1,4 @@
-"""Mixed clusters from the command line's words: further pools beside the first, each with its profiles.
-
-Knows profiles, prices and clusters; nothing of planning.
-"""
+"""Parses the GPU pools of a mixed cluster from command-line texts, each pool with its latency profiles."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], 8:h100-qwen2.5-3b-tp1,h100-qwe
 def mixed_pools(
     first: Cluster, latency: LatencyModel, pools: Sequence[str]
 ) -> tuple[MixedCluster, dict[tuple[str, int], LatencyModel]]:
-    """The first cluster and the ``pools`` in words as one mixed cluster, with the latency models by kind and GPUs per actor.
+    """Return the first cluster and the ``pools`` as one mixed cluster, with the latency models by kind and GPUs per actor.
 
     Args:
         pools: each of the form ``GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]``. Nodes have eight GPUs, or all if there are fewer;
-            the price is the list price of kind and market unless it is given.
+            the default price is the list price of kind and market.
 
     Raises:
         ProfileError: a pool is not of this form, or its profiles are of several kinds; one sentence.

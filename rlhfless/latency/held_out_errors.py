@@ -1,7 +1,7 @@
-"""Errors of predicted times out of sample, beside those of a constant.
+"""Computes errors of predicted times on held-out data, next to the errors of a constant.
 
-Knows numbers only; nothing of logs or profiles. A time is predicted from other steps' times alone: each step is left out once,
-of many steps a fifth at a time. The constant is the median of the same other times.
+A time is predicted from the times of other steps only. With few steps each is left out once; with many, a fifth of them at a
+time. The constant is the median of the same other times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """(N,) times, and what was predicted of each without it.
+    """(N,) times, with a prediction of each from the others.
 
     Attributes:
         steps: the step of each. seconds: measured. predicted: by the model.
@@ -35,12 +35,12 @@ class HeldOut:
 
     @property
     def errors(self) -> FloatArray:
-        """(N,) relative errors of the predictions."""
+        """Return (N,) relative errors of the predictions."""
         return np.abs(self.predicted / self.seconds - 1.0)
 
     @property
     def constant_errors(self) -> FloatArray:
-        """(N,) relative errors of the constant."""
+        """Return (N,) relative errors of the constant."""
         return np.abs(self.constant / self.seconds - 1.0)
 
     @property
@@ -53,11 +53,11 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
     """Predict every time from those of other steps.
 
     Args:
-        seconds: (N,) measured, above 0. steps: (N,) the step of each; where all are of one step, times are left out instead.
-        model: (N,) bool of the times that may be learned from → (N,) predictions of all.
+        seconds: (N,) measured, above 0. steps: (N,) the step of each; if all are of one step, single times are left out.
+        model: (N,) bool of the times it may learn from → (N,) predictions of all.
 
     Returns:
-        Predictions that are NaN where there is a single time, of which nothing can be said.
+        The predictions; NaN if there is only one time.
     """
     took, named = np.asarray(seconds, dtype=float), np.asarray(steps)
     of = np.unique(named, return_inverse=True)[1].ravel()
@@ -80,5 +80,5 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
 
 
 def closest(candidates: Sequence[HeldOut]) -> int:
-    """Which candidate has the least median error; the first of equals."""
+    """Return the index of the candidate with the smallest median error; the first of equals."""
     return int(np.argmin([round(float(np.median(one.errors)), 9) for one in candidates]))

@@ -1,12 +1,11 @@
-"""Measures a latency profile of a transformers causal LM on this machine.
+"""Measures a latency profile of a transformers causal LM on this machine; run it while nothing else runs.
 
-Knows torch and transformers (imported inside functions only); what is timed comes from outside as two callables,
-``decode_iteration(batch, context)`` and one that runs a course of joining and ending responses
-(``rlhfless.latency.batch_changes``): those of the engine that will run (``rlhfless.engine.torch.benchmark``). The whole grid is
-gone through in rounds, each in an order of its own, and the median over the rounds is kept: a slow phase of the machine hits
-all points alike. A point where a bigger batch or a longer context came out faster stays as measured. The clock is that of
-``rlhfless.latency.stopwatch``. Batches that the device does not hold are left out, and the profile says so. Measure where
-nothing else runs.
+The caller passes two callables to time: ``decode_iteration(batch, context)``, and one that runs a trial of joining and ending
+responses (``rlhfless.latency.batch_changes``). They are those of the engine that will run
+(``rlhfless.engine.torch.benchmark``). The whole grid is measured in rounds, each in its own order, and the median over the
+rounds is kept, so a slow phase of the machine affects all points alike. A point at which a bigger batch or a longer context was
+faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``. Batches too large for the device are left out,
+and the profile says so. Torch and transformers are imported inside functions only.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ Timers = Callable[[Any, int], tuple[Timed, RunCourse]]
 
 
 class CausalLM:
-    """One replica of a transformers causal LM: its sizes, and what starting it and taking over weights take.
+    """One replica of a transformers causal LM: its sizes, and the times to start it and to sync weights.
 
     Args:
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one). The weights are
@@ -65,8 +64,8 @@ class CausalLM:
 
     Raises:
         MissingExtra, ProfileError: torch or transformers is not installed, or model or device cannot be used.
-        InputError: the model needs code of its own.
-        MemoryError: the device has no room for the model, as from all that makes another copy of it.
+        InputError: the model contains its own code, which would have to be run.
+        MemoryError: the model does not fit on the device; methods that make another copy raise it too.
     """
 
     def __init__(self, model: str, device: str = "cpu") -> None:
@@ -104,28 +103,28 @@ class CausalLM:
 
     @property
     def kind(self) -> str:
-        """What it runs on: ``cpu``, or the GPU's name in a profile."""
+        """The device kind: ``cpu``, or the GPU's name in a profile."""
         return str(self._torch.cuda.get_device_name(self.device)).lower().replace(" ", "-") if self._on_gpu else "cpu"
 
     def replica(self) -> Any:
-        """A model of its configuration, made on the device in the precision of all."""
+        """Return another model of the same configuration and precision on the device."""
         with self._room("a replica"), self.device:
             return self._transformers.AutoModelForCausalLM.from_config(self._config, dtype=self._dtype, **NO_CODE).eval()
 
     def build(self) -> None:
-        """A second replica: what a start adds to taking over the weights."""
+        """Build a second replica: the part of a start-up without weight sync."""
         self.replica()
         self._wait()
 
     def sync(self) -> None:
-        """Takes over a full set of weights from memory."""
+        """Copy a full set of weights from memory into the replica."""
         with self._room("a second set of the weights"):
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self.model.load_state_dict(weights)
             self._wait()
 
     def copy_s_per_byte(self, rounds: int) -> float:
-        """Seconds per byte to copy 64 MiB of KV cache into new memory of the same device."""
+        """Return the seconds per byte to copy 64 MiB of KV cache into new memory of the same device."""
         state = self._torch.zeros(64 << 20, dtype=self._torch.uint8, device=self.device)
 
         def copy() -> None:
@@ -135,11 +134,11 @@ class CausalLM:
         return self.median_s(copy, rounds) / int(state.numel())
 
     def median_s(self, timed: Callable[[], None], rounds: int) -> float:
-        """Median seconds of a call on its device."""
+        """Return the median seconds of a call on its device."""
         return float(median_seconds(lambda *_: timed(), [(0, 0)], rounds, self.device.type)[0])
 
     def build_s(self) -> float:
-        """Median seconds of ``BUILDS`` builds, none of them to warm up: the replica that is there was one."""
+        """Return the median seconds of ``BUILDS`` builds. No warm-up is needed, because the first replica was one."""
         now_s, seconds = stopwatch(self.device.type), []
         for _ in range(BUILDS):
             start = now_s()
@@ -148,10 +147,10 @@ class CausalLM:
         return float(np.median(seconds))
 
     def capacity(self, memory_bytes: int | None = None) -> tuple[dict[str, Any], str]:
-        """KV tokens that fit beside the weights (as of ``kv_capacity``), and in words what the memory is.
+        """Return the KV tokens that fit next to the weights (as ``kv_capacity``), and the memory in words.
 
         Args:
-            memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights.
+            memory_bytes: of an actor, weights included; by default all of a GPU, on the CPU 1 GiB plus the weights.
         """
         sizes = {"gpus": 1, "weight_bytes": self.weight_bytes, "kv_bytes_per_token": self.kv_bytes_per_token}
         if memory_bytes is not None:
@@ -190,23 +189,23 @@ def measure_profile(
     memory_bytes: int | None = None,
     command: str = "rlhfless.latency.measure.measure_profile(...)",
 ) -> dict[str, Any]:
-    """Measures a profile of a model on one device of this machine; ``save_profile`` writes it.
+    """Measure a profile of a model on one device of this machine; ``save_profile`` writes it.
 
     Args:
         timers: makes (decode_iteration, run_course) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
-        joins: (responses, prompt tokens of each) of the courses to time; no more responses than slots, nor than the largest
-            batch that the device holds.
-        rounds: times the grid is gone through; the median is kept.
+        joins: (responses, prompt tokens of each) of the trials to time; no more responses than slots, nor than the largest
+            batch that fits the device.
+        rounds: number of passes over the grid; the median is kept.
         max_batch: slots of an actor; the largest measured batch by default.
-        memory_bytes: of an actor, weights included; all of a GPU by default, on the CPU 1 GiB beside the weights. The affine
-            fit is over the points whose KV tokens it holds.
+        memory_bytes: of an actor, weights included; by default all of a GPU, on the CPU 1 GiB plus the weights. The affine
+            fit is over the points whose KV tokens fit in it.
 
     Raises:
         MissingExtra: torch or transformers is not installed.
         ProfileError: the model or device cannot be used, or the grid does not fit model or memory.
-        MemoryError: the device has no room for what is measured.
+        MemoryError: what is measured does not fit on the device.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
         raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
@@ -295,7 +294,7 @@ def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: st
 
 
 def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:
-    """(sizes,) median seconds of ``timed``; each visit of a size begins with calls that are not counted."""
+    """Return (sizes,) median seconds of ``timed``; each size starts with calls that are not counted."""
     now_s = stopwatch(device)
     seconds = np.zeros((rounds, len(sizes), TIMED_CALLS))
     for one_round in range(rounds):

@@ -1,7 +1,4 @@
-"""What a GPU costs by the hour: a small table of public list prices (``data/prices.csv``), each with source and date.
-
-Knows the table only; which GPUs a cluster has, and for how long, is stated elsewhere.
-"""
+"""Looks up list prices of GPUs per hour in a small public table (``data/prices.csv``), each with source and date."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from rlhfless.latency.profile import data_folders
 
 
 class PriceError(ValueError):
-    """The price table has no such GPU kind or market; the message lists what it has."""
+    """The price table lacks the GPU kind or market; the message lists what it has."""
 
 
 def list_prices() -> list[dict[str, str]]:
-    """The rows of the price table: kind, usd_per_gpu_hour, market, source, date."""
+    """Return the rows of the price table: kind, usd_per_gpu_hour, market, source, date."""
     for folder in data_folders():
         if (folder / "prices.csv").is_file():
             with open(folder / "prices.csv", newline="", encoding="utf-8") as file:
@@ -24,10 +21,10 @@ def list_prices() -> list[dict[str, str]]:
 
 
 def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
-    """List price of one GPU of a kind for an hour.
+    """Return the list price of one GPU of a kind for an hour, in USD.
 
     Raises:
-        PriceError: the table has no such kind, or the kind not in this market.
+        PriceError: the table lacks the kind, or lacks it in this market.
     """
     prices = {(row["kind"], row["market"]): float(row["usd_per_gpu_hour"]) for row in list_prices()}
     if (kind, market) in prices:

@@ -1,13 +1,13 @@
-"""Latency profiles: JSON files that say how long one actor takes, where the numbers come from and what is assumed.
+"""Reads and writes latency profiles: JSON files with the speed of one actor, the origin of the numbers, and all assumptions.
 
-Knows files and numbers (json and numpy only); nothing of how a profile is measured. Shipped profiles lie in the source
-checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of an installed package.
+Needs json and numpy only. Shipped profiles are in the source checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of
+an installed package.
 
-A profile holds (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
-``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and what a response
-takes once beside it, ``per_join_s`` and ``per_end_s``; 0 where they are missing), both with residuals;
+A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
+``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and one-time costs of
+a response, ``per_join_s`` and ``per_end_s``; 0 if they are missing), both with residuals;
 ``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``);
-``max_batch, kv_capacity_tokens`` (``kv_capacity`` holds formula and inputs); and in words ``origin, command, date,
+``max_batch, kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command, date,
 licence`` and ``assumptions``, which names every number that is assumed rather than measured.
 """
 
@@ -40,7 +40,7 @@ class ProfileError(ValueError):
 
 
 def data_folders() -> tuple[Path, ...]:
-    """Where shipped data may lie: the source checkout's ``data`` (first), the installed package's ``_data``."""
+    """Return the folders with shipped data: the source checkout's ``data`` (first), the installed package's ``_data``."""
     package = Path(__file__).resolve().parents[1]
     checkout = (package.parent / "data",) if (package.parent / "pyproject.toml").is_file() else ()
     return *checkout, package / "_data"
@@ -53,22 +53,24 @@ def _shipped() -> dict[str, Path]:
 
 
 def list_profiles() -> list[str]:
-    """Names of the shipped profiles, sorted."""
+    """Return the names of the shipped profiles, sorted."""
     return sorted(_shipped())
 
 
 def load_profile(name_or_path: str | os.PathLike[str]) -> LatencyModel:
-    """The latency model of a shipped profile (by name) or of a profile file (a path, or anything ending in .json).
+    """Return the latency model of a shipped profile (by name) or of a profile file (a path, or anything ending in .json).
 
     Raises:
-        ProfileError: no such profile, or a file that is broken; one sentence.
+        ProfileError: no such profile, or an invalid file; one sentence.
     """
     path = _locate(name_or_path)
     return _model_of(_read(path), path)
 
 
 def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The whole profile as a dict, checked: origin, command, licence, assumptions, prefill samples and all."""
+    """Return the whole profile as a checked dict: origin, command, licence, assumptions, prefill samples and all other
+    fields.
+    """
     path = _locate(name_or_path)
     profile = _read(path)
     _model_of(profile, path)
@@ -76,7 +78,7 @@ def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def save_profile(path: str | os.PathLike[str], profile: Mapping[str, Any]) -> Path:
-    """Checks a profile (of ``compose_profile``) and writes it atomically, one table row per line."""
+    """Check a profile (of ``compose_profile``) and write it atomically, one table row per line."""
     path = Path(path)
     _model_of(profile, path)
     text = json.dumps(profile, indent=2, ensure_ascii=False)
@@ -98,7 +100,7 @@ def kv_capacity(
     usable_fraction: float = 0.9,
     reserve_bytes_per_gpu: float = 0.0,
 ) -> dict[str, Any]:
-    """KV tokens that fit into an actor's memory, with formula and inputs as a profile's ``kv_capacity``."""
+    """Return the KV tokens that fit into an actor's memory, with formula and inputs as in a profile's ``kv_capacity``."""
     per_gpu = usable_fraction * memory_bytes_per_gpu - weight_bytes / gpus - reserve_bytes_per_gpu
     return {
         "formula": KV_CAPACITY_FORMULA,
@@ -134,12 +136,12 @@ def compose_profile(
     licence: str,
     assumptions: Mapping[str, str],
 ) -> dict[str, Any]:
-    """A profile from measured numbers: adds the fits, the transfer time per KV token and the schema.
+    """Return a profile made from measured numbers; adds the fits, the transfer time per KV token and the schema.
 
     Args:
-        changes: what it takes that responses join (prefill) and end.
+        changes: measured times of responses that join (prefill) and end.
         capacity: of ``kv_capacity``.
-        link: what KV caches move over, in words; ``link_bytes_per_s`` its bandwidth.
+        link: the link that KV caches are sent over, in words; ``link_bytes_per_s`` its bandwidth.
     """
     table = StepTable(table.batch, table.context_tokens, np.round(table.step_s, 9))
     samples = [TimedChange(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]

@@ -1,7 +1,4 @@
-"""A latency model that is slower or faster by one factor everywhere.
-
-Knows latency models only. Where the factor comes from (a log's own times, a machine's drift) is somebody else's knowledge.
-"""
+"""Scales all times of a latency model by one factor, for example from a log's own times or a machine's drift."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from solver.model.latency import TIMES, LatencyModel, StepTable
 
 
 def scaled(latency: LatencyModel, factor: float) -> LatencyModel:
-    """The model with all its seconds times ``factor``; its name stays, and plans of it stay the same but for their times.
+    """Return the model with all its seconds times ``factor``; its name stays, and plans differ only in their times.
 
     Raises:
         PlanningError: the factor is not a number above 0.

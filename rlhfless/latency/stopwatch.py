@@ -1,8 +1,8 @@
-"""The clock by which iterations are measured: what they would take on a device of one's own.
+"""The clock that measures iterations as if the device were unshared: CPU time on the CPU, wall-clock time on a GPU.
 
-Knows device types only. On the CPU everything that is timed runs in one thread that waits for nothing, so its own CPU time is
-what it takes where no other program wants its core; on a quiet machine the wall clock says the same, on a busy one it counts
-the others' turns too. On a GPU the wall clock counts, read when the device is done.
+On the CPU everything that is timed runs in one thread that never waits. So its CPU time is what it takes without competing
+programs; on a quiet machine the wall clock agrees, on a busy one it also counts the time of others. On a GPU the wall clock is
+read when the device is done.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from collections.abc import Callable
 
 
 def stopwatch(device: str) -> Callable[[], float]:
-    """A function that returns seconds; ``device`` as torch names it (``cpu``, ``cuda``, ``cuda:0``)."""
+    """Return a function that returns seconds; ``device`` as torch names it (``cpu``, ``cuda``, ``cuda:0``)."""
     return time.thread_time if device.partition(":")[0] == "cpu" else time.perf_counter
