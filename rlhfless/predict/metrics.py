@@ -14,7 +14,9 @@ CLOSE_TOKENS = 100
 
 
 class HistoryQuality(NamedTuple):
-    """Quality of predictions: mean absolute error, rank correlation (NaN if either side is constant), close share."""
+    """Quality of predictions: mean absolute error, rank correlation (NaN if either side is constant), share within 100
+    tokens.
+    """
 
     mean_abs_error_tokens: float
     rank_correlation: float

@@ -1,7 +1,6 @@
-"""From rewards to advantages: relative to a prompt's group (GRPO), or by generalised advantage estimation (PPO).
+"""Computes advantages from rewards: relative to a prompt's group (GRPO), or by generalised advantage estimation (PPO).
 
-Knows arrays of numbers only: no model, no text, no loss. A reward that is not a number (NaN) says that nobody could judge the
-response: it counts in no mean and has advantage 0.
+A NaN reward means that the response could not be judged: it is left out of every mean and has advantage 0.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ GROUP_STD = ("population", "sample", "none")
 
 
 def group_advantages(rewards: ArrayLike, group_of: ArrayLike, std: str = "population", eps: float = 1e-6) -> np.ndarray:
-    """Advantage of each response relative to its group, the same for all its tokens: (r - mean(r)) / std(r).
+    """Return the advantage of each response relative to its group, the same for all its tokens: (r - mean(r)) / std(r).
 
     DeepSeekMath (Shao et al. 2024, arXiv:2402.03300), section 4.1.2.
 
     Args:
         rewards: (R,) rewards; NaN where a response could not be judged.
         group_of: (R,) group (prompt) of each response, any integers or strings; groups may be ragged.
-        std: what is divided by: the ``population`` standard deviation of the group, that of a ``sample`` (n - 1; what TRL
-            does, with eps 1e-4), or ``none``, as in Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+        std: the divisor: the ``population`` standard deviation of the group, that of a ``sample`` (n - 1; as in TRL,
+            with eps 1e-4), or ``none``, as in Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
         eps: keeps the division finite; a group of equal rewards has advantage exactly 0.
     """
     reward = np.asarray(rewards, dtype=float)
@@ -48,7 +47,7 @@ def group_advantages(rewards: ArrayLike, group_of: ArrayLike, std: str = "popula
 
 
 def flat_groups(rewards: ArrayLike, group_of: ArrayLike) -> np.ndarray:
-    """(groups,) True where all judged rewards of a group are equal (or none is judged): it teaches nothing."""
+    """Return (groups,) True where all judged rewards of a group are equal (or none is judged), so it has no gradient."""
     reward = np.asarray(rewards, dtype=float)
     groups, group = np.unique(np.asarray(group_of), return_inverse=True)
     lowest, highest = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
@@ -59,13 +58,13 @@ def flat_groups(rewards: ArrayLike, group_of: ArrayLike) -> np.ndarray:
 
 
 def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_weight: float = 0.0) -> Tensor:
-    """Reward of every token: -kl_weight kl_t, and the response's reward at its last token.
+    """Return the reward of every token: -kl_weight kl_t, plus the response's reward at its last token.
 
     InstructGPT (Ouyang et al. 2022, arXiv:2203.02155), eq. (2), with the divergence estimated per token.
 
     Args:
         scores: (B,) rewards of the responses.
-        mask: (B, T) True on response tokens, which lie next to each other in a row.
+        mask: (B, T) True on response tokens, which are contiguous in a row.
         kl: (B, T) log-probability under the weights that generated minus that under the reference.
 
     Returns:
@@ -77,15 +76,15 @@ def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_wei
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16).
+    """Return generalised advantage estimates (Schulman et al. 2015, arXiv:1506.02438, eq. 16).
 
         delta_t = r_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
-    A response ends with its last token, whatever ended it: nothing is expected after it.
+    A response ends with its last token, also if it was truncated: the value after it is 0.
 
     Args:
-        rewards, values: (B, T) of the tokens; ``values[:, t]`` is what is expected before token t is drawn.
-        mask: (B, T) True on response tokens, which lie next to each other in a row.
+        rewards, values: (B, T) of the tokens; ``values[:, t]`` is the expected reward before token t is drawn.
+        mask: (B, T) True on response tokens, which are contiguous in a row.
 
     Returns:
         Advantages and returns, (B, T) each, 0 outside ``mask``.
@@ -101,7 +100,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
 
 
 def whitened(values: Tensor, eps: float = 1e-8) -> Tensor:
-    """(N,) numbers shifted and scaled to mean 0 and sample variance 1; a single number becomes 0."""
+    """Return (N,) numbers shifted and scaled to mean 0 and sample variance 1; a single number becomes 0."""
     centred = values - values.mean()
     if len(values) < 2:
         return centred

@@ -1,7 +1,6 @@
-"""What every algorithm is: options, the weights it changes, and one method that learns from a batch.
+"""Common part of GRPO and PPO: options, reference model, numerical precision, and the mismatch of engine and learner.
 
-Knows the common part of GRPO and PPO: where the log-probabilities under the generating weights come from, how far the engine's
-are from the learner's, the reference model, and how precisely models compute.
+It also decides which log-probabilities under the generating weights the ratios use: the engine's or recomputed ones.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ OLD_LOGPROBS = ("engine", "recomputed")
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """What both algorithms can be told.
+    """Options of both algorithms.
 
     Attributes:
         updates: optimizer steps on a batch.
         clip_low, clip_high: how far the ratio may fall and rise.
-        aggregation: of token losses, see ``losses.aggregation``; response_limit: what ``constant`` divides by.
-        mask_truncated: leave responses that the limit ended out of the loss. Their reward still counts in a group's mean.
-        kl_weight: of the divergence from the reference (the weights that training began with); 0 needs no reference.
-        old_logprobs: ratios are to the log-probabilities of the ``engine``, where a batch has them, or to those ``recomputed``
-            by the learner before its first update.
-        importance_cap: factors on token losses that correct the engine's distribution to the recomputed one, at most this;
+        aggregation: of token losses, see ``losses.aggregation``; response_limit: the divisor of ``constant``.
+        mask_truncated: leave truncated responses out of the loss. Their reward still counts in a group's mean.
+        kl_weight: of the divergence from the reference (the weights at the start of training); 0 needs no reference.
+        old_logprobs: source of the ratios' old log-probabilities: the ``engine``, if a batch has them, or ``recomputed`` by the
+            learner before its first update.
+        importance_cap: maximum of the factors on token losses that correct the engine's distribution to the recomputed one;
             None corrects nothing.
         temperature: of sampling.
         max_grad_norm: the gradient of an update is scaled down to this norm.
@@ -91,39 +90,44 @@ class UpdateOptions:
 
 
 class Algorithm(Protocol):
-    """``trained`` are all weights that ``learn`` changes, the model's and a critic's: what a checkpoint holds beside the
-    optimizer's state. ``learn`` returns numbers of the step, ``seconds`` among them."""
+    """Interface of an algorithm.
+
+    ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
+    state. ``learn`` returns numbers of the step, ``seconds`` among them.
+    """
 
     trained: Any
     optimizer: Any
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """Take the optimizer steps that a batch is worth."""
+        """Take the optimizer steps on a batch."""
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not known.
+    """Check that a value is one of the known ones.
 
     Raises:
-        InputError: naming what is.
+        InputError: it is not; the message names the known ones.
     """
     if value not in known:
         raise InputError(f"{name} is {value!r}; choose from {', '.join(known)}")
 
 
 def frozen_copy(model: Any) -> Any:
-    """A reference: the model as it is now, which nothing changes."""
+    """Return a reference model: a copy of the model with its current weights, which are never changed."""
     return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def autocast(options: UpdateOptions, device: Any) -> contextlib.AbstractContextManager[Any]:
-    """Within it a model computes with the precision of the options."""
+    """Context in which a model computes with the precision of the options."""
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.precision == "bfloat16")
 
 
 def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
-    """Decide what the part's ratios are to (``old``), now that the generating weights were asked again, and how much of the
-    engine's mismatch is corrected (``importance``).
+    """Set the part's old log-probabilities (``old``) and, if asked for, the correction of the engine's mismatch
+    (``importance``).
+
+    ``recomputed`` are the learner's log-probabilities under the generating weights.
 
     Raises:
         InputError: a correction is asked for and the engine gave no log-probabilities.
@@ -143,10 +147,13 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
 
 
 def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
-    """How far the engine's log-probabilities are from the learner's under the same weights, over the tokens of all parts:
-    ``mismatch_mean`` and ``mismatch_max`` of the absolute difference, ``mismatch_kl`` the k3 estimate of KL(engine || learner);
-    and ``importance_mean``, the mean factor, where it is corrected. Empty if the engine gave none; tokens that it could not
-    tell (NaN) do not count."""
+    """Return how far the engine's log-probabilities are from the learner's under the same weights, over the tokens of all
+    parts.
+
+    ``mismatch_mean`` and ``mismatch_max`` are of the absolute difference, ``mismatch_kl`` is the k3 estimate of KL(engine ||
+    learner), ``importance_mean`` the mean factor, if it is corrected. Empty if the engine gave no log-probabilities; tokens
+    without one (NaN) do not count.
+    """
     parts = [part for part in parts if "engine" in part.tokens and "recomputed" in part.tokens]
     if not parts:
         return {}

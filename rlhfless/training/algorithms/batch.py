@@ -1,7 +1,4 @@
-"""The responses of one step as an algorithm learns from them, and the parts they are computed in.
-
-Knows tokens, rewards and log-probabilities; neither models nor losses.
-"""
+"""The responses of one step as training data (``Batch``), and its padded micro-batches (``Part``)."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ class Batch:
     """The responses of one step; every sequence has one entry per response.
 
     Attributes:
-        rewards: NaN where nobody could judge a response; nothing is learned from it.
+        rewards: NaN where a response could not be judged; it is left out of learning.
         group_of: the prompt's group, any integers or strings.
-        engine_logprobs: of the response tokens as the engine drew them, at the temperature that is learned with; None if it
-            gave none, NaN for single tokens that it could not tell.
+        engine_logprobs: of the response tokens as the engine sampled them, at the temperature of learning; None if it
+            gave none, NaN for single tokens without one.
         truncated: True where the response limit ended a response; None means that none was.
 
     Raises:
-        InputError: a sequence has another number of entries, or a response is empty, or a number is none.
+        InputError: a sequence has another number of entries, or a response is empty, or a number is NaN or infinite.
     """
 
     prompt_ids: Sequence[Sequence[int]]
@@ -75,14 +72,16 @@ class Batch:
         return ~unknown
 
     def counted(self, mask_truncated: bool) -> np.ndarray:
-        """(R,) True where a response's tokens count in the loss: where it was judged and, if asked for, not truncated."""
+        """(R,) True where a response's tokens count in the loss: it was judged and, with ``mask_truncated``, not truncated."""
         counted = self.judged
         if mask_truncated and self.truncated is not None:
             counted &= ~np.asarray(self.truncated, dtype=bool)
         return counted
 
     def parts(self, rows: np.ndarray, token_budget: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
-        """The given rows as padded parts of similar length: this process's share of them, as many parts as the others have."""
+        """Return this process's share of the given rows as padded parts of similar length; every process gets equally many
+        parts.
+        """
         index = rows.tolist()
         lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
         parts = []
@@ -102,8 +101,9 @@ class Batch:
 
 @dataclass(eq=False)
 class Part:
-    """Some rows of a batch, right-padded: (B, T) ids, (B, T - 1) mask in the alignment of ``token_logprobs``, and what is known
-    of the tokens in the same alignment."""
+    """Some rows of a batch, right-padded: (B, T) ids and (B, T - 1) mask in the alignment of ``token_logprobs``, with further
+    values per token in the same alignment.
+    """
 
     rows: list[int]
     input_ids: Tensor
@@ -111,6 +111,6 @@ class Part:
     tokens: dict[str, Tensor] = field(default_factory=dict)
 
     def aligned(self, values: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
-        """Per-response arrays laid out where ``mask`` is True, row by row; zeros elsewhere."""
+        """Place per-response arrays where ``mask`` is True, row by row; zeros elsewhere."""
         flat = torch.as_tensor(np.concatenate([np.asarray(value, dtype=np.float32) for value in values]))
         return torch.zeros(self.mask.shape, device=self.mask.device).masked_scatter(self.mask, flat.to(self.mask.device))

@@ -1,7 +1,7 @@
-"""The critic: what reward is to be expected before each token of a response.
+"""The critic of PPO: predicts the expected reward before each token of a response.
 
-Either a head on the policy's own hidden states (one forward pass for both; its loss moves the shared weights too), or a model
-of its own. Knows transformers' models; nothing of losses.
+It is either a head on the policy's own hidden states (one forward pass for both; its loss moves the shared weights too), or a
+separate model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CRITICS = ("head", "model")
 
 
 class Critic(nn.Module):
-    """A linear head on hidden states: the policy's, or those of ``backbone``.
+    """A linear value head on hidden states: the policy's, or those of ``backbone``.
 
     Args:
         head: hidden states (..., H) to values (..., 1).
@@ -39,7 +39,7 @@ class Critic(nn.Module):
         self.head, self.backbone = head, backbone
 
     def forward(self, input_ids: Tensor, policy_hidden: Tensor | None) -> Tensor:
-        """(B, T - 1) values: entry t is expected after tokens 0 ... t, before token t + 1 is drawn."""
+        """Return (B, T - 1) values: entry t is the expected reward after tokens 0 ... t, before token t + 1 is drawn."""
         if self.backbone is not None:
             policy_hidden = self.backbone(input_ids=input_ids, use_cache=False).last_hidden_state
         assert policy_hidden is not None
@@ -48,14 +48,14 @@ class Critic(nn.Module):
 
 
 class PolicyAndCritic(nn.Module):
-    """The two models that PPO trains, under one name for optimizer and checkpoint."""
+    """The two models that PPO trains, as one module for optimizer and checkpoint."""
 
     def __init__(self, policy: Any, critic: Critic) -> None:
         super().__init__()
         self.policy, self.critic = policy, critic
 
     def forward(self, input_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """(B, T - 1) log-probabilities as in ``token_logprobs``, and values of the same tokens."""
+        """Return (B, T - 1) log-probabilities as in ``token_logprobs``, and values of the same tokens."""
         shared = self.critic.backbone is None
         output = self.policy(input_ids=input_ids, use_cache=False, output_hidden_states=shared)
         hidden = output.hidden_states[-1] if shared else None
@@ -63,10 +63,10 @@ class PolicyAndCritic(nn.Module):
 
 
 def make_critic(policy: Any, kind: str = "head") -> Critic:
-    """A critic for ``policy`` that expects 0 everywhere.
+    """Return a critic for ``policy`` whose values are all 0 at first.
 
     Args:
-        kind: ``head`` on the policy's hidden states; ``model``, a copy of the policy's layers of its own; or a folder of a
+        kind: ``head`` on the policy's hidden states; ``model``, a separate copy of the policy's layers; or a folder of a
             transformers sequence-classification model with one label and the policy's vocabulary, such as the reward model; it
             keeps its head.
 

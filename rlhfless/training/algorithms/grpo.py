@@ -2,8 +2,8 @@
 
     loss = sum_i weight_i sum_t [ -min(w A_i, clip(w, 1 - low, 1 + high) A_i) + kl_weight k3(new, reference) ]_it / divisor
 
-eq. (3) with the penalty of eq. (4); weights and divisor by ``losses.aggregation``, A by ``advantages.group_advantages``. Knows
-nothing of generation: a batch arrives as tokens, rewards and the engine's log-probabilities.
+eq. (3) with the penalty of eq. (4); weights and divisor by ``losses.aggregation``, A by ``advantages.group_advantages``. Input
+is a batch of tokens, rewards and the engine's log-probabilities.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rlhfless.training.logprobs import token_logprobs
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoOptions(UpdateOptions):
-    """``std`` and ``eps`` normalise advantages, see ``group_advantages``."""
+    """Options of GRPO; ``std`` and ``eps`` normalise advantages, see ``group_advantages``."""
 
     std: str = "population"
     eps: float = 1e-6
@@ -47,8 +47,8 @@ class Grpo:
     """GRPO on ``model``.
 
     Args:
-        reference: of the penalty; None takes the model as it is now, if there is a ``kl_weight``.
-        ranks: the processes that learn together, of which this is one.
+        reference: model of the KL penalty; None copies the current model, if there is a ``kl_weight``.
+        ranks: the learner processes, of which this is one.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Grpo:
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
 
-        Responses without a reward are left out, and so are truncated ones with ``mask_truncated``. Others with gradient 0
-        (advantage 0 and no penalty) are not computed, but count as tokens.
+        Responses without a reward are left out, and so are truncated ones with ``mask_truncated``. Responses with gradient 0
+        (advantage 0 and no penalty) are not computed, but their tokens count.
 
         Returns:
             Means over the updates: ``loss``, ``clip_share`` (share of tokens clipped), ``kl_old`` (per token, from the weights
-            that generated), ``grad_norm`` (before clipping), ``kl_reference`` (with a penalty); and ``tokens`` that count,
-            ``flat_groups`` and ``unjudged`` (shares of groups and responses that teach nothing), ``seconds``, and what
-            ``mismatch`` says of the responses that were computed; and of the reference's passes ``prepare_seconds``, with what
-            ``pass_tokens`` says.
+            that generated), ``grad_norm`` (before clipping), ``kl_reference`` (with a penalty). Of the batch: ``tokens`` that
+            count, ``flat_groups`` and ``unjudged`` (shares of groups and responses without gradient), ``seconds``, and the
+            numbers of ``mismatch`` over the computed responses. Of the reference's passes: ``prepare_seconds`` and the numbers
+            of ``pass_tokens``.
 
         Raises:
             InputError: every group is a single response.

@@ -1,7 +1,6 @@
-"""The losses that both algorithms are made of, token by token, and how tokens are weighed against each other.
+"""Token losses of GRPO and PPO, and the weights with which token losses are summed over a batch.
 
-Knows tensors of log-probabilities, values and masks; nothing of models or batches. Padding may hold anything, infinities
-included: it is replaced before anything is computed from it, so that no gradient becomes nan.
+Padding may contain any number, also infinities: it is replaced before anything is computed from it, so no gradient becomes NaN.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ AGGREGATIONS = ("token", "sequence", "constant")
 def aggregation(
     kind: str, response_tokens: Sequence[int], counted: np.ndarray, response_limit: int | None = None
 ) -> tuple[np.ndarray, float]:
-    """How the token losses of a batch become one number: sum over responses i of weight_i sum_t loss_it / divisor.
+    """Return the weights and divisor that sum token losses to one number: sum over responses i of weight_i sum_t loss_it /
+    divisor.
 
-    - ``token``: every counted token alike (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8);
+    - ``token``: every counted token has the same weight (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8);
     - ``sequence``: the mean of every response first (DeepSeekMath, eq. 3), which favours short ones;
     - ``constant``: the sum divided by responses x response_limit, which favours none (Dr. GRPO, Liu et al. 2025).
 
@@ -36,7 +36,7 @@ def aggregation(
         counted: (R,) False where a response is left out of the loss; it still is one of the R responses.
 
     Returns:
-        (R,) weights and the divisor. The whole batch decides them, so that micro-batches add up to its gradient.
+        (R,) weights and the divisor. They depend on the whole batch, so micro-batches add up to its gradient.
     """
     tokens = np.asarray(response_tokens, dtype=float)
     if kind == "token":
@@ -57,7 +57,7 @@ def clipped_loss(
     clip_high: float = 0.2,
     importance: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The clipped surrogate of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), token by token.
+    """Return the clipped surrogate loss of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), token by token.
 
     With the ratio w = exp(new - old): -min(w A, clip(w, 1 - clip_low, 1 + clip_high) A); separate bounds are DAPO's (eq. 8).
 
@@ -69,7 +69,7 @@ def clipped_loss(
 
     Returns:
         (B, T) losses, 0 outside ``mask``; and sums over the tokens of ``mask``: ``tokens``, ``clipped`` (tokens whose gradient
-        the clip removed), ``kl`` (the k3 estimate of the divergence from the old weights).
+        was clipped away), ``kl`` (the k3 estimate of the divergence from the old weights).
     """
     if advantages.dim() == 1:
         advantages = advantages[:, None]
@@ -87,7 +87,7 @@ def clipped_loss(
 
 
 def k3(logprobs: Tensor, other_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """(B, T) estimate of a divergence from samples, never negative: e^d - d - 1 (DeepSeekMath, eq. 4; Schulman's k3).
+    """Return a (B, T) estimate of a divergence from samples, never negative: e^d - d - 1 (DeepSeekMath, eq. 4; Schulman's k3).
 
     With d = other - own: over tokens drawn from the distribution of ``logprobs`` its mean is KL(own || other). 0 outside
     ``mask``.
@@ -97,12 +97,12 @@ def k3(logprobs: Tensor, other_logprobs: Tensor, mask: Tensor) -> Tensor:
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None) -> tuple[Tensor, float]:
-    """Half the squared error of the critic, token by token; no better than what a value ``clip`` away from the old one has.
+    """Return half the squared error of the critic, token by token; a value is clipped to within ``clip`` of the old one.
 
     1/2 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2), as in OpenAI's ``baselines`` (ppo2) and TRL.
 
     Returns:
-        (B, T) losses, 0 outside ``mask``, and how many tokens the clip decided.
+        (B, T) losses, 0 outside ``mask``, and the number of tokens whose loss is the clipped one.
     """
     values = torch.where(mask, values, 0.0)
     error = (values - returns).square()
@@ -113,7 +113,8 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
 
 
 def truncated_importance(recomputed: Tensor, engine: Tensor, mask: Tensor, cap: float) -> Tensor:
-    """(B, T) factors min(p_learner / p_engine, cap) that correct for an engine whose probabilities are not the learner's.
+    """Return (B, T) factors min(p_learner / p_engine, cap) that correct for engine probabilities that differ from the
+    learner's.
 
     Token-level truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
     training"). Both are under the weights that generated; the factors carry no gradient. 1 outside ``mask``.

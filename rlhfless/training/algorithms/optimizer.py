@@ -1,7 +1,4 @@
-"""The optimizer and its schedule, by name: torch's optimizers, the schedules of transformers.
-
-Knows parameters and rates; nothing of algorithms.
-"""
+"""Makes the optimizer and the learning-rate schedule by name: torch's optimizers, the schedules of transformers."""
 
 from __future__ import annotations
 
@@ -22,10 +19,10 @@ from rlhfless.training.config import OPTIMIZERS, SCHEDULES
 
 
 def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
-    """Refuse what ``make_optimizer`` cannot make.
+    """Check the arguments of ``make_optimizer``.
 
     Raises:
-        InputError: another kind, a negative decay, or Adafactor in several processes.
+        InputError: an unknown kind, a negative decay, or Adafactor in several processes.
     """
     if kind not in OPTIMIZERS:
         raise InputError(f"optimizer is {kind!r}; choose from {', '.join(OPTIMIZERS)}")
@@ -40,12 +37,12 @@ def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
 def make_optimizer(
     groups: Sequence[dict[str, Any]], kind: str = "adamw", weight_decay: float = 0.0, processes: int = 1
 ) -> torch.optim.Optimizer:
-    """An optimizer of torch with its defaults.
+    """Return an optimizer of torch with its default settings.
 
     Args:
-        groups: parameters with their rates, as torch takes them.
+        groups: parameters with their learning rates, in torch's form.
         kind: ``adamw`` (Loshchilov and Hutter 2019), ``sgd`` without momentum, or ``adafactor`` (Shazeer and Stern 2018).
-        processes: that share the parameters.
+        processes: number of processes that share the parameters.
 
     Raises:
         InputError: see ``check_optimizer``.
@@ -57,10 +54,10 @@ def make_optimizer(
 
 
 def check_schedule(kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> None:
-    """Refuse what ``make_schedule`` cannot make.
+    """Check the arguments of ``make_schedule``.
 
     Raises:
-        InputError: another kind, or numbers of batches that make no schedule.
+        InputError: an unknown kind, or numbers of batches that make no valid schedule.
     """
     if kind not in SCHEDULES:
         raise InputError(f"schedule is {kind!r}; choose from {', '.join(SCHEDULES)}")
@@ -73,10 +70,11 @@ def check_schedule(kind: str = "constant", warmup_steps: int = 0, schedule_steps
 
 
 def make_schedule(optimizer: Any, kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> Any:
-    """How the rates change from batch to batch; the updates on a batch share one rate.
+    """Return a schedule that changes the learning rates from batch to batch; the updates on a batch share one rate.
 
-    After a linear rise from 0 over ``warmup_steps`` batches: ``constant``, or down to 0 at batch ``schedule_steps``, in a line
-    (``linear``) or half a wave (``cosine``). The first batch of a warm-up has rate 0, as in transformers.
+    After a linear rise from 0 over ``warmup_steps`` batches the rate is ``constant``, or falls to 0 at batch
+    ``schedule_steps``, linearly (``linear``) or as half a cosine (``cosine``). The first batch of a warm-up has rate 0, as in
+    transformers.
 
     Raises:
         InputError: see ``check_schedule``.

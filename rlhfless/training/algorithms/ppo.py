@@ -4,7 +4,7 @@
     A, R = GAE(r, V_old; gamma, lam), A whitened over the batch                               ``advantages.gae``
     loss = sum_i weight_i sum_t -min(w A, clip(w, 1 - low, 1 + high) A)_it / divisor  +  value_weight mean_t value_loss(V, R)_t
 
-Knows nothing of generation: a batch arrives as tokens, rewards and the engine's log-probabilities.
+Input is a batch of tokens, rewards and the engine's log-probabilities.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from rlhfless.training.logprobs import token_logprobs
 
 @dataclass(frozen=True, kw_only=True)
 class PpoOptions(UpdateOptions):
-    """What PPO adds.
+    """Options of PPO, in addition to the common ones.
 
     Attributes:
         gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
             response until the critic expects it.
         value_clip: how far a value may move from the old one in its loss; None clips nothing. value_weight: of that loss.
-        whiten: advantages to mean 0 and variance 1 over the tokens of the batch.
+        whiten: normalise advantages to mean 0 and variance 1 over the tokens of the batch.
     """
 
     gamma: float = 1.0
@@ -63,8 +63,8 @@ class Ppo:
     """PPO on a policy with its critic.
 
     Args:
-        reference: of the penalty; None takes the policy as it is now, if there is a ``kl_weight``.
-        ranks: the processes that learn together, of which this is one.
+        reference: model of the KL penalty; None copies the current policy, if there is a ``kl_weight``.
+        ranks: the learner processes, of which this is one.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Ppo:
         Responses without a reward are left out, and so are truncated ones with ``mask_truncated``.
 
         Returns:
-            Means over the updates, as GRPO has them: ``loss``, ``value_loss``, ``clip_share``, ``value_clip_share``,
+            Means over the updates, as in GRPO: ``loss``, ``value_loss``, ``clip_share``, ``value_clip_share``,
             ``kl_old``, ``grad_norm``; of the batch: ``value_mean``, ``return_mean`` per token, ``explained_variance`` of the
             returns by the old values, ``kl_reference`` (the penalised difference, per token), ``tokens``, ``unjudged``,
-            ``seconds``, and what ``mismatch`` says; of the passes before the first update ``prepare_seconds``, with what
-            ``pass_tokens`` says.
+            ``seconds``, and the numbers of ``mismatch``; of the passes before the first update ``prepare_seconds`` and the
+            numbers of ``pass_tokens``.
         """
         began, o = time.perf_counter(), self.options
         counted = batch.counted(o.mask_truncated)

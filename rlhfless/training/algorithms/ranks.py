@@ -1,8 +1,7 @@
-"""One of the processes that learn together: which share of a batch it computes, and what it tells the others.
+"""Shards models over the learner's processes (FSDP2) and sums numbers over them; without a device mesh there is one process.
 
-Knows ``torch.distributed`` and FSDP2; nothing of losses. Every process runs the same ``learn`` on the same whole batch: weights
-of responses and divisors come from the batch, gradients are summed over the processes by ``fully_shard``, numbers by ``sums``.
-Without a mesh there is one process, and nothing is said to anybody.
+Every process runs the same ``learn`` on the same whole batch. Weights of responses and divisors come from the batch. Gradients
+are summed over the processes by ``fully_shard``, numbers by ``sums``.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Ranks:
-    """``rank`` of ``count`` processes; ``mesh`` is the device mesh of all of them."""
+    """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them."""
 
     rank: int = 0
     count: int = 1
     mesh: Any = None
 
     def shard(self, module: M) -> M:
-        """The module with its weights and gradients spread over the processes, block by block (FSDP2); the same object.
+        """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
 
         Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed, not averaged.
         """
@@ -51,7 +50,7 @@ class Ranks:
         return module
 
     def sums(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Every number summed over the processes."""
+        """Return every number summed over the processes."""
         if self.mesh is None:
             return numbers
         total = torch.tensor(list(numbers.values()), dtype=torch.float64, device=self.mesh.device_type)
@@ -59,7 +58,7 @@ class Ranks:
         return dict(zip(numbers, total.tolist(), strict=True))
 
     def of_all(self, values: Tensor) -> list[Tensor]:
-        """(N,) values of every process, in the order of ranks; lengths may differ."""
+        """Return the (N,) values of every process, in the order of ranks; lengths may differ."""
         if self.mesh is None:
             return [values]
         found: list[Any] = [None] * self.count
@@ -73,13 +72,13 @@ ONE = Ranks()
 
 @torch.no_grad()
 def whole(value: Tensor) -> Tensor:
-    """A tensor with what the other processes hold of it; all of them have to ask."""
+    """Return the full tensor, gathered from the shards of all processes; every process must call it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 @torch.no_grad()
 def spread_like(value: Tensor, like: Tensor) -> Tensor:
-    """The whole ``value``, which every process has, held as ``like`` is; what has another shape stays whole."""
+    """Return the full ``value``, which every process has, sharded like ``like``; a value of another shape is not sharded."""
     if not isinstance(like, DTensor) or value.shape != like.shape:
         return value.to(like.device)
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""Which algorithms there are, and how one is made for a model: the only place that knows all of them."""
+"""Makes an algorithm for a model by its name."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def make_algorithm(
     ranks: Ranks = ONE,
     **options: Any,
 ) -> Algorithm:
-    """An algorithm that trains ``model``.
+    """Return an algorithm that trains ``model``.
 
-    Made before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``: the reference of a KL
-    penalty and a critic's first weights come from ``model`` as it is now.
+    Call it before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``: the reference of a
+    KL penalty and a critic's first weights are copies of the current ``model``.
 
     Args:
         name: ``grpo`` or ``ppo``.
         critic: of PPO: ``head``, ``model``, or a folder, see ``make_critic``.
-        critic_learning_rate: None takes ``learning_rate``; 0 leaves the critic as it is.
+        critic_learning_rate: None takes ``learning_rate``; 0 leaves the critic unchanged.
         optimizer, weight_decay: see ``make_optimizer``.
-        ranks: the processes that learn together; they share the weights of ``model``, critic and reference.
+        ranks: the learner processes; they share the weights of ``model``, critic and reference.
         options: of ``GrpoOptions`` or ``PpoOptions``.
 
     Raises:
@@ -61,10 +61,10 @@ def make_algorithm(
 
 
 def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
-    """The options of a named algorithm.
+    """Return the options of a named algorithm.
 
     Raises:
-        InputError: a name, an option or a value that the algorithm does not know.
+        InputError: the name, an option or a value is unknown.
     """
     one_of("algorithm", name, ALGORITHMS)
     kind: Any = GrpoOptions if name == "grpo" else PpoOptions

@@ -1,7 +1,6 @@
-"""What an algorithm's passes take: tokens that go through a model, and seconds of those before the first update.
+"""Counts the tokens of an algorithm's forward and backward passes, and the seconds of passes before the first update.
 
-Knows parts of a batch and the clock; nothing of losses. Passes before the first update (reference, old log-probabilities,
-values) belong to preparation, whenever they are computed.
+Passes before the first update (reference, old log-probabilities, values) belong to preparation, whenever they are computed.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ BACKWARD = 2
 
 
 def whole_tokens(parts: Sequence[Part]) -> float:
-    """Prompt and response tokens of parts; padding does not count."""
+    """Return the prompt and response tokens of parts; padding does not count."""
     return float(sum(_tokens(part) for part in parts))
 
 
 def pass_tokens(tokens: float, prepare: int, learn: int) -> dict[str, float]:
-    """``prepare_pass_tokens`` and ``learn_pass_tokens``: tokens of forward passes, a backward pass counting as ``BACKWARD`` of
-    them.
+    """Return ``prepare_pass_tokens`` and ``learn_pass_tokens``: tokens of forward passes; a backward pass counts as
+    ``BACKWARD`` forward passes.
 
     Args:
         tokens: of the responses that are learned from, their prompts included.
-        prepare: models that every token goes through before the first update.
-        learn: models that are trained on every token, over all updates.
+        prepare: number of models that compute every token before the first update.
+        learn: number of models that are trained on every token, over all updates.
     """
     return {"prepare_pass_tokens": prepare * tokens, "learn_pass_tokens": (1 + BACKWARD) * learn * tokens}
 
 
 @contextlib.contextmanager
 def counted_seconds(sums: dict[str, float], part: Part) -> Iterator[None]:
-    """Passes over a part of a batch are made within it; their seconds are added to ``prepare_seconds``."""
+    """Context around passes over a part of a batch; adds their seconds to ``prepare_seconds``."""
     on_gpu = part.input_ids.is_cuda
     if on_gpu:
         torch.cuda.synchronize(part.input_ids.device)

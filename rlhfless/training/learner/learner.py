@@ -1,7 +1,7 @@
-"""The learner: an algorithm with its optimizer and schedule, and its state in the files of a checkpoint.
+"""The learner: runs an algorithm with its optimizer and schedule, and reads and writes their state as checkpoint files.
 
-Knows one process of possibly several; the trainer's side of several is ``process_group.py``. Whatever the number of
-processes, files hold whole tensors by name, so a checkpoint can be read by any number.
+``LocalLearner`` is one process; ``process_group.py`` controls several. Files hold whole tensors by name, so a checkpoint can be
+read by any number of processes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from rlhfless.training.config import TrainError, differences
 
 
 class Learner(Protocol):
-    """What trains a model in place, in this process or in others."""
+    """Interface of what trains a model in place, in this process or in others."""
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """What the algorithm learns from a batch; returns its numbers and the ``learning_rate`` of the step."""
+        """Learn from a batch; return the algorithm's numbers and the ``learning_rate`` of the step."""
 
     def write(self, folder: Path) -> None:
         """Write weights, optimizer and schedule into an empty folder.
@@ -47,27 +47,27 @@ class Learner(Protocol):
         """
 
     def read(self, folder: Path) -> None:
-        """Go on from what ``write`` wrote.
+        """Continue from what ``write`` wrote.
 
         Raises:
-            TrainError: it is of another configuration, and the message says what differs; or a file of it cannot be read, or
-                is not as a learner writes it.
+            TrainError: the checkpoint is of another configuration (the message says what differs), or one of its files cannot
+                be read or was not written by a learner.
         """
 
     def close(self) -> None:
-        """Give back what it holds outside of this process. Idempotent."""
+        """Release resources outside of this process. Idempotent."""
 
 
 class LocalLearner:
-    """The learner of this process: alone, or one of ``ranks``.
+    """The learner in this process: alone, or one of ``ranks``.
 
     Args:
         algorithm: with its optimizer.
         schedule, warmup_steps, schedule_steps: see ``make_schedule``.
-        configuration: anything that JSON has, which a checkpoint has to be of.
+        configuration: any JSON value; only checkpoints of the same configuration can be read.
 
     Raises:
-        InputError: rates that make no schedule.
+        InputError: the options make no valid schedule.
     """
 
     def __init__(
@@ -88,21 +88,21 @@ class LocalLearner:
 
     @classmethod
     def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
-        """The learner of a named algorithm.
+        """Return the learner of a named algorithm.
 
         Args:
-            model: is trained in place. With several ranks its weights are spread over them.
+            model: is trained in place. With several ranks its weights are sharded over them.
             options: of the schedule, and of ``make_algorithm``.
 
         Raises:
-            InputError: an option or a value that nobody knows.
+            InputError: an option or a value is unknown.
         """
         rates = {option: options.pop(option) for option in ("schedule", "warmup_steps", "schedule_steps") if option in options}
         algorithm = make_algorithm(name, model, ranks=ranks, **options)
         return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """See ``Learner``. Parts of the model that behave differently in training do so only in here."""
+        """See ``Learner``. The model is in training mode only during this call."""
         rate = float(self.schedule.get_last_lr()[0])
         self.algorithm.trained.train()
         try:
@@ -116,7 +116,7 @@ class LocalLearner:
         return {**numbers, "learning_rate": rate}
 
     def write(self, folder: Path) -> None:
-        """See ``Learner``. All ranks have to call it; the first one writes."""
+        """See ``Learner``. All ranks must call it; the first one writes."""
         parameters = self._parameters()
         weights = {name: self._gathered(value.detach()) for name, value in parameters.items()}
         optimizer = self.algorithm.optimizer
@@ -139,7 +139,7 @@ class LocalLearner:
 
     @torch.no_grad()
     def read(self, folder: Path) -> None:
-        """See ``Learner``. All ranks have to call it."""
+        """See ``Learner``. All ranks must call it."""
         state = _read(folder / "state.json")
         with _as_written(folder / "state.json"):
             different = differences(self._configuration, state["configuration"])
@@ -165,7 +165,7 @@ class LocalLearner:
             self.schedule.load_state_dict(state["schedule"])
 
     def close(self) -> None:
-        """See ``Learner``; nothing is held."""
+        """See ``Learner``; there is nothing to release."""
 
     def _gathered(self, value: Any) -> Any:
         """A whole tensor on the CPU for the first rank; the others hold no more than one at a time."""

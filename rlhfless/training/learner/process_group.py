@@ -1,8 +1,7 @@
-"""A learner of several processes, as the trainer sees it: orders in, numbers out, new weights in the trainer's model.
+"""Controls a learner of several processes from the trainer: sends orders, receives numbers, copies back the new weights.
 
-Knows processes, pipes and shared memory; nothing of losses. The processes share weights, gradients and the optimizer's state
-(``algorithms/ranks.py``). They start with the first order. Whatever ends an order early ends all of them; ``read`` starts new
-ones.
+The processes share weights, gradients and the optimizer's state (``algorithms/ranks.py``). They start with the first order. Any
+failure or interrupt during an order ends all of them; ``read`` starts new ones.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ END_S = 5.0  # that a process that was killed may take to be gone
 
 
 def make_learner(name: str, model: Any, *, processes: int = 1, **options: Any) -> Learner:
-    """A learner of this process, or of several others; arguments as for ``LocalLearner.make``."""
+    """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``."""
     return LocalLearner.make(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
 
 
@@ -55,10 +54,10 @@ def check_learner(
     weight_decay: float = 0.0,
     **options: Any,
 ) -> None:
-    """Refuse what ``make_learner`` would refuse, before there is a model.
+    """Check the arguments of ``make_learner`` before there is a model.
 
     Raises:
-        InputError: an option or a value that nobody knows.
+        InputError: an option or a value is unknown.
     """
     check_schedule(schedule, warmup_steps, schedule_steps)
     check_optimizer(optimizer, weight_decay, processes)
@@ -67,11 +66,11 @@ def check_learner(
 
 
 class LearnerProcesses:
-    """Processes of this machine that learn together: on a GPU each if the model is on one, else on the CPU.
+    """Processes of this machine that learn together: one GPU each if the model is on one, else on the CPU.
 
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
-        model: stays here and whole; ``learn`` and ``read`` change its weights.
+        model: stays whole in this process; ``learn`` and ``read`` update its weights.
 
     Raises:
         InputError: there are fewer GPUs than processes.
@@ -92,15 +91,16 @@ class LearnerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids by rank; none before the first order, and none after what ended all of them."""
+        """Process ids by rank; empty before the first order and after the processes ended."""
         return [process.pid for process, _ in self._crew if process.pid is not None]
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """See ``Learner``; ``seconds`` are from the order until the model here has its new weights. What dropout draws there is
-        a function of torch's stream here, and of the process.
+        """See ``Learner``; ``seconds`` are from the order until the model in this process has its new weights.
+
+        Dropout in the processes is determined by torch's random stream of this process and by the rank.
 
         Raises:
-            InputError: whatever the algorithm refuses.
+            InputError: the algorithm refused the batch.
             LearnerError: a process died or failed.
         """
         began = time.perf_counter()
@@ -119,7 +119,7 @@ class LearnerProcesses:
         self._take_weights()
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         _end(self._crew)
 
     def _order(self, order: str, argument: Any) -> Any:

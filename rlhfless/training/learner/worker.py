@@ -1,7 +1,7 @@
-"""What a process of the learner runs: obeys the trainer's orders, in step with the other processes of the learner.
+"""Main function of a learner process: executes the trainer's orders together with the other learner processes.
 
-Knows its pipe, the board on which the trainer reads new weights, and one ``LocalLearner``; nothing of steps or traces. It
-listens on the loopback interface alone. When the trainer is gone, so is the process.
+It has a pipe to the trainer, one ``LocalLearner``, and shared memory from which the trainer reads new weights. It listens on
+the loopback interface only. It ends when the trainer ends.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ READY, DONE, FAILED = "ready", "done", "failed"
 
 @dataclass(frozen=True)
 class LearnerStart:
-    """What a process is told when it starts.
+    """Arguments of a learner process at its start.
 
     Attributes:
-        count: of processes. meeting: path of a file by which they find each other.
-        device: ``cuda`` for a GPU each, or ``cpu``.
-        config: of the transformers model. first: its weights as training began, see ``laid_out``.
-        board: shared memory of the same layout, where the first process puts new weights.
+        count: of processes. meeting: path of the file by which the processes find each other.
+        device: ``cuda`` for one GPU each, or ``cpu``.
+        config: of the transformers model. first: its weights at the start of training, see ``laid_out``.
+        board: shared memory in the same layout, to which the first process writes new weights.
         name, options: of ``LocalLearner.make``.
     """
 
@@ -55,7 +55,7 @@ class LearnerStart:
 
 
 def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
-    """The process, until its pipe ends."""
+    """Run the process until its pipe ends."""
     die_with_parent()
     try:
         learner, model = _learner(rank, beginning)
@@ -98,14 +98,14 @@ def _learner(rank: int, beginning: LearnerStart) -> tuple[LocalLearner, Any]:
 
 
 def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
-    """Views of ``flat`` in the shapes of the parameters, one behind the other."""
+    """Return views of ``flat`` in the shapes of the parameters, one after the other."""
     shapes = [parameter.shape for parameter in parameters]
     pieces = flat.split_with_sizes([shape.numel() for shape in shapes])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
 def publish(model: Any, rank: int, board: Tensor) -> None:
-    """Put the model's weights on the board; all ranks have to call it, the first one writes."""
+    """Write the model's weights to the shared memory ``board``; all ranks must call it, the first one writes."""
     parameters = list(model.parameters())
     for parameter, values in zip(parameters, laid_out(parameters, board), strict=True):
         new = whole(parameter.detach())
