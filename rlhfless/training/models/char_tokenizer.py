@@ -1,7 +1,4 @@
-"""A character tokenizer: every symbol is one token, so that lengths in tokens are lengths in characters.
-
-Knows neither the task nor the model; needs no torch.
-"""
+"""A character tokenizer: every symbol is one token, so that lengths in tokens are lengths in characters. Needs no torch."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ SYMBOLS = "0123456789+-*=?:;,.#()<>/abcdkotxy "
 
 @dataclass(frozen=True)
 class CharTokenizer:
-    """Token 0 is padding, token 1 ends a response, then one token for each of ``symbols``.
+    """Character tokenizer: token 0 is padding, token 1 ends a response, then one token for each of ``symbols``.
 
     Raises:
-        InputError: ``symbols`` is empty or holds a symbol twice.
+        InputError: ``symbols`` is empty or has a symbol twice.
     """
 
     symbols: str = SYMBOLS
@@ -39,10 +36,10 @@ class CharTokenizer:
         return len(self.symbols) + 2
 
     def encode(self, text: str, *, eos: bool = False) -> list[int]:
-        """Tokens of ``text``, with the end token after them if ``eos``.
+        """Return the tokens of ``text``, followed by the end token if ``eos``.
 
         Raises:
-            InputError: it has a symbol that is none of ``symbols``.
+            InputError: a symbol of the text is not in ``symbols``.
         """
         token_of: dict[str, int] = self.__dict__["_token_of"]
         try:
@@ -55,7 +52,7 @@ class CharTokenizer:
         return [*tokens, self.eos_token_id] if eos else tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text up to the first end token; padding is skipped."""
+        """Return the text up to the first end token; padding is skipped."""
         text = []
         for token in tokens:
             if token == self.eos_token_id:

@@ -1,8 +1,4 @@
-"""Models that others wrote, read from a folder: safetensors alone, which are data, no code, and nothing from a
-network.
-
-Knows transformers' folders; nothing of what a model is for, or of tokenizers.
-"""
+"""Loads a pretrained transformers model from a folder: safetensors only, no code of the model, no network access."""
 
 from __future__ import annotations
 
@@ -23,14 +19,14 @@ from rlhfless.training.config import TrainError
 
 
 def load_pretrained(kind: Any, folder: str | Path) -> Any:
-    """The model in a folder, in float32 on the CPU, evaluating.
+    """Return the model in a folder, in float32 on the CPU, in evaluation mode.
 
     Args:
         kind: class of transformers that loads it, such as ``AutoModelForCausalLM``.
 
     Raises:
         TrainError: ``folder`` lacks the model, or has no safetensors of it, or transformers cannot read it.
-        InputError: the model needs code of its own.
+        InputError: the model contains its own code, which would have to be run.
     """
     if not (Path(folder) / "config.json").is_file():
         raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")

@@ -1,6 +1,6 @@
-"""The tokenizer of a user's model behind the interface of ``CharTokenizer``, and its chat template.
+"""Wraps a transformers tokenizer and its chat template in the interface of ``CharTokenizer``.
 
-Knows transformers' tokenizers; they are loaded inside functions.
+Transformers is imported inside functions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rlhfless.training import missing_torch
 
 
 class PretrainedTokenizer:
-    """A tokenizer of transformers.
+    """A transformers tokenizer with the interface of ``CharTokenizer``.
 
     Raises:
-        InputError: it has no token that ends a response.
+        InputError: it has no end token for responses.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -30,10 +30,10 @@ class PretrainedTokenizer:
 
     @classmethod
     def load(cls, folder: str | Path) -> PretrainedTokenizer:
-        """The tokenizer in a model's folder; nothing is looked up on a network.
+        """Return the tokenizer in a model's folder, without network access.
 
         Raises:
-            InputError: the folder holds none, or one that needs code of its own.
+            InputError: the folder has none, or one with its own code.
         """
         try:
             from transformers import AutoTokenizer
@@ -57,16 +57,16 @@ class PretrainedTokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether conversations can be filled in."""
+        """Whether the tokenizer has a chat template."""
         return bool(getattr(self.wrapped, "chat_template", None))
 
     def encode(self, text: str, *, eos: bool = False) -> list[int]:
-        """Tokens of ``text``, which holds all special tokens that it is to have; with the end token after them if ``eos``."""
+        """Return the tokens of ``text``, which already contains its special tokens; followed by the end token if ``eos``."""
         tokens = list(self.wrapped.encode(text, add_special_tokens=False))
         return [*tokens, self.eos_token_id] if eos else tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Text up to the first end token, without special tokens."""
+        """Return the text up to the first end token, without special tokens."""
         kept = []
         for token in tokens:
             if token == self.eos_token_id:
@@ -75,11 +75,11 @@ class PretrainedTokenizer:
         return str(self.wrapped.decode(kept, skip_special_tokens=True))
 
     def filled_in(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The chat template filled with a conversation, up to where the model's answer begins."""
+        """Return the chat template filled with a conversation, up to where the model's answer begins."""
         return str(self.wrapped.apply_chat_template([dict(m) for m in messages], tokenize=False, add_generation_prompt=True))
 
     def plain(self, text: str) -> str:
-        """A plain prompt with the special tokens that the tokenizer begins a text with."""
+        """Return a plain prompt with the special tokens that the tokenizer puts before a text."""
         first = self.wrapped.bos_token
         begins = first is not None and self.wrapped(text).input_ids[:1] == [self.wrapped.bos_token_id]
         return f"{first}{text}" if begins else text

@@ -1,7 +1,7 @@
-"""A language model small enough to train from scratch on two CPU cores, and its file format.
+"""A language model small enough to train from scratch on two CPU cores; saves and loads models with their tokenizer.
 
-The folder that ``save_model`` writes holds ``config.json``, ``model.safetensors`` and the character
-tokenizer; transformers and vLLM read the first two as any Qwen2 model.
+The folder that ``save_model`` writes has ``config.json``, ``model.safetensors`` and the character tokenizer; transformers and
+vLLM read the first two as any Qwen2 model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def tiny_qwen2(
     intermediate: int = 512,
     max_tokens: int = 1024,
 ) -> Qwen2ForCausalLM:
-    """A random Qwen2 model in float32, a function of ``seed``; about half a million parameters by default.
+    """Return a random Qwen2 model in float32, determined by ``seed``; about half a million parameters by default.
 
     Does not touch torch's global random state.
     """
@@ -68,10 +68,10 @@ def tiny_qwen2(
 
 
 def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folder: str | Path) -> None:
-    """Write model and tokenizer into ``folder``, on the disk when it returns.
+    """Write model and tokenizer into ``folder``, synced to the disk.
 
     Raises:
-        TrainError: it could not be written, as on a full disk; what was there before is there still.
+        TrainError: it could not be written, as on a full disk; earlier content is unchanged.
     """
     folder = Path(folder)
     draft = folder.with_name(f"{folder.name}.tmp")
@@ -94,10 +94,11 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
 
 
 def choose_device(name: str, *, emulated: bool = True) -> torch.device:
-    """The device called ``cpu``, ``cuda`` or ``auto``.
+    """Return the device called ``cpu``, ``cuda`` or ``auto``.
 
     Args:
-        emulated: whether actors are; those of a pool have the GPUs for themselves, unless one is asked for.
+        emulated: whether actors are emulated in this process. Actors of a pool use the GPUs alone, unless ``cuda`` is asked
+            for.
 
     Raises:
         TrainError: torch finds no CUDA device.
@@ -109,7 +110,7 @@ def choose_device(name: str, *, emulated: bool = True) -> torch.device:
 
 
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
-    """A model of transformers on a device, and its tokenizer, ours or its own; nothing is ever looked up on a network.
+    """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own; no network access.
 
     Raises:
         TrainError: ``folder`` lacks the model, has no safetensors of it, or transformers cannot read it.

@@ -1,6 +1,6 @@
-"""The warm-up: supervised training from scratch on worked solutions, so that reinforcement learning has something to reward.
+"""Supervised warm-up of a model on worked solutions, so that reinforcement learning starts with some correct answers.
 
-Knows the task only as a stream of (prompt, solution) pairs.
+Input is a stream of (prompt, solution) pairs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlhfless.training.models.char_tokenizer import CharTokenizer
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How long and how fast the warm-up learns; the defaults take about a minute on one CPU core."""
+    """Length and learning rates of the warm-up; the defaults take about a minute on one CPU core."""
 
     steps: int = 700
     batch_tokens: int = 1024
@@ -51,8 +51,8 @@ def warm_up(
 ) -> Any:
     """Train ``model`` in place on (prompt, solution) pairs and return it.
 
-    The loss is the mean cross entropy of the solution's tokens, its end token included. A function of the model, the
-    pairs and ``seed`` alone (on one machine with one number of threads). ``on_step(step, loss)`` is called after every step.
+    The loss is the mean cross entropy of the solution's tokens, its end token included. The result is determined by the model,
+    the pairs and ``seed`` (on one machine with one number of threads). ``on_step(step, loss)`` is called after every step.
     """
     optimizers = _optimizers(model, config)
     batches = _batches(tokenizer, pairs, config, seed)

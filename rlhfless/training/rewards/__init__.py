@@ -1,7 +1,7 @@
-"""How responses are judged: rules, functions of the user's, reward models, and weighted sums of them.
+"""Rewards of responses: rules, user functions, reward models, and weighted sums of them.
 
-Needs no torch; ``rewards.model`` does. An error, a time-out or a number that is none belongs to one response: it has no reward,
-a warning says so, and nothing is learned from it.
+Needs no torch, except for ``rewards.model``. An error, a time-out or a result that is not a number concerns one response only:
+it gets no reward, a warning says so, and it is left out of learning.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rewards from functions, and sums of rewards: an error in one response is that response's, and is told.
+"""Rewards from functions of one response, and weighted sums of rewards.
 
-Knows functions of responses; nothing of what they judge.
+An error concerns only the response that caused it, and is reported by a warning.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MOST_LOST = 5
 
 
 class FunctionReward:
-    """A function of one response.
+    """A reward computed by a function of one response.
 
     Args:
-        function: given a ``Response``, returns a number. Whatever it raises (SystemExit too) or returns instead is that
-            response's failure. A ``FunctionProcess`` judges in a process of its own, a Python function here.
-        timeout_s: seconds that it may take for one response; None waits as long as it takes. A process is killed when its time
-            is over. A function that judges here runs in a thread then, which is asked to end as soon as it runs Python code:
-            one that waits outside of Python for ever keeps its thread, and one that keeps Python's lock, as a regular
-            expression does while it backtracks, is waited for until it returns, and has then timed out. Nothing here can end
-            it; where that may happen, name it ``FILE.py:FUNCTION`` (``make_rewards``), which gives it a process.
+        function: takes a ``Response`` and returns a number. Any exception (SystemExit too) or other result is the
+            failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
+        timeout_s: time limit in seconds for one response; None sets no limit. A process is killed at its limit. A function in
+            this process then runs in a thread, which is asked to end as soon as it runs Python code. A function that waits
+            outside of Python for ever keeps its thread. One that keeps Python's lock, as a regular expression does while it
+            backtracks, delays the trainer until it returns, and has then timed out. Neither can be ended here; if that may
+            happen, name the function ``FILE.py:FUNCTION`` (``make_rewards``), which gives it a process.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FunctionReward:
         self.name, self.function, self.timeout_s = name, function, timeout_s
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
-        """(R,) rewards, NaN where the function failed, and why."""
+        """Return (R,) rewards, NaN where the function failed, and the failures."""
         values, failures, lost = np.full(len(responses), np.nan), [], 0
         for i, response in enumerate(responses):
             try:
@@ -59,7 +59,7 @@ class FunctionReward:
         return values, failures
 
     def close(self) -> None:
-        """End the function's process, if it has one; another batch would start it."""
+        """Stop the function's process, if it has one; another batch would start it again."""
         if isinstance(self.function, FunctionProcess):
             self.function.close()
 
@@ -102,7 +102,7 @@ class Rewards:
     """A weighted sum of rewards.
 
     Raises:
-        InputError: there is none, a weight is no finite number, or two have one name.
+        InputError: there is no reward, a weight is not a finite number, or two rewards have the same name.
     """
 
     def __init__(self, parts: Sequence[tuple[Reward, float]]) -> None:
@@ -115,7 +115,9 @@ class Rewards:
         self.parts = tuple(parts)
 
     def score(self, responses: Sequence[Response]) -> Scores:
-        """Judge a batch. What fails is warned of (``RewardWarning``); a response that any part failed on has the reward NaN."""
+        """Compute the rewards of a batch. Failures raise a ``RewardWarning``; a response on which any part failed has reward
+        NaN.
+        """
         values, parts, failures = np.zeros(len(responses)), {}, []
         for reward, weight in self.parts:
             parts[reward.name], failed = reward.score(responses)
@@ -126,7 +128,7 @@ class Rewards:
         return scores
 
     def close(self) -> None:
-        """End the processes of functions that have one; another batch would start them."""
+        """Stop the processes of functions that have one; another batch would start them again."""
         for reward, _ in self.parts:
             if isinstance(reward, FunctionReward):
                 reward.close()

@@ -24,8 +24,10 @@ from rlhfless.training.rewards.response import Failure, Response
 
 
 class ModelReward:
-    """Judges prompt and response as one text: by the reward model's own chat template where it has one and the problem is a
-    conversation, else one after the other.
+    """Judges prompt and response as one text with a reward model.
+
+    If the problem is a conversation and the reward model has a chat template, that template joins them; else they are
+    concatenated.
 
     Args:
         model, tokenizer: the reward model and its own tokenizer.
@@ -44,18 +46,18 @@ class ModelReward:
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "model", device: torch.device | str = "cpu") -> ModelReward:
-        """The reward model in a folder, on a device; nothing is looked up on a network.
+        """Load the reward model in a folder onto a device, without network access.
 
         Raises:
             TrainError: the folder's model cannot be read, see ``load_pretrained``.
-            InputError: the folder holds no tokenizer, or the model has more than one label.
+            InputError: the folder has no tokenizer, or the model has more than one label.
         """
         model = load_pretrained(AutoModelForSequenceClassification, folder)
         return cls(model.to(device), PretrainedTokenizer.load(folder), name)
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
-        """(R,) logits, NaN where the model's was no finite number."""
+        """Return (R,) logits, NaN where the logit was not finite, and the failures."""
         rows = [self.tokenizer.encode(self._text(response)) for response in responses]
         values = np.full(len(rows), np.nan)
         for part in micro_batches([len(row) for row in rows], self.token_budget):

@@ -1,7 +1,6 @@
-"""A reward function in a process of its own, which can be ended whatever it does.
+"""Runs a reward function in a separate process, which can be killed whatever the function does.
 
-Knows a process, its pipe and time; nothing of what the function judges. It is no child of ``multiprocessing``, whose children
-may not start any themselves, as functions that run a response's code do.
+It does not use ``multiprocessing``, because its children may not start processes, as functions that run a response's code do.
 """
 
 from __future__ import annotations
@@ -33,31 +32,30 @@ PROGRAM = (
 
 
 class Refused(Exception):
-    """The function raised something, or returned no number; the message is the whole reason."""
+    """The function raised an exception or returned no number; the message is the whole reason."""
 
 
 class ProcessLost(Exception):
-    """The function has to be left, or its process started anew, which takes time."""
+    """The process can no longer be used: the function is abandoned, or its process is started again, which takes time."""
 
 
 class TimedOut(ProcessLost):
-    """It used up its time."""
+    """The function exceeded its time limit."""
 
 
 class Ended(ProcessLost):
-    """Its process ended."""
+    """The function's process ended."""
 
 
 class FunctionProcess:
-    """A function that judges in another process, which is started with it and kept.
+    """A reward function in another process, which is started when this object is made and reused.
 
-    A process that used up its time is killed, with what it started itself, and so is one whose answer is not waited for any
-    more; the next response starts another one. It ends with this program, however that ends (on Linux at once; elsewhere a
-    killed program's process ends after the response that it judges).
+    A process that exceeds its time limit is killed, with all processes that it started; the same happens if its answer is no
+    longer needed. The next response starts a new process. It ends with this program, however that ends (on Linux at once;
+    elsewhere a killed program's process ends after the response that it judges).
 
-    What it is given of a problem are its attributes without a leading underscore, which have to be picklable, not its methods.
-    Its random streams are drawn from Python's own for every response, so what it draws depends on nothing that it judged
-    before.
+    Of a problem it gets the attributes without a leading underscore, which must be picklable, but not its methods. Its random
+    streams are seeded from Python's own for every response, so draws do not depend on earlier responses.
 
     Args:
         work: ``("format", REGEX)`` or ``("file", FILE, NAME)``.
@@ -74,14 +72,14 @@ class FunctionProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """Id of the running process; None if there is none."""
         return self._crew[0][0].pid if self._crew else None
 
     def judge(self, response: Response, timeout_s: float | None = None) -> float:
-        """The function's number.
+        """Return the function's number for a response.
 
         Raises:
-            Refused: it gave none.
+            Refused: it returned no number.
             TimedOut: it took longer than ``timeout_s``. Ended: its process ended, or could not be started again.
         """
         job = (random.getrandbits(32), _seen(response.problem), response.text, response.tokens, response.truncated)
@@ -97,7 +95,7 @@ class FunctionProcess:
         return float(said)
 
     def close(self) -> None:
-        """End the process; another response would start one."""
+        """Stop the process; another response would start it again."""
         _end(self._crew)
 
     def _start(self) -> None:

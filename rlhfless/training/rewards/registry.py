@@ -1,4 +1,4 @@
-"""Rewards by name, as the command line and a configuration write them."""
+"""Makes rewards from their names on the command line and in a configuration."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WEIGHTED = re.compile(r"(?:([+-]?\d+(?:\.\d+)?)\*)?(.+)", re.DOTALL)
 
 
 def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TIMEOUT_S, device: Any = "cpu") -> Rewards:
-    """The weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
+    """Return the weighted sum of the named rewards: ``("exact", "0.1*format:^<think>", "-0.5*rewards.py:repeats")``.
 
     Args:
-        names: each with its weight before a ``*``, 1 if none is given: ``task`` (the task's own rule), ``exact``, ``contains``,
+        names: each with its weight before a ``*``, 1 by default: ``task`` (the task's own rule), ``exact``, ``contains``,
             ``format:REGEX``, ``length:LIMIT,SOFT`` (tokens), ``model:FOLDER``, or a function of a file, ``FILE.py:FUNCTION``.
-            In metrics each is called by its kind or function, a second one of that name by its whole text.
-        timeout_s: for one response, of a format and of a function of a file; each has a process of its own, see
-            ``FunctionProcess``.
+            In metrics each is called by its kind or function; if two have that name, the second is called by its whole text.
+        timeout_s: time limit in seconds per response, for formats and for functions of a file; each runs in its own process,
+            see ``FunctionProcess``.
         device: of reward models.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A response as reward functions see it, and what became of judging it."""
+"""Input and output types of rewards: a response as reward functions see it, scores of a batch, and failures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Response:
-    """One response, decoded.
+    """One decoded response.
 
     Attributes:
-        problem: what was asked, see ``tasks.problem``; a problem of a data set has all columns in ``problem.row``.
+        problem: the problem that was asked, see ``training.problem``; a data set's problem has all columns in ``problem.row``.
         tokens: its length, the end token included. truncated: the response limit ended it.
     """
 
@@ -38,7 +38,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Failure:
-    """A reward that could not be given: to which response, by which reward, and why."""
+    """A reward that could not be computed: which response, which reward, and why."""
 
     response: int
     reward: str
@@ -46,10 +46,10 @@ class Failure:
 
 
 def finite(value: Any) -> float:
-    """What a function returned, as a finite float.
+    """Return a function's result as a finite float.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a finite number.
     """
     try:
         number = float(value)
@@ -61,17 +61,17 @@ def finite(value: Any) -> float:
 
 
 class Reward(Protocol):
-    """Something that judges responses, called ``name`` in metrics."""
+    """Interface of a reward; ``name`` is its name in metrics."""
 
     name: str
 
     def score(self, responses: Sequence[Response]) -> tuple[np.ndarray, list[Failure]]:
-        """(R,) numbers, NaN where it failed, and why it did."""
+        """Return (R,) numbers, NaN where the reward failed, and the failures."""
         ...
 
 
 class RewardWarning(UserWarning):
-    """Some responses could not be judged; the message says how many, and why the first one was not."""
+    """Some responses could not be judged; the message gives their number and the reason of the first one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +79,8 @@ class Scores:
     """Rewards of a batch.
 
     Attributes:
-        values: (R,) rewards; NaN where a part failed: nothing is learned from that response.
-        parts: what each reward gave, before weights. failures: everything that went wrong.
+        values: (R,) rewards; NaN where a part failed, and that response is left out of learning.
+        parts: the numbers of each reward, before weights. failures: all failures.
     """
 
     values: np.ndarray
@@ -88,12 +88,12 @@ class Scores:
     failures: Sequence[Failure] = field(default_factory=tuple)
 
     def metrics(self) -> dict[str, float]:
-        """Mean of every part over the responses that it judged, and the share of responses without a reward."""
+        """Return the mean of every part over the responses that it judged, and the share of responses without a reward."""
         means = {f"reward_{name}": float(np.nanmean(x)) for name, x in self.parts.items() if not np.isnan(x).all()}
         return {**means, "reward_failures": float(np.isnan(self.values).mean())}
 
     def warn(self) -> None:
-        """Say in one sentence per reward what failed."""
+        """Issue one warning per reward that failed."""
         for name in self.parts:
             own = [failure for failure in self.failures if failure.reward == name]
             if own:

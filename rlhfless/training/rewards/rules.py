@@ -12,29 +12,31 @@ _GSM8K = re.compile(r"#### (\-?[0-9\.\,]+)")
 
 
 def gsm8k_answer(text: str) -> str | None:
-    """The first number behind ``#### ``, without commas; None if there is none. The rule of GSM8K's authors, unchanged
-    (grade_school_math/dataset.py): what is compared is text, so 18. is not 18."""
+    """Return the first number after ``#### ``, without commas; None if there is none.
+
+    The rule of GSM8K's authors, unchanged (grade_school_math/dataset.py). Numbers are compared as text, so 18. is not 18.
+    """
     match = _GSM8K.search(text)
     return None if match is None else match[1].strip().replace(",", "")
 
 
 def exact_answer(response: Response) -> float:
-    """1 if the number behind ``#### `` in the response is the answer (given with ``####`` or without), else 0."""
+    """Return 1 if the number after ``#### `` in the response is the answer (given with ``####`` or without), else 0."""
     expected = gsm8k_answer(response.answer) or response.answer.strip().replace(",", "")
     return float(gsm8k_answer(response.text) == expected)
 
 
 def contains_answer(response: Response) -> float:
-    """1 if the answer stands in the response as whole words, else 0."""
+    """Return 1 if the response contains the answer as whole words, else 0."""
     answer = re.escape(response.answer.strip())
     return float(re.search(rf"(?<!\w){answer}(?!\w)", response.text) is not None)
 
 
 def matches(pattern: str) -> Callable[[Response], float]:
-    """A rule of form: 1 if the regular expression is found in the response, else 0; ``.`` matches line ends too.
+    """Return a rule of form: 1 if the regular expression is found in the response, else 0; ``.`` matches line ends too.
 
     Raises:
-        InputError: the pattern is no regular expression.
+        InputError: the pattern is not a regular expression.
     """
     try:
         wanted = re.compile(pattern, re.DOTALL)
@@ -48,8 +50,9 @@ def matches(pattern: str) -> Callable[[Response], float]:
 
 
 def length_limit(limit_tokens: int, soft_tokens: int) -> Callable[[Response], float]:
-    """A punishment of length (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 13): 0 up to ``limit_tokens - soft_tokens``, then
-    falling to -1 at ``limit_tokens``.
+    """Return a length penalty: 0 up to ``limit_tokens - soft_tokens``, then falling to -1 at ``limit_tokens``.
+
+    DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 13.
 
     Raises:
         InputError: the soft part is empty, or longer than the limit.

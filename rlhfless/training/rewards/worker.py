@@ -1,7 +1,7 @@
-"""What the process of a reward function runs: it judges one response after another, until its pipe ends.
+"""Main function of a reward function's process: judges one response after another until its pipe ends.
 
-Knows its pipe and one function, of a file or of a format; nothing of batches, weights or time limits. It answers in JSON: a
-number, or why there is none.
+The function comes from a user's file or from a format's regular expression. Answers are JSON: a number, or the reason why there
+is none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlhfless.training.rewards.rules import matches
 
 
 def main(handle: int) -> None:
-    """The process: the first message says which function, every other one is a response. ``handle`` is the pipe's."""
+    """Run the process: the first message names the function, every further one is a response. ``handle`` is the pipe's."""
     die_with_parent()
     connection = Connection(handle)
     try:
@@ -44,10 +44,10 @@ def main(handle: int) -> None:
 
 
 def make_function(kind: str, *arguments: str) -> Callable[[Response], float]:
-    """``("format", REGEX)`` or ``("file", FILE, NAME)`` as a function.
+    """Return ``("format", REGEX)`` or ``("file", FILE, NAME)`` as a function.
 
     Raises:
-        InputError: the expression is none, or the file cannot be loaded or has no such function.
+        InputError: the regular expression is invalid, or the file cannot be loaded or lacks the function.
     """
     return matches(*arguments) if kind == "format" else _from_file(*arguments)
 

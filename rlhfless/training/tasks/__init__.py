@@ -1,4 +1,4 @@
-"""What there is to learn: the shipped arithmetic, GSM8K, and data sets of prompts and answers. Needs no torch."""
+"""Training tasks: the shipped arithmetic, GSM8K, and data sets of prompts and answers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task",
 
 
 def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, pool: int = 128, **columns: Any) -> Task:
-    """The task of a run.
+    """Return the task of a run.
 
     Args:
         name: ``arithmetic``; ``gsm8k`` (from the hub) or ``gsm8k:FILE``; or a data set of prompts and answers, see
             ``read_rows``.
         tokenizer: the model's.
-        columns: ``prompt_column``, ``answer_column`` and whatever else ``DatasetTask`` takes.
+        columns: ``prompt_column``, ``answer_column`` and further arguments of ``DatasetTask``.
 
     Raises:
-        InputError: the task does not fit; see the tasks.
+        InputError: the arguments do not fit the task; see the tasks.
     """
     if name == "arithmetic":
         return ArithmeticTask(seed, pool)

@@ -1,8 +1,8 @@
 """The shipped task: a chain of additions and subtractions, worked out line by line.
 
 The prompt ``47+8-3+9?`` is answered by writing what remains after each operation, and the answer: ``55-3+9;52+9;61;#61.``.
-The number of operands differs between prompts, so the length of an answer does; and a problem can be solved in several
-styles (see ``STYLES``), so the responses to *one* prompt differ in length too. Knows nothing of tokens, models or torch.
+The number of operands differs between prompts, so answer lengths differ too. A problem can be solved in several styles (see
+``STYLES``), so the responses to *one* prompt also differ in length. Needs no torch.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ArithmeticProblem:
 
 
 def is_held_out(prompt: str) -> bool:
-    """Whether a prompt belongs to the held-out problems: a fixed split by hash, whatever the seeds."""
+    """Return whether a prompt is a held-out problem: a fixed split by hash, independent of all seeds."""
     return zlib.crc32(prompt.encode()) < HELD_OUT_SHARE * 2**32
 
 
 class ArithmeticTask:
-    """``prompts`` distinct training problems, as many held-out ones as wanted, a reward, and worked solutions.
+    """``prompts`` distinct training problems, any number of held-out ones, a reward, and worked solutions.
 
-    Everything is a function of ``seed``. No held-out prompt is ever a training problem or a worked solution.
+    Everything is determined by ``seed``. No held-out prompt is ever a training problem or a worked solution.
     """
 
     name = "arithmetic"
@@ -70,20 +70,20 @@ class ArithmeticTask:
         self.problems = self._distinct(prompts, held_out=False, stream="train")
 
     def held_out(self, count: int) -> tuple[ArithmeticProblem, ...]:
-        """``count`` distinct problems that neither training nor warm-up sees."""
+        """Return ``count`` distinct problems that neither training nor warm-up uses."""
         return self._distinct(count, held_out=True, stream="held-out")
 
     def reward(self, problem: ArithmeticProblem, response_text: str) -> float:
-        """1 if the response ends with ``#answer.`` and the answer is right, else 0.
+        """Return 1 if the response ends with ``#answer.`` and the answer is right, else 0.
 
-        The full stop is part of the answer, so a response that was truncated inside its answer earns nothing. There is no
-        credit for form or for right steps: the mean reward is the accuracy.
+        The full stop is part of the answer, so a response that was truncated inside its answer gets 0. There is no credit for
+        form or for right steps: the mean reward is the accuracy.
         """
         match = _ANSWER.search(response_text)
         return float(match is not None and int(match[1]) == problem.answer)
 
     def worked_solutions(self, seed: int = 0) -> Iterator[tuple[str, str]]:
-        """Endless (prompt, solution) pairs for the warm-up, each in a style drawn by ``STYLE_WEIGHTS``.
+        """Yield endless (prompt, solution) pairs for the warm-up, each in a style drawn by ``STYLE_WEIGHTS``.
 
         Short problems come first: the number of operands grows over the first ``GROWING`` pairs.
         """
@@ -103,7 +103,7 @@ class ArithmeticTask:
 
 
 def solution(prompt: str, style: str) -> str:
-    """The right solution of ``prompt`` written in ``style``, one of ``STYLES``."""
+    """Return the right solution of ``prompt`` written in ``style``, one of ``STYLES``."""
     if style not in STYLES:
         raise ValueError(f"style is {style!r}; it must be one of {', '.join(STYLES)}")
     first, *operations = re.findall(r"[+-]?\d+", prompt)

@@ -1,7 +1,4 @@
-"""Prompts and answers of a data set as a task.
-
-Knows rows and a tokenizer; nothing of files (``rows``) or models.
-"""
+"""A task made of prompts and answers from a data set (file, hub or memory)."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from rlhfless.training.tasks.rows import read_rows, require_columns
 
 
 class DatasetTask:
-    """Prompts and answers from a file, the hub or memory.
+    """Task with prompts and answers from a file, the hub or memory.
 
     Args:
         source, split: see ``read_rows``.
-        tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template fills prompts into it.
-        seed, pool: how many rows to take, in an order that the seed decides; a larger pool begins with a smaller one. None
-            takes all.
+        tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template applies it to prompts.
+        seed, pool: ``pool`` rows are taken, in an order determined by ``seed``; a larger pool begins with a smaller one. None
+            takes all rows.
         prompt_column: a text, or a conversation as a list of {"role", "content"}.
         answer_column: what rewards compare with. reference_column: a text as long as a good response; by default the answer's.
-        chat: fill prompts into the chat template; None does so where the tokenizer has one.
+        chat: apply the chat template to prompts; None does so if the tokenizer has one.
         reward: a rule of one response; by default 1 if the response contains the answer.
-        instruction: what is added to every prompt of plain text.
+        instruction: text added to every plain-text prompt.
 
     Raises:
         InputError: a column is missing, a row has no text, there are fewer rows than the pool, or a template is missing.
@@ -68,11 +65,11 @@ class DatasetTask:
         self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{where}: row {i}") for i in order)
 
     def reward(self, problem: TextProblem, response_text: str) -> float:
-        """The task's own rule."""
+        """Return the reward by the task's own rule."""
         return self.rule(Response(problem, response_text))
 
     def answer_of(self, row: Mapping[str, Any], where: str) -> str:
-        """The answer of a row that rewards compare with.
+        """Return the answer of a row that rewards compare with.
 
         Raises:
             InputError: there is none.

@@ -18,11 +18,11 @@ INSTRUCTION = ' Let\'s think step by step and output the final answer after "###
 class Gsm8kTask(DatasetTask):
     """The problems of ``train.jsonl`` or ``test.jsonl`` of the authors' repository, or of the hub.
 
-    The reward is 1 where the number behind ``####`` is the right one, by the authors' own rule. The reference answer, from
-    whose length the first epoch's are predicted, is the worked solution.
+    The reward is 1 if the number after ``####`` is right by the authors' own rule. The reference answer is the worked solution;
+    the first epoch's lengths are predicted from its length.
 
     Raises:
-        InputError: see ``DatasetTask``; or an answer has no number behind ``####``.
+        InputError: see ``DatasetTask``; or an answer has no number after ``####``.
     """
 
     def __init__(self, source: Any, tokenizer: TextTokenizer, **options: Any) -> None:

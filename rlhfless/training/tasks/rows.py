@@ -1,7 +1,4 @@
-"""Rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or as they are in memory.
-
-Knows files and columns; nothing of prompts or models.
-"""
+"""Reads rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or from memory."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ Rows = list[Mapping[str, Any]]
 
 
 def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
-    """The rows of ``source`` and a name for it.
+    """Return a name for ``source`` and its rows.
 
     Args:
         source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory:
@@ -25,7 +22,7 @@ def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
 
     Raises:
         InputError: it cannot be read, or is empty.
-        MissingExtra: the hub is asked and ``datasets`` is not installed.
+        MissingExtra: the source is on the hub and ``datasets`` is not installed.
     """
     if isinstance(source, str | Path):
         path = Path(source)
@@ -38,13 +35,13 @@ def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
 
 
 def require_columns(rows: Rows, columns: Mapping[str, str], where: str) -> None:
-    """Refuse rows that lack a column.
+    """Check that every row has the needed columns.
 
     Args:
-        columns: what a column is for, and what it is called.
+        columns: purpose of a column → its name.
 
     Raises:
-        InputError: naming the first row without it, and the columns that it has.
+        InputError: naming the first row without a column, and the columns that it has.
     """
     for purpose, column in columns.items():
         for number, row in enumerate(rows):
