@@ -130,7 +130,7 @@ def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
 
 
 def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """The three numbers from the (N,) used times. One QR decomposition stands for all of them: it keeps sums of squares."""
+    """The three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of squares."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
     upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))

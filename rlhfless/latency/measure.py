@@ -264,15 +264,15 @@ def measure_profile(
 
 
 def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[BatchChangeTrial]:
-    """The courses to time, none of more than ``most`` responses."""
+    """Return the trials to time, none with more than ``most`` responses."""
     return [BatchChangeTrial(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
 
 
 def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: str) -> tuple[Sequence[int], str]:
-    """The batches that the device holds at the longest context, and in words which were left out.
+    """Return the batches that fit the device at the longest context, and in words which were left out.
 
     Raises:
-        ProfileError: they are fewer than two.
+        ProfileError: fewer than two fit.
     """
     why = ""
     for most in range(len(batches), 0, -1):
@@ -310,7 +310,7 @@ def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, devi
 
 
 def _require(package: str) -> Any:
-    """torch or transformers, or one sentence that says how to install it."""
+    """Return torch or transformers, or raise an error that says how to install it."""
     try:
         return importlib.import_module(package)
     except ImportError:

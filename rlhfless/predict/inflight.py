@@ -114,7 +114,7 @@ class InFlightPredictor(TrendPredictor):
         return scatter_of(self._history.assign(expected=visits.expected), whole, visits)
 
     def _learn_signals(self, step: pd.DataFrame) -> None:
-        """Look at a finished step as it was at some moments, from what was known before it."""
+        """Learn from a finished step at several moments, using only what was known before the step."""
         told = [one if isinstance(one, Mapping) else {} for one in step["signals"]]
         lengths = step["response_tokens"].to_numpy(dtype=np.int64)
         for name, one, length in zip(step["prompt_id"], told, lengths, strict=True):

@@ -53,7 +53,7 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
 
     If at least 8 prompts were visited again, their last visits are compared with what was predicted for these. Otherwise the
     samples of a visit are compared with each other. With single samples, half of the variance is attributed to prompts, because
-    the data cannot tell.
+    the data cannot separate the two.
 
     Args:
         table: the history, with ``prompt_id, epoch, response_tokens`` and ``expected``; complete: (H,) False for lower bounds.

@@ -46,7 +46,7 @@ class TrendPredictor(Predictor):
 
 
 def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Slope through the origin, less what may be noise; 0 where there is nothing to tell it from."""
+    """Slope through the origin, shrunk by its noise; 0 if there are too few points to estimate the noise."""
     scale = float(x @ x)
     if len(x) < 3 or scale <= 0:
         return 0.0

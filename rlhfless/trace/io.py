@@ -197,7 +197,7 @@ def _frames_and_plans(
 
 
 def _completed(path: Path, steps: list[int], limits: Limits | None) -> pd.DataFrame:
-    """Rows of completed steps; the index keeps their place in the file. Only rollouts must be there."""
+    """Rows of completed steps; the index keeps their place in the file. Only the file of the rollouts must exist."""
     if not steps or (not path.exists() and path.name != "rollouts.parquet"):
         return pd.DataFrame()
     frame = storage.read_frame(path, guard=Guard(limits))

@@ -85,7 +85,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _frame(batch: Any) -> pd.DataFrame:
-    """The rows of a batch; a text is one object however often it is there."""
+    """Return the rows of a batch; equal texts are one object."""
     import pyarrow as pa
 
     columns = []

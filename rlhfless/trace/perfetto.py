@@ -123,7 +123,7 @@ def write_perfetto(trace: Trace, path: str | Path) -> Path:
 
 
 class _Places:
-    """Numbers of processes and threads, given and named when they are first asked for."""
+    """Assigns numbers to processes and threads, and names them, when they are first requested."""
 
     def __init__(self, several_runs: bool) -> None:
         self._several_runs = several_runs
@@ -163,7 +163,7 @@ def _us(seconds: Any) -> int:
 
 
 def _steps(trace: Trace) -> Tracks:
-    """A slice per step: from the first time that the trace tells of it to the last."""
+    """Return a slice per step, from its first time in the trace to its last."""
     times = [
         table[["run", "step", "start_s", "end_s"]]
         for table in (trace.allocations, trace.spans, trace.rollouts)
@@ -178,7 +178,7 @@ def _steps(trace: Trace) -> Tracks:
 
 
 def _allocations(trace: Trace) -> Tracks:
-    """What held GPUs: a slice that encloses what they were held for."""
+    """Return a slice per allocation; it encloses the slices of its spans."""
     tracks: Tracks = {}
     for one in trace.allocations.itertuples():
         args = {
@@ -199,7 +199,7 @@ def _holder(allocation: Any) -> Track:
 
 
 def _spans(trace: Trace) -> Tracks:
-    """What was done, by holder; what ran in the background apart."""
+    """Return a slice per span, by holder; background spans are on separate tracks."""
     holders = {(one.run, one.step, one.holder): _holder(one) for one in trace.allocations.itertuples()}
     tracks: Tracks = {}
     spans = trace.spans.sort_values(["start_s", "end_s"], kind="stable")
@@ -257,7 +257,7 @@ def _batch(trace: Trace, run: str) -> Counter:
 
 
 def _cost(trace: Trace, run: str) -> Counter:
-    """Dollars spent so far, at every moment at which what is held changes."""
+    """Dollars spent so far, at every moment at which the allocated GPUs change."""
     held = trace.allocations[trace.allocations["run"] == run]
     start, end = (held[name].to_numpy(dtype=float) for name in ("start_s", "end_s"))
     usd_per_s = np.array([len(ids) for ids in held["gpu_ids"]], dtype=float) * held["usd_per_gpu_s"].to_numpy(dtype=float)

@@ -184,7 +184,7 @@ def _of_the_model(
     resume: bool,
     progress: bool,
 ) -> dict[str, Any]:
-    """The parts that follow from the model that training begins with."""
+    """Make the components that depend on the model from which training starts."""
     origin = RunStart.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
     if (was := origin.earlier_cluster) and not same_bits(config, device.type, own_pool=given.executor is not None):
         told = (

@@ -23,13 +23,13 @@ from rlhfless.training.micro_batches import micro_batches, right_padded
 
 
 def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None = None, *, temperature: float = 1.0) -> Tensor:
-    """Log-probability of every token given the tokens before it.
+    """Return the log-probability of every token given the tokens before it.
 
     Args:
         model: a causal language model of transformers.
         input_ids: (B, T) tokens.
-        attention_mask: (B, T), 1 on real tokens and 0 on padding, which may lie left or right; None says that padding, if
-            any, lies right.
+        attention_mask: (B, T), 1 on real tokens and 0 on padding, which may be left or right; None means that padding, if
+            any, is on the right.
         temperature: the logits are divided by it, as in sampling.
 
     Returns:
@@ -44,7 +44,7 @@ def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None 
 
 
 def logits_to_logprobs(logits: Tensor, input_ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """(B, T - 1) log-probabilities of the tokens (B, T) whose model gave the logits (B, T, V), as in ``token_logprobs``."""
+    """Return (B, T - 1) log-probabilities of the tokens (B, T) from the logits (B, T, V), as in ``token_logprobs``."""
     logits = logits[:, :-1].float()
     if temperature != 1.0:
         logits = logits / temperature
@@ -60,7 +60,7 @@ def response_logprobs(
     temperature: float = 1.0,
     token_budget: int = 8192,
 ) -> list[np.ndarray]:
-    """Log-probabilities of the tokens of each response after its prompt, one float32 array per response."""
+    """Return the log-probabilities of each response's tokens after its prompt, one float32 array per response."""
     result: list[np.ndarray] = [np.zeros(0, np.float32)] * len(response_ids)
     for rows in micro_batches([len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True)], token_budget):
         input_ids, mask = right_padded([prompt_ids[i] for i in rows], [response_ids[i] for i in rows])

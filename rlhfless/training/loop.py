@@ -230,7 +230,7 @@ class Trainer:
     # --- parts of a step ----------------------------------------------------------------------------------------------
 
     def problems_of(self, step: int) -> list[Problem]:
-        """Return the prompts of a step: every epoch shuffles all problems anew and deals them out in steps."""
+        """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
         epoch, part = divmod(step, self.config.steps_per_epoch)
         order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.pool)
         size = self.config.prompts_per_step
@@ -301,7 +301,7 @@ class Trainer:
         )  # fmt: skip
 
     def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
-        """What a step that could not be finished left goes beside the trace, if one is kept and a response was complete."""
+        """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
         c, record, writer = self.config, error.record, self.kept.writer
         if writer is None or record is None or not record.completions:
             return
@@ -312,7 +312,7 @@ class Trainer:
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
     def _fewer_gpus(self) -> str:
-        """Options for going on where the pool's cluster has become smaller; none where it has not, or cannot be asked."""
+        """Options to continue on a pool's cluster that has become smaller; empty if it has not, or cannot be asked."""
         try:
             if isinstance(self.pool, RayPool):
                 self.pool.check(self.cluster)
@@ -323,7 +323,7 @@ class Trainer:
         return ""
 
     def _learn(self, batch: Batch) -> dict[str, float]:
-        """What the algorithm learns from the step's responses."""
+        """Run the algorithm on the step's responses and return its numbers."""
         with one_thread(self.model.device):
             return self.kept.learner.learn(batch)
 

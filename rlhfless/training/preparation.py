@@ -147,6 +147,6 @@ def record_rest(
 
 
 def _hold(record: StepRecord, cluster: Cluster, holder: str, role: str, place: int, start_s: float, end_s: float) -> None:
-    """The GPUs of the place-th actor, counted through the cluster and on beside it."""
+    """Allocate the GPUs of actor number ``place``; numbers beyond the cluster's actors mean further GPUs outside of it."""
     node, gpu_ids = cluster.place(place)
     record.allocate(holder, role, node, gpu_ids, cluster.kind, cluster.market, cluster.usd_per_gpu_s, start_s, end_s)

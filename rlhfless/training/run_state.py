@@ -205,7 +205,7 @@ class RunState:
         return run
 
     def _moved(self, was: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-        """The run goes on on another cluster, and its trace says which steps were on which."""
+        """Record in the trace that the run continues on another cluster, and which steps ran on which."""
         assert self.writer is not None
         earlier = [*(self.writer.meta.get("earlier_clusters") or []), {**was, "before_step": self.position.next_step}]
         self.writer.remember(cluster=meta["cluster"], config=meta["config"], earlier_clusters=earlier)
@@ -291,7 +291,7 @@ class RunState:
         return None if self.writer is None else self.writer.trace
 
     def _go_back(self) -> None:
-        """Read anew what counts: the trace's steps, if one is kept, and the checkpoint after the last of them."""
+        """Read the committed state again: the trace's steps, if one is kept, and the checkpoint after the last of them."""
         self.check_folder()
         if self.writer is not None:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
@@ -302,6 +302,6 @@ class RunState:
 
 
 def _never_began(folder: Path) -> bool:
-    """Whether a run in the folder ended before its trace began: nothing but what is written before that is there."""
+    """Return whether a run in the folder ended before its trace began: only files that are written before the trace exist."""
     before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
     return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())

@@ -64,7 +64,7 @@ def assemble(reading: ImportSession, batches: Iterable[pd.DataFrame]) -> pd.Data
 
 
 def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
-    """The batch, in which equal names of prompts, runs and reasons are one object."""
+    """Return the batch with one object for equal names of prompts, runs and reasons."""
     light = {}
     for name in batch.columns.intersection(NAMES):
         if pd.api.types.infer_dtype(batch[name], skipna=True) == "string":
@@ -75,11 +75,11 @@ def _light(batch: pd.DataFrame, pool: dict[str, str]) -> pd.DataFrame:
 
 
 def _without_repeats(frame: pd.DataFrame, reading: ImportSession, in_all_steps: bool = False) -> pd.DataFrame:
-    """Without responses of the same name, or where only that shows it, without rows that are equal in every column.
+    """Drop responses with a repeated identifier, or if there are no identifiers, rows that are equal in every column.
 
     Args:
-        in_all_steps: also in steps of which a response is there again with other values; else these stay whole, so that it
-            can be told which rows were logged together.
+        in_all_steps: also in steps that contain a response again with other values; by default these stay whole, so that
+            rows which were logged together can be recognised.
     """
     if "response_id" in frame.columns:
         repeated = frame["response_id"].notna() & frame.duplicated(["step", "response_id"], keep="last")
@@ -96,9 +96,9 @@ def _without_repeats(frame: pd.DataFrame, reading: ImportSession, in_all_steps: 
 
 
 def _with_lasting_prompts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
-    """Prompts by their text, where the log gives most texts new ids whenever they come again; else its name stays beside.
+    """Identify prompts by their text if the log gives most texts new ids at every visit; else the text's id stays a column.
 
-    Two ids of one text may also be two rows of a data set: then they come again with it.
+    Two ids of one text may also be two rows of a data set: then both appear again at every visit.
     """
     if "prompt_text_id" not in frame.columns:
         return frame
@@ -114,13 +114,13 @@ def _with_lasting_prompts(frame: pd.DataFrame, reading: ImportSession) -> pd.Dat
 
 
 def _in_several_steps(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The distinct values of the columns that are in more than one step."""
+    """Return the distinct values of the columns that occur in more than one step."""
     values = frame[[*names, "step"]].drop_duplicates()[names]
     return values[values.duplicated()].drop_duplicates()
 
 
 def _seconds(values: pd.Series) -> pd.Series:
-    """The numbers, NaN where there is none: what is no time, the check of the column tells."""
+    """Return the numbers, NaN for other values; invalid times are reported when the column is validated."""
     try:
         return pd.to_numeric(values, errors="coerce")
     except OverflowError:  # a whole number beyond all floats
@@ -129,7 +129,7 @@ def _seconds(values: pd.Series) -> pd.Series:
 
 
 def _from_the_run_start(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
-    """With times since the first of them, where they are a machine's clock."""
+    """Shift times to start at the first of them, if they are on a machine's clock."""
     times = [name for name in TIMES if name in frame.columns]
     known = [_seconds(frame[name]) for name in times]
     first = min((float(values.min()) for values in known if values.notna().any()), default=0.0)
@@ -153,7 +153,7 @@ def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading:
 
 
 def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) -> pd.DataFrame:
-    """With the finish reasons that follow from the response limit."""
+    """Fill in the finish reasons that follow from the response limit."""
     limit, tokens = reading.options.response_limit, rollouts["response_tokens"].to_numpy()
     if limit is None:
         if reading.from_text and not reading.ended:
@@ -177,7 +177,9 @@ def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) 
 
 
 def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, reading: ImportSession) -> pd.DataFrame:
-    """A text of fewer tokens than the limit was ended by the end token, which is counted now; others by the limit."""
+    """Set finish reasons from text lengths: below the limit a text ended by the end token, which is now counted; else by the
+    limit.
+    """
     cut = tokens >= limit
     reading.note(
         f"response_tokens: below {limit} text tokens the end token is counted and the response stopped, else it was cut"

@@ -101,7 +101,7 @@ def _role(node: dict[str, Any]) -> Any:
 
 
 def _prompt_text(trace: dict[str, Any]) -> str | None:
-    """A name of what stands before the first assistant message."""
+    """Return an identifier of the text before the first assistant message."""
     before = []
     for node in trace["nodes"] if isinstance(trace.get("nodes"), list) else []:
         if not isinstance(node, dict) or _role(node) == "assistant":

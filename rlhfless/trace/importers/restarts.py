@@ -26,7 +26,7 @@ def numbered(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
 
 
 def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray:
-    """(R,) whether a row without a sample is of the last attempt at its step; of the only one where no restart is sure."""
+    """(R,) whether a row without a sample is of the last attempt at its step; all rows if no restart is certain."""
     runs = codes_of(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
     rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": codes_of(frame["prompt_id"])})
     back = rows.groupby("run", sort=False)["step"].diff() < 0
@@ -48,10 +48,12 @@ def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray
 
 
 def _was_restarted(rows: pd.DataFrame) -> bool:
-    """Whether the ascents of a run's steps are its attempts, and not its workers, samples or a shuffled order.
+    """Return whether repeated ascents of the step number are attempts of a restarted run, not workers, samples or shuffled
+    rows.
 
-    They are where the last goes beyond all others, none begins as early as the first, and a step that came again came whole:
-    with no fewer rows than steps have that came once. The log's last step may be cut, and says nothing.
+    They are attempts if the last ascent goes beyond all others, none starts as early as the first, and repeated steps are
+    complete: they have at least as many rows as steps that occur once. The log's last step may be truncated and is not
+    considered.
     """
     spans = rows.groupby("ascent")["step"].agg(["min", "max"])
     if spans["max"].iloc[-1] <= spans["max"].iloc[:-1].max() or spans["min"].iloc[1:].min() <= spans["min"].iloc[0]:
@@ -122,10 +124,10 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
 
 
 def _come_whole(codes: pd.DataFrame, where: list[str], starts: np.ndarray, stretch: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """(R,) whether a row's step came again whole: with as many rows as it had before, or as steps have that came once.
+    """(R,) whether a row's step was repeated completely: with as many rows as before, or as steps that occur once.
 
     Args:
-        starts: (R,) stretch with which the step begins again, NaN where it came once.
+        starts: (R,) number of the block of rows with which the step begins again, NaN if it occurs once.
     """
     steps = codes[where].assign(
         later=keep & (stretch >= starts), earlier=keep & (stretch < starts), once=keep & np.isnan(starts)
@@ -145,10 +147,11 @@ def _note(reading: ImportSession, steps: int, keep: np.ndarray, single: int = 0)
 
 
 def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.ndarray:
-    """(R,) number of the stretch of rows of one step that a row is in.
+    """(R,) number of the block of consecutive rows of one step that a row is in.
 
-    A step that was logged, lost and logged again is one stretch of rows: it is split where its rows begin anew. Not so where
-    most steps would be: then the rows repeat because a column is not what it is taken for.
+    If a step was logged, lost and logged again, its rows are adjacent; they are split into two blocks where the rows repeat.
+    They are not split if that would affect most steps: then the rows repeat because a column does not mean what it is mapped
+    to.
     """
     stretch = (codes[where] != codes[where].shift()).any(axis=1).cumsum().to_numpy()
     time = codes.assign(stretch=stretch).groupby([*keys, "stretch"], sort=False).cumcount().to_numpy()

@@ -74,10 +74,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 class _Order:
-    """Whether a file without uids is in the order of dispatch: only then do the responses to a prompt follow each other.
+    """Finds out whether a file without uids is in the order of dispatch: only then are the responses to a prompt adjacent.
 
     Attributes:
-        is_known: as far as the file was read; with one response to every prompt it cannot be told, and is not known.
+        is_known: for the part that was read; with one response per prompt the order cannot be recognised and is unknown.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class _Order:
         self._named = self._scattered = False
 
     def see(self, prompt: str, named: bool) -> None:
-        """The next row's prompt, and whether the row has a uid."""
+        """Add the next row's prompt, and whether the row has a uid."""
         self._named |= named
         self._scattered |= prompt != self._last and prompt in self._rows
         self._last = prompt

@@ -91,9 +91,9 @@ def _partition(
 
 
 def _gpus(trace: Trace, where: str) -> dict[int, int]:
-    """By step: GPUs of the cluster that it ran on, and those beside it that somebody held while the run was there.
+    """Return by step: GPUs of its cluster, plus GPUs outside the cluster that were allocated while the run was on it.
 
-    A run that was resumed on another cluster has ``earlier_clusters``, each with the step ``before_step`` which it was left.
+    A run that was resumed on another cluster has ``earlier_clusters``, each with ``before_step``, the first step after it.
     """
     earlier, now = trace.meta.get("earlier_clusters") or [], trace.meta.get("cluster") or {}
     clusters = [*earlier, {**now, "before_step": None}]

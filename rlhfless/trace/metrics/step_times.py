@@ -98,7 +98,7 @@ def _of_responses(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _overlapping(extents: pd.DataFrame) -> pd.Index:
-    """The steps whose generation goes on while another step's does."""
+    """Return the steps whose generation overlaps with another step's."""
     ordered = extents.sort_values("start_s", kind="stable")
     start_s, end_s = ordered["start_s"].to_numpy(dtype=float), ordered["end_s"].to_numpy(dtype=float)
     before = np.concatenate([[-np.inf], np.maximum.accumulate(end_s)])[: len(end_s)]  # the last end of those that began earlier

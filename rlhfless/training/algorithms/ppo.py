@@ -124,7 +124,9 @@ class Ppo:
 
     @torch.no_grad()
     def _look_back(self, parts: list[Part], scores: np.ndarray, sums: dict[str, float]) -> dict[str, float]:
-        """Before any update: old log-probabilities, old values, rewards per token, advantages and returns of every part."""
+        """Compute what is needed before any update: old log-probabilities, old values, token rewards, advantages and
+        returns.
+        """
         o, penalties = self.options, []
         for part in parts:
             with autocast(o, part.mask.device), counted_seconds(sums, part):

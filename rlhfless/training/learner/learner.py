@@ -168,7 +168,7 @@ class LocalLearner:
         """See ``Learner``; there is nothing to release."""
 
     def _gathered(self, value: Any) -> Any:
-        """A whole tensor on the CPU for the first rank; the others hold no more than one at a time."""
+        """Return a whole tensor on the CPU for the first rank; the others keep no more than one at a time."""
         gathered = whole(value)
         return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
@@ -179,7 +179,7 @@ class LocalLearner:
 
 @contextlib.contextmanager
 def _as_written(path: Path) -> Iterator[None]:
-    """What is taken from a file of a checkpoint within it is there as a learner writes it, or the file is refused."""
+    """Context for reading a checkpoint file: content that no learner wrote becomes a ``TrainError``."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -123,7 +123,7 @@ class LearnerProcesses:
         _end(self._crew)
 
     def _order(self, order: str, argument: Any) -> Any:
-        """Give all processes an order and wait for them; returns what the first one answers."""
+        """Send all processes an order and wait for them; return the answer of the first one."""
         if not self._crew and self._began and order != "read":
             raise LearnerError("the learner's processes have ended with what they had learned; read a checkpoint first")
         try:
@@ -138,7 +138,7 @@ class LearnerProcesses:
             raise
 
     def _start(self) -> None:
-        """New processes, with the weights with which training began."""
+        """Start new processes, with the weights from the start of training."""
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
         beginning = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
@@ -161,7 +161,7 @@ class LearnerProcesses:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _answers(self, expected: str, order: str) -> list[Any]:
-        """What every process answers, by rank."""
+        """Return the answer of every process, by rank."""
         answers: dict[int, Any] = {}
         rank_of = {connection: rank for rank, (_, connection) in enumerate(self._crew)}
         while len(answers) < self.count:
@@ -189,7 +189,7 @@ class LearnerProcesses:
 
 
 def _end(crew: list[tuple[BaseProcess, Connection]]) -> None:
-    """Kill the processes; they hold nothing that they would have to put in order."""
+    """Kill the processes; they have nothing to clean up."""
     for process, _ in crew:
         if process.pid is not None:
             process.kill()

@@ -80,7 +80,7 @@ def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
 
 
 def _learner(rank: int, beginning: LearnerStart) -> tuple[LocalLearner, Any]:
-    """Meet the other processes and share the model with them; the learner and its model."""
+    """Connect to the other processes and shard the model over them; return the learner and its model."""
     on_gpu = beginning.device == "cuda"
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
     if on_gpu:
@@ -114,7 +114,7 @@ def publish(model: Any, rank: int, board: Tensor) -> None:
 
 
 def _report(connection: Connection, error: Exception) -> None:
-    """Say what went wrong, as the exception itself where it can be sent."""
+    """Send the exception to the trainer, as itself if it can be pickled."""
     said: Any = error
     try:
         pickle.loads(pickle.dumps(error))

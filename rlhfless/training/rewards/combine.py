@@ -115,8 +115,8 @@ class Rewards:
         self.parts = tuple(parts)
 
     def score(self, responses: Sequence[Response]) -> Scores:
-        """Compute the rewards of a batch. Failures raise a ``RewardWarning``; a response on which any part failed has reward
-        NaN.
+        """Compute the rewards of a batch. A ``RewardWarning`` reports failures; a response on which any part failed has
+        reward NaN.
         """
         values, parts, failures = np.zeros(len(responses)), {}, []
         for reward, weight in self.parts:

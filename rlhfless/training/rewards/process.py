@@ -148,7 +148,7 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def _end(crew: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
-    """Kill the process and its group; nobody waits for what it would say."""
+    """Kill the process and its process group, without waiting for an answer."""
     for process, connection in crew:
         connection.close()
         if process.poll() is None:
