@@ -119,7 +119,7 @@ def calibrate(times: Times) -> LogCalibration:
 
 
 def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
-    """The fit that predicts left-out times best, and how well."""
+    """Return the fit that predicts held-out times best, with its held-out errors."""
 
     def predicting(fit: Fit) -> Callable[[np.ndarray], FloatArray]:
         return lambda used: fit(times, used).predicted_s(times)

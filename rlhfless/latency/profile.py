@@ -240,7 +240,7 @@ def _seconds(profile: Mapping[str, Any], path: Path, name: str) -> float:
 
 
 def _once(profile: Mapping[str, Any]) -> list[str]:
-    """Names of the times that a response takes once; profiles from before they were measured have none of them."""
+    """Return the names of a response's one-time costs; older profiles have none of them."""
     return [f"prefill.{name}" for name in ("per_join_s", "per_end_s") if name in profile["prefill"]]
 
 

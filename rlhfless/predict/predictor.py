@@ -211,7 +211,7 @@ class Predictor(ABC):
         return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
 
     def _visits(self, response_limit: int) -> PromptHistory:
-        """The history under a response limit, worked out once per limit."""
+        """Return the history under a response limit, computed once per limit."""
         if response_limit not in self._seen:
             expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
             self._seen[response_limit] = self._learned(self._history.assign(expected=expected))

@@ -82,7 +82,7 @@ class SyntheticPredictor(Predictor):
         return np.broadcast_to(np.clip(np.ceil(predicted), 1, response_limit), (scenarios, len(predicted))).astype(float)
 
     def _dialled(self, step: int) -> dict[str, Any]:
-        """Means of a step's prompts, those that are to be wrong passed on in a circle."""
+        """Return the means of a step's prompts; those of the wrong prompts are exchanged in a circle."""
         means = self._means[step].sort_index()
         order = np.random.default_rng([self.seed, step]).permutation(len(means))
         wrong = order[round(self.accuracy * len(means)) :]

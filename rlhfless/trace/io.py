@@ -159,7 +159,7 @@ def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], di
 
 
 def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
-    """meta.json of a trace folder, which a writer at work writes last."""
+    """Read meta.json of a trace folder; a writer writes it last."""
     meta_path = folder / "meta.json"
     if not folder.exists():
         raise TraceError(f"{folder}: there is no such folder; a trace folder is needed")
@@ -181,7 +181,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
 def _frames_and_plans(
     folder: Path, meta: dict[str, Any], limits: Limits | None
 ) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
-    """Rows and plans of the steps of ``meta``, to which those with folders of their own are added."""
+    """Return rows and plans of the steps of ``meta``; steps with folders of their own are added to it."""
     steps = meta["steps"]
     executed = meta.get("clock") is not None and bool(steps)
     for table in TABLES:

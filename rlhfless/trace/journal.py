@@ -129,7 +129,7 @@ def _keys(frame: pd.DataFrame, columns: list[str]) -> pd.MultiIndex:
 
 
 def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """Without repeated responses; without epochs where some rows lack them, so that they are derived for all."""
+    """Drop repeated responses, and drop epochs if some rows lack them, so that they are derived for all."""
     if "epoch" in rollouts.columns and rollouts["epoch"].isna().any():
         rollouts = rollouts.drop(columns="epoch")
     return rollouts.drop_duplicates(KEY, keep="last", ignore_index=True)

@@ -147,7 +147,7 @@ class _Places:
 
 
 def _reading_order(track: Track) -> tuple[Any, ...]:
-    """The loop first; numbers in names count as numbers."""
+    """Sort key of tracks: the loop first; numbers in names are compared as numbers."""
     run, process, thread = track
     parts = [re.split("([0-9]+)", name) for name in (process, thread)]
     numbered = [[(int(part), "") if part.isdecimal() else (-1, part) for part in name] for name in parts]
@@ -221,7 +221,7 @@ def _slice(span: Any) -> Slice:
 
 
 def _samplings(slices: Sequence[Slice]) -> list[Slice]:
-    """One ``rl.sample`` around all phases of generation that follow each other; slices come by their starts."""
+    """Return one ``rl.sample`` slice around all consecutive phases of generation; ``slices`` are sorted by start."""
     found = []
     for sampling, group in itertools.groupby(slices, key=lambda one: one.category in SAMPLING):
         if sampling:

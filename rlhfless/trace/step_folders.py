@@ -172,7 +172,7 @@ def _pieces(paths: Sequence[Path], of_first: Sequence[int] | None) -> Iterator[p
 
 
 def _only(rows: pa.Table, steps: Sequence[int]) -> pa.Table:
-    """The rows of some steps: a table may also hold others, of a process that was killed before these counted."""
+    """Return the rows of some steps; a table may also have rows of steps that were never committed."""
     return rows.filter(pc.is_in(rows["step"], pa.array(steps, pa.int64()))) if "step" in rows.column_names else rows
 
 

@@ -201,7 +201,7 @@ class TraceWriter:
         refuse_overlaps(rows[rows["end_s"] > since_s], str(self.folder / "allocations.parquet"))
 
     def _note(self, table: str, frame: pd.DataFrame, schema: pa.Schema) -> None:
-        """Keep what later steps are checked by."""
+        """Remember the values against which later steps are checked."""
         self._schemas[table] = schema
         if table == "allocations" and len(frame):
             rows = [one for one in (self._held, frame[HELD]) if len(one)]

@@ -240,10 +240,10 @@ def parquet_columns(path: Path) -> set[str]:
 
 
 class _Counted(io.RawIOBase):
-    """A raw file that moves a progress bar by what is read of it, in whatever order, and by no more than its size.
+    """A raw file that advances a progress bar by the bytes read, in any order, and by no more than the file's size.
 
     Attributes:
-        left: bytes that the bar has not moved by.
+        left: bytes by which the bar has not been advanced yet.
     """
 
     def __init__(self, raw: IO[bytes], bar: Any) -> None:

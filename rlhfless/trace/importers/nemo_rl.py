@@ -46,7 +46,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: ImportSession) -> list[tuple[int, Path]]:
-    """The steps of all starts, each without those from which on a later start did them again."""
+    """Return the steps of all starts, without steps that a later start repeated."""
     found: list[tuple[int, Path]] = []
     for files in of_starts:
         first, folder = files[0][0], files[0][1].parent.name
@@ -81,7 +81,7 @@ def _row(record: Record, step: int) -> dict[str, Any]:
 
 
 def _prompt_id(record: Record, prompt_tokens: int) -> str:
-    """By the prompt's tokens, or where the log leaves them out by the first message."""
+    """Return an identifier of the prompt: of its tokens, or if the log lacks them, of the first message."""
     if isinstance(tokens := record.values.get("token_ids"), list):
         return text_id(repr(tokens[:prompt_tokens]))
     content = record.values.get("content")

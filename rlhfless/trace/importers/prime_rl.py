@@ -127,7 +127,7 @@ def _reason(trace: dict[str, Any]) -> str | None:
 
 
 def _reward(rewards: Any, at: int, reading: ImportSession) -> float | None:
-    """A trace's reward: its number, the one named reward, or the only one; which of several counts, the log does not say."""
+    """Return a trace's reward: its number, the one named reward, or the only one; of several it is unknown which one counts."""
     if isinstance(rewards, list):
         rewards = rewards[at] if at < len(rewards) else None
     if isinstance(rewards, dict):

@@ -133,7 +133,7 @@ def _text(prompt: Any, reading: ImportSession, path: Path) -> str:
 
 
 def _reward(record: Record, reading: ImportSession) -> float | None:
-    """The reward, or that of a dict with one number; which of several counts, the log does not say."""
+    """Return the reward, or that of a dict with one number; of several it is unknown which one counts."""
     reward = record.values.get("reward")
     if not isinstance(reward, dict):
         return record.number("reward")

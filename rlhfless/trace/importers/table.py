@@ -97,7 +97,7 @@ def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -
 
 
 def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSession) -> pd.DataFrame:
-    """The frame under our names, and a note for every column of ours that had to step aside."""
+    """Return the frame with our column names, and note every column of ours that was renamed to make room."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise TraceError(f"{reading.path}: column '{listed([twice])}' is there twice; every column is needed once")

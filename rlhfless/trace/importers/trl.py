@@ -123,7 +123,7 @@ class StepScalars:
         return rows.assign(response_tokens=ends.tokens, finish_reason=pd.Series(ends.reasons, index=rows.index, dtype=object))
 
     def _generations(self, rows: pd.DataFrame, own: dict[str, float]) -> float:
-        """How many generations as large as these rows the step's scalars are a mean of."""
+        """Return how many generations, each as large as these rows, the step's scalars are a mean of."""
         since = self._since.get(int(own["step"]))
         mean = max(own.get("response_tokens_mean", 0.0), float(rows["response_tokens"].mean()))
         one = len(rows) * (float(rows["prompt_tokens"].mean()) + mean)
@@ -189,7 +189,7 @@ def _cells(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 
 def _reward_columns(frame: pd.DataFrame) -> list[str]:
-    """Columns of numbers between TRL's own, one per reward function, which has any name."""
+    """Return the numeric columns between TRL's own ones: one per reward function, with any name."""
     return [name for name in frame.columns if name not in KNOWN and pd.api.types.is_float_dtype(frame[name])]
 
 

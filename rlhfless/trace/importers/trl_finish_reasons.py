@@ -61,7 +61,9 @@ def ends_of_scalars(texts: np.ndarray, scalars: Mapping[str, float]) -> Ends | N
 
 
 def _reasons(texts: np.ndarray, is_cut: np.ndarray, longest: float) -> list[str | None]:
-    """Unknown are the texts about the border, where it is narrower than cut texts are shorter than the limit."""
+    """Return finish reasons; None for texts near the limit whose reason is ambiguous: truncated texts can be shorter than
+    the limit.
+    """
     unknown = np.zeros(len(texts), dtype=bool)
     if is_cut.any() and not is_cut.all():
         shortest_cut, longest_ended = texts[is_cut].min(), texts[~is_cut].max()

@@ -40,7 +40,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _harmless(what: str) -> Callable[[Method], Method]:
-    """A method that does nothing where it fails, but says so."""
+    """Decorate a method so that its exceptions are logged and counted instead of raised."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -200,7 +200,7 @@ class Recorder:
         self._waiting = []
 
     def _give_up(self, rows: int) -> None:
-        """Lose the oldest rows that wait."""
+        """Discard the oldest rows that wait to be written."""
         if rows > 0:
             self.lost, self.recorded = self.lost + rows, self.recorded - rows
             del self._waiting[:rows]

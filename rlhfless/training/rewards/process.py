@@ -115,7 +115,9 @@ class FunctionProcess:
             raise InputError(said)
 
     def _ask(self, message: bytes, timeout_s: float | None) -> tuple[str, Any]:
-        """What the process answers. Whatever comes between ends it: its answer would be taken for the next one's."""
+        """Return the answer of the process. Any interruption ends the process, because its late answer would be taken for
+        the next one.
+        """
         process, connection = self._crew[0]
         try:
             connection.send_bytes(message)

@@ -71,7 +71,7 @@ def _from_file(path: str, name: str) -> Callable[[Response], float]:
 
 
 def _judged(function: Callable[[Response], float], job: bytes) -> tuple[str, float | str]:
-    """A response's number, or why it has none; ``job`` is what ``FunctionProcess`` packs."""
+    """Return a response's number, or the reason why it has none; ``job`` is what ``FunctionProcess`` packs."""
     try:
         seed, problem, *rest = pickle.loads(job)
         _seed(seed)
@@ -81,7 +81,7 @@ def _judged(function: Callable[[Response], float], job: bytes) -> tuple[str, flo
 
 
 def _seed(seed: int) -> None:
-    """The streams that a function may draw from are the response's own, whatever this process judged before it."""
+    """Seed the random streams that a function may use, so that draws do not depend on earlier responses."""
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 (the stream that others draw from)
     if "torch" in sys.modules:
