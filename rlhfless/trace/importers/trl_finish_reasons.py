@@ -61,8 +61,8 @@ def ends_of_scalars(texts: np.ndarray, scalars: Mapping[str, float]) -> Ends | N
 
 
 def _reasons(texts: np.ndarray, is_cut: np.ndarray, longest: float) -> list[str | None]:
-    """Return finish reasons; None for texts near the limit whose reason is ambiguous: truncated texts can be shorter than
-    the limit.
+    """Return finish reasons; None for texts around the border between truncated and ended ones, if lengths do not separate
+    the two.
     """
     unknown = np.zeros(len(texts), dtype=bool)
     if is_cut.any() and not is_cut.all():

@@ -28,10 +28,10 @@ class FunctionReward:
     Args:
         function: takes a ``Response`` and returns a number. Any exception (SystemExit too) or other result is the
             failure of that response. A ``FunctionProcess`` runs in its own process, a Python function in this one.
-        timeout_s: time limit in seconds for one response; None sets no limit. A process is killed at its limit. A function in
-            this process then runs in a thread, which is asked to end as soon as it runs Python code. A function that waits
-            outside of Python for ever keeps its thread. One that keeps Python's lock, as a regular expression does while it
-            backtracks, delays the trainer until it returns, and has then timed out. Neither can be ended here; if that may
+        timeout_s: time limit in seconds for one response; None sets no limit. A process is killed at its limit. With a limit, a
+            function in this process runs in a thread, which is asked to end as soon as it runs Python code. A function that
+            waits outside of Python for ever keeps its thread. One that keeps Python's lock, as a regular expression does while
+            it backtracks, delays the trainer until it returns, and has then timed out. Neither can be ended here; if that may
             happen, name the function ``FILE.py:FUNCTION`` (``make_rewards``), which gives it a process.
     """
 
