@@ -1,6 +1,6 @@
-"""A logged run's report as a notebook: the same numbers and figures by the functions that make the page, to go on from.
+"""Writes a logged run's report as a notebook: its cells call the functions that make the page, as a starting point.
 
-Knows notebooks and which functions a report calls; nothing is computed here.
+The notebook is written, not executed, and nothing is computed here.
 """
 
 from __future__ import annotations
