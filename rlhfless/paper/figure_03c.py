@@ -1,7 +1,7 @@
-"""Figure 3c: the share of GPU time that goes to computing the same KV cache again.
+"""Figure 3c: the share of GPU time that is spent on computing the same KV cache again.
 
-Knows the naive system's trace and the profile's prefill times; nothing of other policies. Every response prefills its prompt
-for itself, so of G samples G - 1 compute what is there already.
+Computed from the naive system's trace and the profile's prefill times. Every response computes its own prefill, so of G samples
+of a prompt G - 1 are redundant.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     at = found.table[found.table["samples"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
     where = f"it is reached with prompts of {reached[0]} tokens" if reached else "it is reached at no prompt length here"

@@ -1,7 +1,7 @@
-"""Stated models of response lengths, for data sets of which no log of lengths over epochs is published.
+"""Stated models of response lengths, for data sets without a published log of lengths over epochs.
 
-Knows lognormal draws; nothing of logs or schedules. A prompt has a typical length, lognormal over prompts; a response is
-lognormal around it; from epoch to epoch the typical length moves a little. Every number says where it is from.
+Lengths are lognormal draws. A prompt has a typical length, lognormal over prompts; a response is lognormal around it; from
+epoch to epoch the typical length changes a little. Every number names its source.
 """
 
 from __future__ import annotations
