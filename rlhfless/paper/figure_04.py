@@ -24,7 +24,7 @@ TITLE_4B = "Figure 4b: mean response length while training"
 
 @dataclass(frozen=True)
 class Figure04Setting:
-    """Quantiles of the last visit's lengths; the length models draw this many responses."""
+    """Setting: quantiles of the last visit's lengths; the length models draw this many responses."""
 
     quantiles: int = 101
     responses: int = 4096
@@ -82,7 +82,7 @@ def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
 
 
 def numbers_4b(setting: Figure04Setting, sources: Sources) -> Numbers:
-    """``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps where a log has more than 100)."""
+    """Return ``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps if a log has more than 100)."""
     tables = [log.assign(data_set=name, basis="log") for name, log in sources.mean_lengths().items()]
     shipped = sources.shipped()
     mean = shipped.rollouts.groupby("step")["response_tokens"].mean()

@@ -34,7 +34,7 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Figure07bSetting:
-    """Equal counts in sorted order, each actor released when it is done; against the mean of random splits."""
+    """Setting: equal counts in sorted order, each actor released when it is done; the base is the mean of random splits."""
 
     actors: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     random_splits: int = 10
@@ -61,7 +61,8 @@ def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str,
 
 
 def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
-    """``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (of the mean random split with as many actors)."""
+    """Return ``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (against the mean random split with the same
+    number of actors)."""
     cluster, latency = setting.machine.cluster, setting.machine.latency
     rows = []
     for history in histories(sources):

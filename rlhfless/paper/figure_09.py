@@ -29,7 +29,7 @@ PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate")
 
 @dataclass(frozen=True)
 class Figure09Setting:
-    """GRPO with 4 samples of prompts of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
+    """Setting: GRPO, 4 samples per prompt of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
 
     actors: int = 6
     samples: int = 4

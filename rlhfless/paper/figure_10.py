@@ -39,7 +39,7 @@ ROWS = (("time", "time / static"), ("cost", "GPU-seconds / static"), ("share", "
 
 @dataclass(frozen=True)
 class Figure10Setting:
-    """The paper's testbed: 16 L40S, 2 or 4 GPUs an actor, 3 epochs (the last two have history).
+    """Setting: the paper's testbed, 16 L40S, 2 or 4 GPUs an actor, 3 epochs (the last two have history).
 
     Attributes:
         responses: of a step; the paper does not print its batch on the testbed, 512 is that of its simulation.
@@ -80,7 +80,8 @@ def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources:
 
 
 def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
-    """``panel`` (``cell`` or ``batch``), ``algorithm, model, data_set, basis, responses`` and the columns of ``totals``."""
+    """Return ``panel`` (``cell`` or ``batch``), ``algorithm, model, data_set, basis, responses`` and the columns of
+    ``totals``."""
     tables, planning = [], []
     for algorithm in setting.algorithms:
         for machine in setting.machines:

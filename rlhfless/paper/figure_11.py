@@ -43,7 +43,7 @@ FURTHEST = 4.0  # times the shortest, up to which the bound is drawn
 
 @dataclass(frozen=True)
 class Figure11Setting:
-    """GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
+    """Setting: GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
 
     responses: int = 512
     samples: int = 4
@@ -69,8 +69,8 @@ def stages(static_actors: int) -> list[SchedulingPolicy]:
 
 
 def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
-    """``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` (sums of
-    steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
+    """Return ``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total``
+    (sums of steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
     generation alone."""
     history = modelled(
         GSM8K, setting.samples, responses=setting.responses, epochs=setting.epochs, steps_per_epoch=setting.steps_per_epoch,

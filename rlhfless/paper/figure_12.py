@@ -32,7 +32,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Figure12Setting:
-    """PPO, GSM8K, 3 actors, 4 steps, as printed; in addition the public log's one step."""
+    """Setting: PPO, GSM8K, 3 actors, 4 steps, as printed; in addition the public log's one step."""
 
     policies: tuple[str, ...] = POLICIES
     responses: int = 512
@@ -50,8 +50,8 @@ def histories(setting: Figure12Setting, sources: Sources) -> list[LengthHistory]
 
 
 def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
-    """``COLUMNS``: ``panel`` ``actor`` has a row per actor of the two rivals, of generation alone; ``total`` has sums of all
-    policies and the bound for both scopes."""
+    """Return ``COLUMNS``: panel ``actor`` has a row per actor of the two rivals, of generation alone; panel ``total`` has sums
+    of all policies and the bound for both scopes."""
     tables = []
     for history in histories(setting, sources):
         fixed = FixedActors(setting.actors, name="rlhfless, 3 actors")

@@ -39,7 +39,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Figure13Setting:
-    """(a) PPO on GSM8K while lengths grow by a factor e^drift per epoch; (b) groups of G samples.
+    """Setting: (a) PPO on GSM8K while lengths grow by a factor e^drift per epoch; (b) groups of G samples.
 
     Attributes:
         drift: of the logarithm of all lengths; 0.25 makes them 5.8 times as long in 8 epochs. A public GRPO run on MATH

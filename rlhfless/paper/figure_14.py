@@ -34,7 +34,7 @@ PREDICTORS = {"poor": "44 % accurate", "last": "last epoch", "mean": "true means
 
 @dataclass(frozen=True)
 class Figure14Setting:
-    """PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts, and in addition the values of real logs.
+    """Setting: PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts, and in addition the values of real logs.
 
     Attributes:
         policies: those that predict; others: those that use no predictions, the oracle among them.

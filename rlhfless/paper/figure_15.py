@@ -42,8 +42,8 @@ PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
 @dataclass(frozen=True)
 class Figure15Setting:
-    """Windows over 15 epochs, tau and lambda from 0.3 to 0.9, as printed, and no cut (tau = 1); tau on the paper's fixed 3
-    actors."""
+    """Setting: windows over 15 epochs, tau and lambda from 0.3 to 0.9, as printed, and no cut (tau = 1); tau on the paper's
+    fixed 3 actors."""
 
     windows: tuple[int, ...] = (1, 2, 3, 4)
     taus: tuple[float, ...] = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

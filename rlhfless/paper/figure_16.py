@@ -35,7 +35,7 @@ PLANNED = ("random", "rlhfless", "solver+replan")
 
 @dataclass(frozen=True)
 class Figure16Setting:
-    """GRPO, batch 512 (128 prompts x 4), 2 GPUs an actor, responses of up to 2,048 to 8,192 tokens, up to 20 nodes of 8.
+    """Setting: GRPO, batch 512 (128 prompts x 4), 2 GPUs per actor, responses up to 2,048 to 8,192 tokens, up to 20 nodes of 8.
 
     Attributes:
         nodes: from 4 on, as the weights, gradients and optimizer of 70B parameters (16 bytes each) need 14 GPUs and more.

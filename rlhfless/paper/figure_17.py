@@ -33,7 +33,7 @@ FILLS = {
 
 @dataclass(frozen=True)
 class Figure17Setting:
-    """PPO and GRPO on GSM8K with Qwen2.5-3B.
+    """Setting: PPO and GRPO on GSM8K with Qwen2.5-3B.
 
     Attributes:
         bound: whether the best of the bound in time and cost together is shown as well.

@@ -43,7 +43,7 @@ class LengthModel:
     response_limit: int = 2048
 
     def rollouts(self, prompts: int, samples: int, epochs: int, steps_per_epoch: int = 1, seed: int = 0) -> pd.DataFrame:
-        """A log: every epoch sees each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
+        """Return a log: every epoch has each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
 
         Returns:
             Validated rollouts with ``epochs * prompts * samples`` rows.

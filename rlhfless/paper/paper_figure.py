@@ -27,7 +27,7 @@ class Caption(NamedTuple):
     differs: str
 
     def lines(self) -> list[tuple[str, str]]:
-        """Heading and text of each part."""
+        """Return heading and text of each part."""
         return [
             ("Measured", self.measured),
             ("Modelled", self.modelled),

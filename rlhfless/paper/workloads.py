@@ -116,7 +116,7 @@ def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> 
 
 @dataclass(frozen=True)
 class Sources:
-    """The folder of public logs, or None where there is none."""
+    """Reads the histories of the figures from a folder of public logs, or from length models where the folder is None."""
 
     logs: Path | None = None
 

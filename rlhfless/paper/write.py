@@ -38,7 +38,7 @@ def write_figures(
     pictures: Sequence[str] = (),
     on_no_pictures: Callable[[str], object] | None = None,
 ) -> Path:
-    """Make figures and write them; returns the index.
+    """Compute figures and write them; returns the path of the index.
 
     Args:
         out: the folder; it is made where it does not exist.

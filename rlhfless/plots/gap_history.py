@@ -26,7 +26,7 @@ TITLE = "A plan, and the bound that no plan can beat"
 
 
 class GapInfo(NamedTuple):
-    """Plans by label.
+    """Data of ``plot_gap_history``: plans by label.
 
     Attributes:
         plans: ``label, value, lower_bound, gap`` (NaN without a bound), ``actors, makespan_s, gpu_seconds, status, solve_s``.
@@ -190,7 +190,7 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
 
 
 def _decades(values: pd.Series) -> list[float]:
-    """The range of a logarithmic axis for all frames: plotly does not fit axes anew when a frame is shown."""
+    """Return the range of a logarithmic axis for all frames: plotly does not fit axes again when a frame is shown."""
     known = values[values > 0]
     if known.empty:
         return [0.0, 1.0]

@@ -29,7 +29,7 @@ BINS = 24
 
 
 class KindsInfo(NamedTuple):
-    """Plans by label.
+    """Data of ``plot_kinds``: plans by label.
 
     Attributes:
         plans: ``label, time_s, cost_usd, bound_usd, split_time_s, split_usd``: of the plan, the bound (NaN unless the

@@ -18,7 +18,7 @@ LOOKS = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
 
 
 class SideBySideInfo(NamedTuple):
-    """A table of numbers.
+    """Data of ``plot_side_by_side``: a table of numbers.
 
     Attributes:
         table: one row per group of bars, one column per series of bars.

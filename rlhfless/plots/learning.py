@@ -24,7 +24,7 @@ ROWS = (("reward_mean", "reward, accuracy"), ("response_tokens_mean", "tokens pe
 
 
 class LearningInfo(NamedTuple):
-    """Runs, one row per run and step and one per run and evaluation.
+    """Data of ``plot_learning``: one row per run and step, and one per run and evaluation.
 
     Attributes:
         steps: ``algorithm, seed, step, epoch, reward_mean, response_tokens_mean, actors``.

@@ -26,7 +26,7 @@ CURVE_POINTS = 160
 
 
 class FrontInfo(NamedTuple):
-    """A front in one unit of cost.
+    """Data of ``plot_front``: a front in one unit of cost.
 
     Attributes:
         plans: ``label, actors, time_s, cost``, and ``true_time_s, true_cost`` (NaN when unknown).

@@ -18,7 +18,7 @@ TITLE = "What every step would have needed"
 
 
 class PlannedStepsInfo(NamedTuple):
-    """One row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
+    """Data of ``plot_planned_steps``, one row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
 
     Attributes:
         rank_correlation: Spearman's of mean lengths and actors; NaN where one of them never changes.

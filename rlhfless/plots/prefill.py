@@ -21,7 +21,7 @@ TITLE = "Prefill: what is computed once instead of for every response"
 
 
 class PrefillInfo(NamedTuple):
-    """Plans by name.
+    """Data of ``plot_prefill``: plans by name.
 
     Attributes:
         table: ``plan, actors, before, after`` (tokens), ``how, makespan_s, gpu_seconds`` (after).

@@ -26,7 +26,7 @@ LOOKS = (
 
 
 class ResponsesInfo(NamedTuple):
-    """The responses of one holder in one step; times are seconds since the step's start.
+    """Data of ``plot_responses``: the responses of one holder in one step; times are seconds since the step's start.
 
     Attributes:
         holder: the actor's name.

@@ -29,7 +29,7 @@ PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value
 
 
 class OutcomesInfo(NamedTuple):
-    """Plans over scenarios, by label of the slider.
+    """Data of ``plot_outcomes``: plans over scenarios, by label of the slider.
 
     Attributes:
         table: ``label, plan``, and of each of ``time_s, gpu_seconds, value`` the mean, the mean of the worst quarter

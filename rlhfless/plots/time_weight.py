@@ -25,7 +25,7 @@ TITLE = "What the weight of time does to the plan"
 
 
 class TimeWeightInfo(NamedTuple):
-    """The plans by weight.
+    """Data of ``plot_time_weight``: the plans by weight.
 
     Attributes:
         table: one row per weight, rising: ``time_weight, actors, makespan_s, gpu_seconds, cost_usd, gap``.

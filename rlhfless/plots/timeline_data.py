@@ -171,7 +171,7 @@ def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
 
 
 def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
-    """Holder name to planned actor; actor i of a plan runs as ``actor-i``."""
+    """Return holder name to planned actor; actor i of a plan runs as ``actor-i``."""
     plans = [p for p in trace.plans if p.get("step") == step and p.get("run", run) == run]
     actors = plans[0].get("actors") if plans else None
     if not isinstance(actors, list | tuple):

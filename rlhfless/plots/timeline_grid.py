@@ -32,7 +32,7 @@ CLEAR_LINES = 8
 
 
 class TimelinesInfo(NamedTuple):
-    """Schedules by name.
+    """Data of ``plot_timelines``: schedules by name.
 
     Attributes:
         timelines: of every schedule, times since the start of the step.

@@ -27,7 +27,7 @@ ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e
 
 
 class CurvesInfo(NamedTuple):
-    """One row per step: ``step`` and the columns of ``CURVES`` that are known, the others left out.
+    """Data of ``plot_curves``, one row per step: ``step`` and the known columns of ``CURVES``.
 
     Attributes:
         missing: why there is nothing to show, or the empty text.

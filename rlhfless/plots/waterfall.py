@@ -55,7 +55,7 @@ class Rung(NamedTuple):
 
 
 class WaterfallInfo(NamedTuple):
-    """The bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
+    """Data of ``plot_waterfall``: bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
 
     Attributes:
         missing: why there is nothing to show, or the empty text.

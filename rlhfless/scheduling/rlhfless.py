@@ -93,7 +93,7 @@ class WithLocalCut:
 
 @dataclass(frozen=True)
 class RLHFless:
-    """The published planner with its local cut.
+    """RLHFless as published: its planner with its local cut.
 
     Args:
         tau: share of an actor's responses after which it is cut (0.7 in the paper; 1 switches the cut off).

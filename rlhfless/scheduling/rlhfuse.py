@@ -55,7 +55,7 @@ class GlobalCut:
 
 @dataclass(frozen=True)
 class RLHFuse:
-    """Static groups with the global cut at ``threshold_share`` of the batch."""
+    """RLHFuse: static groups with the global cut at ``threshold_share`` of the batch."""
 
     threshold_share: float = 0.2
     actors: int | None = None

@@ -54,7 +54,7 @@ class ProgressSnapshot:
 
 
 class LiveRun:
-    """A run with a thread of its own.
+    """Runs steps in a thread of its own; ``run``, ``pause`` and ``stop`` control it.
 
     Args:
         steps: the steps to run (``steps_of`` makes them from a trainer or an executor).

@@ -30,7 +30,7 @@ TYPES = frozenset(
 
 
 def checked(file: Path = FILE, sha256: str = SHA256) -> tuple[bytes, str]:
-    """Read the bundle.
+    """Read the bundled plotly.js and check its hash.
 
     Returns:
         Its bytes and the empty text; or no bytes and a sentence that says what is wrong with the file.
