@@ -35,7 +35,7 @@ class GlobalCut:
         return None if self._done else Trigger(step_completions=max(1, self.total - self.threshold + 1))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """Keep the m actors that hold all unfinished responses and cut the others; see the module docstring."""
+        """Keep the fewest actors that have room for all unfinished responses and cut the others; see the module docstring."""
         if self._done or state.unfinished_count >= self.threshold:
             return []
         self._done = True

@@ -3,8 +3,8 @@
 A process owns a folder by locking it. The system releases locks when a process ends, so an unlocked folder was left behind by
 an ended process. Each process with folders starts a sweeper process, which waits for its end and removes them. Where the
 sweeper was killed too, with the whole container for example, the next process that makes a folder with the same prefix removes
-it. With a folder end the processes that use it for temporary files, and the shared memory that is named in it is freed. Imports
-nothing but the standard library.
+it. Processes that use the folder for their temporary files are killed with it, and the shared memory that it names is freed.
+Imports nothing but the standard library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs steps in a thread with run, pause and stop, and keeps the progress. ``live`` without its widgets.
 
 A stop takes effect at the next completed responses, like an interrupt: earlier steps are kept, and of the current training step
-nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A pause stops a
-step on the virtual clock at once. Actors of a pool continue to decode, so there a pause takes effect between steps.
+nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A pause holds a
+step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between steps.
 
 Callbacks come from one thread at a time. During a step their rate is limited, so that snapshots and drawing take about
 ``SHARE`` of the time between them. The row of ``table`` and the snapshot after a change of state are not limited, as they come
