@@ -21,8 +21,7 @@ TIME_LIMIT_S = 0.05  # numpy alone: plan and proof without a model
 
 
 def last_visits(rollouts: pd.DataFrame) -> pd.Series:
-    """Return the mean length of each response's prompt at its previous visit, NaN on its first visit; indexed as the rows
-    are."""
+    """Return the mean length of each response's prompt at its previous visit (NaN on the first); index of the rows."""
     visits = rollouts.groupby(["prompt_id", "step"], sort=True)["response_tokens"].mean()
     before = visits.groupby(level="prompt_id", sort=False).shift(1).rename("before")
     keys = pd.MultiIndex.from_frame(rollouts[["prompt_id", "step"]])

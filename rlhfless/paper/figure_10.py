@@ -107,8 +107,7 @@ def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
 
 
 def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
-    """Compare the naive system with 3 actors and with others, right-sizing, the paper's rule and ours, on a batch of this
-    size."""
+    """Compare, on a batch of this size, the naive system with 3 and other numbers of actors, right-sizing, the paper and us."""
     machine = setting.machines[0]
     history = modelled(GSM8K, 1, responses=responses, epochs=2, seed=setting.seed)
     others = [Static(n, name=f"static, {n} actors") for n in setting.static_counts]

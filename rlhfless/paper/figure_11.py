@@ -94,8 +94,7 @@ def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
 
 
 def _bound(outcome: Outcome, scope: str) -> pd.DataFrame:
-    """Return at every time the least that any of the steps can cost: the lowest of their curves, so that no step is below
-    it."""
+    """Return by time the least cost of any of the steps: the minimum of their curves, so that no step is below."""
     bounds = outcome.simulation.bounds
     rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, FURTHEST, 40)

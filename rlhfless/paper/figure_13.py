@@ -97,8 +97,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
 
 
 def _prefill(setting: Figure13Setting) -> pd.DataFrame:
-    """Return prefill tokens that actors computed, and GPU-seconds of generation, of the naive system with and without
-    deduplication."""
+    """Return the naive system's prefill tokens and GPU-seconds of generation, with and without deduplication."""
     rows = []
     actors = setting.machine.static_actors
     policies: list[SchedulingPolicy] = [Static(actors), Deduplicated(Static(actors), "dedup")]

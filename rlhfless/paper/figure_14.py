@@ -152,8 +152,7 @@ def steady_elsewhere(found: Numbers) -> str:
 
 
 def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> pd.DataFrame:
-    """Return ``speedup, cost_saved, share`` of a policy with a predictor, and the most of any; by algorithm, data set and
-    basis."""
+    """Return ``speedup, cost_saved, share`` of a policy with a predictor, and the maxima, by algorithm, data set and basis."""
     table = found.table
     table = table[(table["panel"] == "worth") & (table["scope"] == scope)]
     table = table[(table["policy"] == policy) & (table["predictor"] == predictor)]

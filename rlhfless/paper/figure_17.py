@@ -126,8 +126,7 @@ def idle_share(found: Numbers) -> pd.DataFrame:
 
 
 def shares(found: Numbers) -> pd.DataFrame:
-    """Return each policy's share of the headroom in whole steps: algorithms by policies, without the naive system and the
-    bound."""
+    """Return each policy's share of the headroom in whole steps: algorithms by policies (no naive system, no bound)."""
     table = found.table[~found.table["policy"].isin(["static", "bound"])]
     return table.pivot_table(index="algorithm", columns="policy", values="share", sort=False)
 

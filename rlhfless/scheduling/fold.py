@@ -42,8 +42,7 @@ class SquareRootFold:
         return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """Fold the actors with the fewest unfinished responses into the others, until the square-root number of actors is
-        left."""
+        """Fold the actors with the fewest unfinished responses until the square-root number of actors is left."""
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))

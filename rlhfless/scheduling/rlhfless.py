@@ -41,8 +41,7 @@ class LocalCut:
         return max(1, math.ceil(self.tau * first))
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """Trigger at tau of the actor's own responses; while actors wait, when enough completions of the step may have made
-        room."""
+        """Trigger at tau of the actor's own responses; while actors wait, when step completions may have made room."""
         due = self._due(view)
         return Trigger(due if due > view.completed else None, step_completions=self._again)
 

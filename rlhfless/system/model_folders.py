@@ -1,7 +1,6 @@
-"""Loads local model folders of transformers as data only: Python code in a folder is never run, and there is no prompt to allow
-it.
+"""Loads local model folders of transformers as data only: Python code in a folder is never run.
 
-transformers is not imported here; only its class names and its error messages about such code are used.
+transformers would ask on the terminal whether to run such code; here it is refused without asking. Does not load transformers.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> str:
 
 
 def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
-    """Return the actor's responses before and after the given one, in the order in which they joined; its first where None
-    is given."""
+    """Return the actor's responses before and after the given one, in joining order; its first response for None."""
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
     if response is None:

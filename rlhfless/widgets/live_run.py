@@ -215,8 +215,7 @@ def look_of(progress: StepProgress) -> ProgressSnapshot:
 
 
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
-    """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the lengths that came
-    out."""
+    """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the true lengths."""
     sums = step_metrics(done)
     own = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (own["end_s"] - own["start_s"]) * own["gpu_ids"].map(len)

@@ -117,8 +117,7 @@ def _coordinates(
 
 
 def _besides(trace: Spec, count: int) -> dict[str, Any]:
-    """Return the other columns of a trace's points: custom data by the names in its hover text, texts at points, hover
-    texts."""
+    """Return the other columns of a trace's points: custom data (named by the hover text), texts at points, hover texts."""
     columns: dict[str, Any] = {}
     custom = values_of(trace.get("customdata"))
     if custom is not None and len(custom) >= count:
