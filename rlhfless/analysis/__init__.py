@@ -1,4 +1,7 @@
-"""Where a run's GPU-seconds and money went, and what another schedule, size or price would have made of the same responses."""
+"""Analyses of one run: GPU-seconds and cost by use, and what another schedule, actor size or price would have cost.
+
+Knows traces, logs and simulated results; nothing of plots or pages. All comparisons use the run's own responses.
+"""
 
 from rlhfless.analysis.calibration import Calibration, calibration, logged_rest, stated_rest
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed

@@ -1,8 +1,8 @@
-"""What a log's own step times say: seconds outside generation, and how long generation took against a simulation of it.
+"""Calibrates simulated generation times to a log's own step times, and reads the seconds outside generation from the log.
 
-Knows scalars of steps (those of an import, which ``trace/metrics/step_times.py`` completes) and simulated times; nothing of
-profiles. A profile that is off by the same factor everywhere is corrected by that factor. What differs from step to step is
-stated as a range, and as the error of steps that were left out.
+Inputs are scalars of steps (those of an import, which ``trace/metrics/step_times.py`` completes) and simulated times. A latency
+profile that is off by the same factor everywhere is corrected by that factor. The variation from step to step is stated as a
+range, and as the error on held-out steps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from rlhfless.latency.held_out_errors import HeldOut, held_out
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Logged over simulated seconds of generation.
+    """Ratio of logged to simulated seconds of generation.
 
     Attributes:
-        factor: by which simulated times are multiplied: the median over steps. Where a constant predicts left-out steps better
-            than the profile does, the factor by which the mean step takes as long as was logged.
-        low, high: percentiles 10 and 90 over steps. steps: with both times; without any the factor is 1 and nothing is known.
-        checked: steps predicted from the others, in the order of the steps, beside a constant; None without any step.
+        factor: multiplies simulated times. It is the median over steps. Where a constant predicts held-out steps better than
+            the profile does, it is the factor by which the mean step takes as long as was logged.
+        low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is 1 and
+            nothing is known.
+        checked: each step predicted from the other steps, by the profile and by a constant; None without any step.
     """
 
     factor: float = 1.0
@@ -35,18 +36,18 @@ class Calibration:
 
     @property
     def by_constant(self) -> bool:
-        """Whether a constant is closer to left-out steps than the profile."""
+        """Whether a constant predicts held-out steps better than the profile."""
         return self.checked is not None and self.checked.constant_is_better
 
 
 def logged_rest(scalars: pd.DataFrame) -> Rest | None:
-    """Mean seconds of preparation, learning and syncing as they were logged; None where the log has none of them."""
+    """Return the mean logged seconds of preparation, learning and syncing; None where the log has none of them."""
     found = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
     return Rest(**found, basis="logged") if found else None
 
 
 def stated_rest(prepare_s: float | None, learn_s: float | None, logged: Rest | None) -> Rest:
-    """What is stated, else what was logged, else nothing."""
+    """Return the stated seconds of each phase; a phase that is not stated keeps its logged seconds, or 0."""
     if prepare_s is None and learn_s is None:
         return Rest() if logged is None else logged
     own = Rest() if logged is None else logged
@@ -57,7 +58,7 @@ def stated_rest(prepare_s: float | None, learn_s: float | None, logged: Rest | N
 
 
 def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
-    """How the logged generation times stand to simulated ones.
+    """Compare logged generation times with simulated ones.
 
     Args:
         scalars: ``step`` and ``generate_s``. simulated_s: makespans of generation by step, all above 0.

@@ -1,9 +1,9 @@
-"""What an executed run's steps took, from its allocations and spans: generation, what no schedule changes, what waits for it.
+"""Splits the steps of an executed run into generation and the rest, and computes what other schedules would have saved.
 
-Knows traces and simulated results; nothing of pages. Generation is what decode and prefill actors do, from the first GPU that
-one of them held to the last span of any. All else is as it was measured: the seconds of a step outside generation, and the
-GPU-seconds of all other holders. Only what those hold while generation goes on, and no span covers, waits for it, and takes as
-many GPU-seconds longer or shorter as generation does.
+Input is a trace with allocations and spans. Generation is what decode and prefill actors do, from the first GPU that one of
+them was allocated to the last span of any. Everything else is as measured: the seconds of a step outside generation, and the
+GPU-seconds of all other holders. One part of those depends on the schedule: GPUs of other holders that are allocated during
+generation without a span wait for it. Their GPU-seconds change with the duration of generation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CHANGES = ("cut", "move", "lost")  # events after which a response did not stay 
 
 
 def executed_steps(trace: Trace) -> pd.DataFrame:
-    """What every step with generation took, as the trace says.
+    """Return what every step with generation took, from the trace.
 
     Returns:
         One row per step: ``step, time_s, gpu_s`` (billed), ``generation_s, generation_gpu_s`` (billed to actors), ``working_s``
-        (the longest that an actor went on from its first prefill or decode span to its last), ``fixed_s`` (the step without
-        generation), ``fixed_gpu_s`` (other holders, but for what follows), ``waiting_gpus`` (GPUs that other holders held for
-        nothing while generation went on, in its mean).
+        (the longest time of an actor from its first prefill or decode span to its last), ``fixed_s`` (the step without
+        generation), ``fixed_gpu_s`` (other holders, without the waiting GPUs), ``waiting_gpus`` (GPUs of other holders that
+        were allocated but idle during generation, averaged over it).
     """
     spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
     by_holder = dict(list(spans.groupby(["step", "holder"], sort=False))) if len(spans) else {}
@@ -84,11 +84,11 @@ def _working_s(actors: Sequence[pd.DataFrame]) -> float:
 def savings_of_executed(
     simulation: Simulation, took: pd.DataFrame, policies: Sequence[str], steps: Sequence[int]
 ) -> pd.DataFrame:
-    """What each policy would have saved of what the run took and was billed.
+    """Return what each policy would have saved of the run's time and billed GPU-seconds.
 
     Args:
-        simulation: generation alone (no ``NonGenerationPhases``) under ``policies``. took: ``executed_steps``. steps: that are
-            compared.
+        simulation: generation alone (no ``NonGenerationPhases``) under ``policies``. took: ``executed_steps``. steps: the steps
+            that are compared.
 
     Returns:
         See ``compared``.
@@ -105,7 +105,7 @@ def savings_of_executed(
 
 @dataclass(frozen=True)
 class AsExecuted:
-    """The policy that gives every response to the actor that had it, and right at the beginning.
+    """A policy that assigns every response, from the start, to the actor that generated it in the executed run.
 
     Attributes:
         actor_of: (R,) names of actors, in the workload's order.
@@ -125,15 +125,16 @@ class AsExecuted:
 def calibrated_by_spans(
     trace: Trace, setting: SimulationConfig, took: pd.DataFrame, steps: Sequence[int]
 ) -> tuple[LatencyModel, Calibration, pd.Series]:
-    """The latency model with the trace's own starts and syncs (medians of its spans), and scaled so that its actors, with the
-    responses that they had, work as long as they did.
+    """Return the latency model with the trace's own start-up and sync times (medians of its spans), scaled so that its actors
+    work as long on their responses as the trace says.
 
     Args:
-        took: ``executed_steps``. steps: that are looked at; those in which responses moved or an actor was lost tell nothing,
-            as the trace does not say what each actor decoded of a response, and no more do those with more actors than fit.
+        took: ``executed_steps``. steps: the steps that are used. Ignored are steps in which responses moved or an actor was
+            lost, as the trace does not say what each actor decoded of a response, and steps with more actors than fit.
 
     Returns:
-        The model, how the measured times stand to its own, and its own by step; without a step its times stay.
+        The model, the calibration of its times to the measured ones, and the model's times by step. Without a usable step its
+        times stay unchanged.
     """
     changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
     actors = trace.rollouts.get("actor")

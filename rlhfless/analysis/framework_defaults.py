@@ -1,7 +1,7 @@
-"""How a logged run was set up: which actor got which response, and whether the learner had GPUs of its own.
+"""Assumed set-up of a logged run: which actor got which response, and whether the learner had GPUs of its own.
 
-Knows what frameworks do by default; nothing of lengths, times or money. Logs seldom say these things, and a column ``actor``
-of one that does is not used; so every value that the user does not state is an assumption, and is named as one.
+The assumptions are the defaults of training frameworks. Logs seldom say these things, and the column ``actor`` of a log that
+does is not used. Every value that the user does not state is therefore an assumption, and is named as one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ORDER_UNKNOWN = (
 
 @dataclass(frozen=True)
 class FrameworkDefaults:
-    """What a framework does unless it is told otherwise.
+    """What a framework does unless it is configured otherwise.
 
     Attributes:
         dispatch: one of ``DISPATCHES``. colocated: actors and learner take turns on the same GPUs.
@@ -67,14 +67,14 @@ UNKNOWN = FrameworkDefaults("static", True, True, "which framework dealt the res
 
 @dataclass(frozen=True)
 class RunSetup:
-    """How a run dealt its responses and held its GPUs.
+    """How a run assigned its responses to actors and allocated its GPUs.
 
     Attributes:
-        framework: whose log it is. dispatch: the scheduling policy that deals as the run did. candidates: the same and others
-            that it may have been; savings are stated over all of them.
-        colocated: actors and learner take turns on the same GPUs. learner_gpus: of the learner alone, as far as is known.
+        framework: that wrote the log. dispatch: the scheduling policy that assigns responses as the run did. candidates: the
+            same and others that it may have been; savings are stated over all of them.
+        colocated: actors and learner take turns on the same GPUs. learner_gpus: GPUs of the learner alone, as far as known.
         synchronous: whether learning waited for a step's last response.
-        assumed: what nobody stated, one sentence each.
+        assumed: the assumptions, one sentence each.
         order_known: whether the log's rows are in the order of dispatch, or in one that does not depend on lengths. Where they
             are not, ``candidates`` has every dispatch in random orders too, under their names in ``SHUFFLED``.
     """
@@ -90,19 +90,19 @@ class RunSetup:
 
     @property
     def shuffled(self) -> tuple[SchedulingPolicy, ...]:
-        """The candidates that deal in random orders; none where the order is known."""
+        """The candidates with a random order of dispatch; none where the order is known."""
         return tuple(policy for own in SHUFFLED.values() for policy in own if policy.name in self.candidates)
 
     @property
     def counted_learner_gpus(self) -> int:
-        """The learner's own GPUs as far as they are part of a step: they are not where it learns while others generate."""
+        """The learner's own GPUs that are counted in a step: 0 where it learns while others generate."""
         return self.learner_gpus if self.synchronous else 0
 
 
 def run_setup(
     framework: str, *, dispatch: str | None = None, learner_gpus: int | None = None, order_known: bool = True
 ) -> RunSetup:
-    """The set-up of a run as the user states it, the rest assumed by the framework's habits.
+    """Return the set-up of a run: what the user states, and the framework's defaults for the rest.
 
     Args:
         framework: name of the import format, or any other text where it is unknown.

@@ -1,8 +1,8 @@
-"""What a step's GPUs did under the schedule of a logged run: work by phase, idle by cause, the response that all waited for.
+"""Accounts for the GPU-seconds of a logged run's steps: work by phase, idle time by cause, and each step's straggler.
 
-Knows a trace of the run's own schedule (executed, or simulated from logged lengths) and the seconds of a step outside
-generation; nothing of other schedules. All GPUs of the cluster count as held from a step's first start to the end of its last
-response, and again while preparing, learning and syncing, whoever uses them: that is what a fixed reservation pays.
+Inputs are a trace of the run's own schedule (executed, or simulated from logged lengths) and the seconds of a step outside
+generation. All GPUs of the cluster count as allocated from a step's first start to the end of its last response, and again
+during preparation, learning and syncing, whether they are used or not: a fixed reservation pays for them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ TAIL = 0.9  # share of a step's responses after which its tail begins
 
 @dataclass(frozen=True)
 class Rest:
-    """Seconds of a step outside generation, in the mean over steps.
+    """Seconds of a step outside generation, averaged over steps.
 
     Attributes:
-        basis: ``logged``, ``stated``, ``stated and logged`` or ``unknown``: where they come from.
+        basis: ``logged``, ``stated``, ``stated and logged`` or ``unknown``: the source of the seconds.
     """
 
     prepare_s: float = 0.0
@@ -44,20 +44,20 @@ class Rest:
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """Sum over all phases."""
         return self.prepare_s + self.learn_s + self.sync_s
 
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """Where the GPU-seconds of a run's steps went.
+    """The GPU-seconds of a run's steps by use.
 
     Attributes:
-        lines: one row per use: ``use, idle`` (whether it is), ``gpu_s, usd, share`` (of all GPU-seconds), ``basis``.
+        lines: one row per use: ``use, idle`` (whether it is idle time), ``gpu_s, usd, share`` (of all GPU-seconds), ``basis``.
         steps: per step ``step, generation_s, tail_s`` (after the first 90 % of its responses had ended), ``prompt_id, sample,
             response_tokens, actor`` of the response that ended last, ``median_tokens``.
-        slot_idle_gpu_s: GPU-seconds by which the batches were smaller than they could have been; apart, in no row of ``lines``.
-        gpus: that were held.
+        slot_idle_gpu_s: GPU-seconds lost to batches below full size; reported separately, in no row of ``lines``.
+        gpus: number of allocated GPUs.
     """
 
     lines: pd.DataFrame
@@ -67,22 +67,22 @@ class Account:
 
     @property
     def gpu_s(self) -> float:
-        """All GPU-seconds that were held."""
+        """All allocated GPU-seconds."""
         return float(self.lines["gpu_s"].sum())
 
     @property
     def idle_share(self) -> float:
-        """Of the GPU-seconds, those in which the GPU's holder did nothing."""
+        """Share of the GPU-seconds in which the GPU was allocated and idle."""
         return float(self.lines.loc[self.lines["idle"], "gpu_s"].sum() / self.gpu_s) if self.gpu_s else 0.0
 
 
 def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None = None, *, basis: str = "simulated") -> Account:
-    """Where the GPU-seconds of the trace's steps went.
+    """Return the GPU-seconds of the trace's steps by use.
 
     Args:
         trace: the run's own schedule, with allocations and spans of role ``decode`` or ``prefill``.
-        cluster: what was held. rest: the step outside generation.
-        basis: where the trace's times come from, as a word for the reader.
+        cluster: the reserved GPUs. rest: the step outside generation.
+        basis: the source of the trace's times, as a word for the reader.
     """
     rest = Rest() if rest is None else rest
     uses: dict[str, float] = {}
@@ -128,7 +128,7 @@ def _idle(use: str) -> bool:
 
 
 def _uses(spans: pd.DataFrame | None, begin: float, end: float) -> dict[str, float]:
-    """Seconds of one actor between the step's beginning and its end by use; they add up to all of them."""
+    """Seconds of one actor by use between the step's beginning and its end; they add up to that interval."""
     if spans is None or spans.empty:
         return {WAITING: end - begin}
     shown = spans[~spans["background"].to_numpy(dtype=bool)]
@@ -170,8 +170,8 @@ def _last_response(step: int, rows: pd.DataFrame, begin: float, end: float) -> d
 
 
 def _outside(rest: Rest, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
-    """What is held outside generation: the learner's GPUs at work, and the actors' beside them. Nothing of it where learning
-    runs beside generation: that is a part of no step."""
+    """GPU-seconds outside generation: the learner's GPUs at work, and the actors' GPUs that wait for them. Empty where learning
+    overlaps generation, as it is then part of no step."""
     if not setup.synchronous:
         return []
     workers = cluster.gpus if setup.colocated else setup.learner_gpus

@@ -1,6 +1,6 @@
-"""Everything that a log measured of a run, beside what is counted from its responses, simulated or stated.
+"""Cross-checks of a logged run: its measured scalars against values counted from responses, simulated or stated by the user.
 
-Knows scalars of steps, responses, simulated times and the seconds outside generation; nothing of pages.
+Inputs are scalars of steps, responses, simulated times and the seconds outside generation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def log_checks(
     profile: str,
     synchronous: bool,
 ) -> Iterator[CrossCheck]:
-    """Compare what a logged run's scalars say with everything that a report says of the same steps.
+    """Compare a logged run's scalars with all values that a report states about the same steps.
 
     Args:
         scalars: one row per ``step``. rollouts: of the same run.
-        simulated_s: seconds of generation by step, under the run's own schedule by the profile as it is. profile: its name.
-        calibrated: how the profile was scaled. rest: the step outside generation, as it is reckoned with.
+        simulated_s: seconds of generation by step, under the run's own schedule by the uncalibrated profile. profile: its name.
+        calibrated: how the profile was scaled. rest: the seconds outside generation that the report computes with.
         synchronous: a step is generation and ``rest``, one after the other.
     """
     yield from cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True)
@@ -50,7 +50,7 @@ def log_checks(
 def generation_checks(
     measured: pd.DataFrame, simulated_s: pd.Series, calibrated: Calibration, profile: str
 ) -> Iterator[CrossCheck]:
-    """Compare measured seconds of generation with the profile's own, and with those of steps that calibration left out.
+    """Compare measured seconds of generation with the profile's own, and with calibrated predictions of held-out steps.
 
     Args:
         measured: ``step`` and ``generate_s``. simulated_s: by step.

@@ -1,8 +1,8 @@
-"""A plan for every step of a log: how many actors it would have started, and what they were expected to take.
+"""Plans every step of a log: how many actors the plan would have started, with its expected time and cost.
 
-Knows rollouts and the planner; nothing of simulation. Lengths are predicted as the paper does, by the mean of the prompt's last
-visit (EWMA of window 1), in one pass over the log, so a million responses take seconds; prompts that were never seen get the
-median so far. What other predictors and scenarios are worth, ``rlhfless.simulate`` tells.
+Input are the rollouts of one run; nothing is simulated. Lengths are predicted as in the paper, by the mean of the prompt's last
+visit (EWMA of window 1), in one pass over the log, so a million responses take seconds. New prompts get the median of the
+earlier steps. ``rlhfless.simulate`` measures what other predictors and scenarios gain.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIME_LIMIT_S = 0.05  # numpy alone: plan and proof without a model
 
 
 def last_visits(rollouts: pd.DataFrame) -> pd.Series:
-    """The mean length of each response's prompt when it came last, NaN on its first visit; indexed as the rows are."""
+    """Return the mean length of each response's prompt at its previous visit (NaN on the first); index of the rows."""
     visits = rollouts.groupby(["prompt_id", "step"], sort=True)["response_tokens"].mean()
     before = visits.groupby(level="prompt_id", sort=False).shift(1).rename("before")
     keys = pd.MultiIndex.from_frame(rollouts[["prompt_id", "step"]])
@@ -29,7 +29,7 @@ def last_visits(rollouts: pd.DataFrame) -> pd.Series:
 
 
 def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Sequence[int] | None = None) -> pd.DataFrame:
-    """Plan steps from what was known before them.
+    """Plan each step from the steps before it.
 
     Args:
         rollouts: of one run. steps: only these; all when None.
@@ -73,7 +73,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
 
 
 def _medians_before(rollouts: pd.DataFrame) -> dict[int, float]:
-    """By step the median of the steps' median lengths before it; NaN for the first."""
+    """By step, the median of the earlier steps' median lengths; NaN for the first."""
     medians = rollouts.groupby("step", sort=True)["response_tokens"].median()
     before = medians.expanding().median().shift(1)
     return {int(step): float(value) for step, value in before.items()}

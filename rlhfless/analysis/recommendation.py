@@ -1,8 +1,8 @@
-"""What to change in a run: how many replicas of which size, as the lines of the framework's own configuration.
+"""Recommends the number and size of replicas for a run, with the lines of the framework's own configuration.
 
-Knows simulated comparisons of actor sizes and frameworks' option names; nothing of plots. Two recommendations, because GPUs are
-bought in two ways: for reserved GPUs the actor size that is fastest on all of them, and for GPUs that can be given back the
-right-sized number of actors, which has the least ``T^w C^(1-w)``.
+Inputs are simulated comparisons of actor sizes. There are two recommendations, because GPUs are bought in two ways. For
+reserved GPUs it is the actor size that is fastest on all of them. For GPUs that can be released it is the right-sized number of
+actors with the least ``T^w C^(1-w)``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from solver.model.plurals import counted
 
 @dataclass(frozen=True)
 class Size:
-    """Actors of one size under the run's own way of dealing, on all GPUs, and right-sized.
+    """Actors of one size under the run's own dispatch: on all GPUs, and right-sized.
 
     Attributes:
-        gpus_per_actor: tensor-parallel size. replicas: on all GPUs. time_s, gpu_s: sums over the steps, all GPUs held.
-        right_sized: median number of actors that the objective asks for. right_time_s, right_gpu_s: with these, given back
-            when they are done.
+        gpus_per_actor: tensor-parallel size. replicas: on all GPUs. time_s, gpu_s: sums over the steps, with all GPUs
+            allocated.
+        right_sized: median number of actors that the objective chooses. right_time_s, right_gpu_s: with these, each released
+            when it is done.
     """
 
     gpus_per_actor: int
@@ -44,7 +45,7 @@ class Advice:
     """The best sizes among those with a profile.
 
     Attributes:
-        sizes: all that were compared, by size. reserved: the fastest on all GPUs. elastic: the best for the objective.
+        sizes: all compared sizes, in ascending order. reserved: the fastest on all GPUs. elastic: the best for the objective.
     """
 
     sizes: tuple[Size, ...]
@@ -54,10 +55,10 @@ class Advice:
 
 
 def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSetup, *, factor: float = 1.0) -> Advice:
-    """Compare actor sizes on logged steps: the profile's own and those of shipped profiles of the same model and GPU kind.
+    """Compare actor sizes on logged steps: the profile's own size and those of shipped profiles of the same model and GPU kind.
 
     Args:
-        factor: by which the run was slower than its profile; the other profiles are taken to be off by the same.
+        factor: ratio of the run's times to its profile; the other profiles are assumed to be off by the same factor.
 
     Raises:
         PlanningError: no size holds the steps' responses.
@@ -93,7 +94,7 @@ def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSe
 
 
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
-    """The framework's own options for that many replicas of that size; none where they are not known for certain.
+    """Return the framework's options for that many replicas of that size; none where they are not known for certain.
 
     Option names as of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2; AReaL's as in its reference "Allocation Mode" (per-engine
     backends), prime-rl's as in its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
@@ -102,7 +103,7 @@ def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus
 
 
 def _nodes(gpus: int, size: int, per_node: int) -> tuple[int, int]:
-    """Nodes and GPUs of each: the fewest equal nodes of whole replicas."""
+    """Number of nodes and GPUs per node: the fewest equal nodes that hold whole replicas."""
     nodes = -(-gpus // per_node)
     while gpus % nodes or (gpus // nodes) % size:
         nodes += 1

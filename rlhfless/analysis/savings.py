@@ -1,12 +1,12 @@
-"""What better schedules would have saved of a run's time and GPU-seconds, from where to where, and the most that there is.
+"""Computes what other schedules would have saved of a run's time and GPU-seconds, as a range, and the most that is possible.
 
-Knows simulated results of the run's own schedule and of others on the same steps; nothing of how they came about. Two
-questions, because GPUs are bought in two ways: reserved GPUs are paid for the whole step whoever works on them, so only
-time can be saved; GPUs that can be given back (or to somebody else) save their seconds. What no schedule changes (preparation,
-learning, syncing) is part of both sides.
+Inputs are simulated results of the run's own schedule and of others on the same steps. There are two savings, because GPUs are
+bought in two ways. Reserved GPUs are paid for the whole step, used or not, so only time can be saved. GPUs that can be released
+(or given to another job) save their GPU-seconds. What no schedule changes (preparation, learning, syncing) is part of both
+sides.
 
-The range of a saving is over what is not known: which steps were looked at (percentiles 5 and 95 over resampled steps) and how
-the run dealt its responses (all candidates of its set-up).
+The range of a saving covers two unknowns: which steps were sampled (percentiles 5 and 95 over resampled steps) and how the run
+assigned its responses (all candidates of its set-up).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PERCENTILES = (5.0, 95.0)
 
 
 class StepTotals(NamedTuple):
-    """Whole steps: (steps,) seconds and GPU-seconds."""
+    """Seconds and GPU-seconds of whole steps, each (steps,)."""
 
     time_s: np.ndarray
     gpu_s: np.ndarray
@@ -43,7 +43,7 @@ def savings(
     *,
     steps: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """What each policy would have saved against the own schedule of a run that was only logged.
+    """Return what each policy would have saved against the own schedule of a logged run that has no executed trace.
 
     Args:
         simulation: generation alone (no ``NonGenerationPhases``) under ``policies``.
@@ -52,7 +52,7 @@ def savings(
         steps: only these; all that were simulated when None.
 
     Returns:
-        See ``compared``; the base is the schedule of each of ``setup.candidates``, all GPUs held.
+        See ``compared``; the base is the schedule of each of ``setup.candidates``, with all GPUs allocated.
     """
     rest = Rest() if rest is None or not setup.synchronous else rest  # else learning is a part of no step
     learner_gpus = setup.counted_learner_gpus
@@ -77,18 +77,18 @@ def compared(
     base: Mapping[str, StepTotals],
     whole: Callable[[np.ndarray, np.ndarray], StepTotals],
 ) -> pd.DataFrame:
-    """What each policy would have saved against what the run's own steps took.
+    """Return what each policy would have saved against what the run's own steps took.
 
     Args:
-        simulation: generation alone under ``policies``, with the bound of every step. steps: that are compared.
-        base: what they took, for each way in which they may have been dealt; the likeliest comes first.
+        simulation: generation alone under ``policies``, with the bound of every step. steps: the steps that are compared.
+        base: totals of the run's own steps, for each possible dispatch; the likeliest comes first.
         whole: whole steps from (steps,) seconds and GPU-seconds of generation.
 
     Returns:
-        One row per policy: ``policy``, and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are given
-        back when an actor is done) the columns ``low, mean, high``: shares of the run's own, negative where a policy loses;
-        ``mean`` is against the likeliest base. ``time most`` and ``GPU-seconds most``: what any schedule saves at most, of
-        GPU-seconds one that takes as long as the policy does.
+        One row per policy: ``policy``, and for ``time`` (all GPUs are paid for in any case) and ``GPU-seconds`` (GPUs are
+        released when an actor is done) the columns ``low, mean, high``: shares of the run's own, negative where a policy loses;
+        ``mean`` is against the likeliest base. ``time most`` and ``GPU-seconds most`` are the most that any schedule saves; of
+        GPU-seconds, any schedule that takes as long as the policy does.
     """
     results = simulation.steps.set_index(["policy", "step"])
     bounds = {one.step: bound for one, bound in zip(simulation.logged, simulation.bounds, strict=True)}

@@ -1,13 +1,12 @@
-"""A router for verl that plans every batch which it is given, and what that would have saved: simulated before it is offered.
+"""Writes a verl router that plans every batch, and simulates what it would have saved on the log.
 
-Knows verl's interface for routers of one's own (``actor_rollout_ref.rollout.router_config_path``; checked with the router of
-verl 0.9.1) and the planning model's times; nothing of pages. verl's log has a prompt's text, not its tokens, so prompts are
-recognised by the hash of their decoded text, in the log as in the running system.
+The router uses verl's interface for custom routers (``actor_rollout_ref.rollout.router_config_path``; checked with the router
+of verl 0.9.1) and the planning model's times. verl's log has a prompt's text, not its tokens, so prompts are identified by the
+hash of their decoded text, both in the log and in the running system.
 
 verl shuffles its data every epoch, so no batch of the log comes again. The router waits a moment until the requests of the
-batch are there and deals them by the lengths that the log lets expect (``deal``). A prompt that the log does not hold goes
-where verl itself would send it: to the replica with the fewest requests in flight. So does every request of a batch that
-cannot be planned.
+batch have arrived and assigns them by the lengths that the log predicts (``deal``). A prompt that the log does not hold goes to
+the replica with the fewest requests in flight, as in verl itself. So does every request of a batch that cannot be planned.
 """
 
 from __future__ import annotations
@@ -148,11 +147,12 @@ def deal(
 
 @dataclass(frozen=True)
 class RouterEffect:
-    """What the router would have saved of the time of generation, against verl's own router.
+    """Share of the generation time that the router would have saved, against verl's own router.
 
     Attributes:
         low, mean, high: shares; negative where the router loses. The range is that of resampled batches.
-        batches, epochs: that were simulated, each epoch expected from those before it. 0: the log has one epoch only.
+        batches, epochs: numbers of simulated batches and epochs; each epoch is predicted from those before it. 0: the log has
+            one epoch only.
     """
 
     low: float = 0.0
@@ -163,7 +163,7 @@ class RouterEffect:
 
     @property
     def is_recommended(self) -> bool:
-        """Whether all of the range is a gain."""
+        """Whether the whole range is a gain."""
         return self.batches > 0 and self.low > 0
 
     def __str__(self) -> str:
@@ -182,19 +182,19 @@ def _change(saved: float) -> str:
 
 
 def text_names(rollouts: pd.DataFrame) -> pd.Series:
-    """(R,) the prompt of each response by its text, where the log has that name beside the prompt's own."""
+    """(R,) name of each response's prompt by its text, where the log has that name in addition to the prompt's own."""
     column = "prompt_text_id" if "prompt_text_id" in rollouts.columns else "prompt_id"
     return rollouts[column].astype(str)
 
 
 def expected_tokens(rollouts: pd.DataFrame) -> dict[str, float]:
-    """The length that a response to each prompt is expected to have: the mean of its last visit, by the prompt's name."""
+    """Predicted length of a response to each prompt, by the prompt's name: the mean of its last visit."""
     visits = rollouts.groupby([text_names(rollouts).rename("name"), "step"], sort=True)["response_tokens"].mean()
     return {str(name): float(tokens) for name, tokens in visits.groupby(level="name", sort=True).last().items()}
 
 
 def router_effect(rollouts: pd.DataFrame, setting: SimulationConfig) -> RouterEffect:
-    """What the router would have saved on epochs that it has not seen, whose prompts come in other batches than before.
+    """Simulate what the router would have saved on held-out epochs, with the prompts in other batches than before.
 
     Args:
         rollouts: of one run. setting: the cluster, whose actors are verl's replicas, and their latencies.
@@ -219,7 +219,7 @@ def router_effect(rollouts: pd.DataFrame, setting: SimulationConfig) -> RouterEf
 
 
 def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
-    """The responses of an epoch in new batches: its prompts shuffled and cut into as many as it had steps."""
+    """The responses of an epoch in new batches: its prompts shuffled and cut into as many batches as it had steps."""
     names = text_names(rows)
     prompts, count = names.unique(), rows["step"].nunique()
     for shuffle in range(SHUFFLES):
@@ -229,7 +229,7 @@ def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
 
 
 def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: SimulationConfig, seed: int) -> tuple[float, float]:
-    """Seconds of generation of a batch by verl's own router and by the planned one, with the lengths that it had."""
+    """Seconds of generation of a batch with its true lengths, under verl's own router and under the planned one."""
     names, replicas = text_names(rows), setting.cluster.max_actors
     owner, _ = pd.factorize(names)
     first = np.unique(owner, return_index=True)[1]
@@ -262,7 +262,7 @@ def _times(setting: SimulationConfig) -> tuple[float, float, float]:
 
 
 def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: SimulationConfig, tokenizer: str) -> list[Path]:
-    """Write the router's code, the lengths that it expects and its configuration.
+    """Write the router's code, its predicted lengths and its configuration.
 
     Args:
         folder: new, or empty. rollouts: of one run; prompts are named by the hash of their text. setting: see

@@ -1,7 +1,6 @@
-"""What if the run had other GPUs, other prices or another schedule: the same steps, one thing changed at a time.
+"""Simulates a run's steps with one thing changed at a time: other GPUs, another price or another schedule.
 
-Knows settings and how to run logged steps in them; nothing of plots. Every row runs the same responses. Times of another GPU
-kind are by the profile of the same language model there.
+Every variant runs the same responses. Times of another GPU kind are by the profile of the same language model on that kind.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ TAUS = (0.5, 0.7, 0.9)
 
 @dataclass(frozen=True)
 class Variant:
-    """One changed thing.
+    """A setting in which one thing is changed.
 
     Attributes:
-        change: what is changed, in words. setting: the whole setting. policies: who deals, by names or objects.
+        change: the change in words. setting: the whole setting. policies: scheduling policies, by names or objects.
         held: all GPUs count until the last response, as for the run's own schedule.
     """
 
@@ -39,11 +38,11 @@ class Variant:
 def variants(
     setting: SimulationConfig, dispatch: str, policies: Sequence[str] = ("spread", "fold", "solver"), *, factor: float = 1.0
 ) -> Iterator[Variant]:
-    """Other schedules, numbers of GPUs, actor sizes, GPU kinds and taus, beginning with the run's own.
+    """Yield other schedules, numbers of GPUs, actor sizes, GPU kinds and taus, beginning with the run's own.
 
     Args:
-        setting: the run's own. dispatch: the policy that deals as the run did. policies: ours, by name.
-        factor: by which the run was slower than its profile; other profiles are taken to be off by the same.
+        setting: the run's own. dispatch: the policy that assigns responses as the run did. policies: alternatives, by name.
+        factor: ratio of the run's times to its profile; other profiles are assumed to be off by the same factor.
     """
     cluster = setting.cluster
     yield Variant("as it was", setting, (dispatch,), True)
@@ -75,10 +74,10 @@ def variants(
 
 
 def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFrame:
-    """Time and cost of generation of the steps in every variant.
+    """Return time and cost of generation of the steps in every variant.
 
     Args:
-        logged: the steps, predicted. every: the first is what the others are compared with.
+        logged: the steps, with predictions. every: the variants; the first is the base of the comparison.
 
     Returns:
         Rows ``change, policy, gpus, actors`` (mean over steps), ``time_s, gpu_s, usd, time_share, usd_share`` (of the first
@@ -117,7 +116,7 @@ def prices_of(kind: str) -> pd.DataFrame:
 
 
 def profiles_of_the_same_model(name: str) -> list[str]:
-    """Other shipped profiles of the language model that a shipped profile is of; none where it is not shipped."""
+    """Other shipped profiles of the language model of a shipped profile; none where the profile is not shipped."""
     known = list_profiles()
     if name not in known:
         return []
@@ -126,7 +125,7 @@ def profiles_of_the_same_model(name: str) -> list[str]:
 
 
 def _price(kind: str, cluster: Cluster) -> float:
-    """The list price of a kind, times what the run's own GPUs cost over theirs: who pays spot prices pays them there too."""
+    """The list price of a kind, scaled by the ratio of the run's own price to its list price: spot buyers pay spot prices."""
     try:
         own = usd_per_gpu_hour(cluster.kind)
         return usd_per_gpu_hour(kind) * (cluster.usd_per_gpu_hour / own if own else 1.0)

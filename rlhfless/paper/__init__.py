@@ -1,4 +1,4 @@
-"""The figures of RLHFless (arXiv 2602.22718), made again with this project's simulator.
+"""Reproduces the figures of RLHFless (arXiv 2602.22718) with this project's simulator.
 
 Each figure is one small file: the paper's setting as a dataclass, a function for the numbers, one for the plot, and a caption
 that says what is measured here, what is modelled, what the paper prints, and where and why they differ. Values that the paper

@@ -1,4 +1,4 @@
-"""All reproduced figures by the paper's names: the one place that knows them.
+"""Registry of all reproduced figures, by the paper's names.
 
 A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``figure_17.py`` 2b (the naive system alone) and 17.
 """
@@ -36,7 +36,7 @@ FIGURES: dict[str, PaperFigure[Any]] = {
 
 
 def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:
-    """The figures of these names, each once and in the paper's order; all without names.
+    """Return the figures of these names, each once and in the paper's order; without names, all figures.
 
     Raises:
         InputError: a name is unknown.

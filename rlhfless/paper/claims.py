@@ -1,7 +1,7 @@
-"""What the paper states as an order or a trend, and whether it holds in the figures made again.
+"""Checks the paper's statements about orders and trends against the reproduced figures.
 
-Knows the numbers of figures; computes nothing anew. Every claim is decided by the numbers at hand, so a verdict may differ
-between the fast setting and the full one, and is never typed.
+Input are the numbers of figures; nothing is computed again. The numbers decide every claim, so a verdict may differ between the
+fast setting and the full one, and is never written by hand.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ABOUT = 0.1  # "about 70 %"
 
 
 class Verdict(NamedTuple):
-    """``yes``, ``in part`` or ``no``, and what holds."""
+    """``yes``, ``in part`` or ``no``, with the facts behind it."""
 
     holds: str
     we_find: str
@@ -46,7 +46,7 @@ class Claim:
     """One statement of the paper.
 
     Attributes:
-        figure: whose numbers decide. paper: the statement. decide: numbers in, verdict out.
+        figure: the figure whose numbers decide. paper: the statement. decide: numbers in, verdict out.
     """
 
     figure: str
@@ -55,7 +55,7 @@ class Claim:
 
 
 def verdict(held: Iterable[bool], we_find: str) -> Verdict:
-    """``yes`` where all cases hold, ``no`` where none does."""
+    """Return ``yes`` where all cases hold, ``no`` where none does, else ``in part``."""
     cases = list(held)
     assert cases, "a claim needs a case"
     return Verdict("yes" if all(cases) else "in part" if any(cases) else "no", we_find)
@@ -234,12 +234,12 @@ CLAIMS = (
 
 
 def of_figure(name: str, found: Numbers) -> list[tuple[Claim, Verdict]]:
-    """The claims that a figure decides."""
+    """Return the claims that a figure decides."""
     return [(claim, claim.decide(found)) for claim in CLAIMS if claim.figure == name]
 
 
 def claims(found: Mapping[str, Numbers]) -> pd.DataFrame:
-    """``figure, paper, holds, we_find``, all text, of every claim whose figure is among ``found``."""
+    """Return ``figure, paper, holds, we_find``, all text, of every claim whose figure is among ``found``."""
     rows = [
         {"figure": claim.figure, "paper": claim.paper, "holds": decided.holds, "we_find": decided.we_find}
         for name, numbers in found.items()

@@ -1,13 +1,13 @@
-"""The comparison that most figures show: the naive system, right-sizing, the published systems, ours, the oracle, the bound.
+"""The comparison of most figures: the naive system, right-sizing, published systems, this project, the oracle, the bound.
 
-Knows ``rlhfless.simulate``, which runs every policy; adds what a whole step costs, and what of the possible was taken. All plan
-generation alone, which is what schedules decide; preparation and learning follow and are the same for all, but for GPUs that
-are held through them, and for ``ELASTIC``, whose learner has all GPUs.
+``rlhfless.simulate`` runs every policy; this file adds the cost of whole steps and the share of the headroom. All policies plan
+generation alone, which is what schedules decide. Preparation and learning follow and are the same for all, with two
+exceptions: GPUs that are held through them, and ``ELASTIC``, whose learner has all GPUs.
 
-There are two bounds of whole steps. That of the naive learner is of all schedules of generation, followed by preparation and
+There are two bounds of whole steps. That of the naive learner covers all schedules of generation, followed by preparation and
 learning on as many GPUs as in the naive system. That of all GPUs is the same with a learner on up to all GPUs, at perfect
-scaling at best: less time, and the same least cost, as learning then takes the same GPU-seconds. Neither is of plans whose
-learning starts before generation is over. Shares of the possible are of the first.
+scaling at best: less time, and the same least cost, as learning then takes the same GPU-seconds. Neither covers plans whose
+learning starts before generation is over. Shares of the headroom are of the first.
 
 Sums are over the evaluated steps, ratios are of sums, as in tests/benchmarks/policy_comparison.py.
 """
@@ -69,12 +69,12 @@ COLUMNS = ["policy", "step", "actors", "moves", "generation_s", "generation_gpu_
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the policies made of one history on one machine.
+    """Results of the policies for one history on one machine.
 
     Attributes:
-        rest: preparation and learning of a step. learner_gpu_s: what they cost. rest_on_all: the same on all GPUs, at perfect
+        rest: preparation and learning of a step. learner_gpu_s: their cost. rest_on_all: the same on all GPUs, at perfect
             scaling.
-        steps: ``COLUMNS``, one row per policy and step. simulation: what it was read from.
+        steps: ``COLUMNS``, one row per policy and step. simulation: the source of these rows.
     """
 
     history: LengthHistory
@@ -93,12 +93,12 @@ class Outcome:
 
 
 def label_of(policy: str) -> str:
-    """What legends and captions call a policy."""
+    """Return the name of a policy in legends and captions."""
     return LABELS.get(policy, policy)
 
 
 def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingPolicy:
-    """A policy of ``LABELS``.
+    """Return a policy of ``LABELS``.
 
     Raises:
         PolicyError: the name is unknown.
@@ -114,7 +114,7 @@ def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingP
 
 
 def rest_of(history: LengthHistory, machine: Machine, algorithm: str, steps: Sequence[int]) -> NonGenerationPhases:
-    """Preparation and learning of a step of mean size among these."""
+    """Return preparation and learning of a step of mean size among these."""
     rows = history.rollouts[history.rollouts["step"].isin(steps)]
     tokens = float(rows["response_tokens"].sum()) + float(rows["prompt_tokens"].fillna(0).sum())
     return machine.rest(algorithm, tokens / len(steps))
@@ -137,12 +137,12 @@ def compare(
     """Run the policies on the history's steps, each predicted from all earlier ones.
 
     Args:
-        algorithm: ``PPO`` or ``GRPO``: what preparation and learning take.
+        algorithm: ``PPO`` or ``GRPO``: sets the time of preparation and learning.
         policies: names of ``POLICIES`` or policy objects.
-        held: names of those whose actors keep their GPUs until learning is over; with the learner's they are never more than
-            the cluster has.
+        held: names of the policies whose actors keep their GPUs until learning is over; with the learner's GPUs they never
+            exceed the cluster.
         most_steps: only the last so many steps with history.
-        admission: how KV memory is given out, where it is short (``solver.model.admission``).
+        admission: how KV memory is allocated, where it is short (``solver.model.admission``).
     """
     steps = history.evaluated if most_steps is None else history.last(most_steps)
     rest = rest_of(history, machine, algorithm, steps)
@@ -178,7 +178,7 @@ def compare(
 
 
 def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> pd.DataFrame:
-    """One row per scope and policy, and the bound's.
+    """Return one row per scope and policy, and the bound's.
 
     Args:
         naive: the policy that all others are compared with.
@@ -186,8 +186,8 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
     Returns:
         ``scope, policy, steps, time_s, gpu_s, idle_gpu_s, bound_gpu_s`` (the least in the policy's own time of generation),
         ``speedup`` and ``cost_saved`` (against ``naive``), ``value`` (``T^w C^(1-w)`` over that of ``naive``), ``share`` (of
-        what is possible with the naive learner, so it may be above 1 for ``ELASTIC``), ``most_speedup`` (of any schedule with
-        the naive learner, at any cost), ``most_speedup_on_all`` (the same with a learner on all GPUs), ``most_cost_saved`` (of
+        the headroom with the naive learner, so it may be above 1 for ``ELASTIC``), ``most_speedup`` (of any schedule with the
+        naive learner, at any cost), ``most_speedup_on_all`` (the same with a learner on all GPUs), ``most_cost_saved`` (of
         both, at any time).
     """
     simulated, rows = outcome.simulation, []

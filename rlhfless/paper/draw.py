@@ -1,6 +1,6 @@
-"""What plots of several figures share: markers of policies, and lines at what the paper prints.
+"""Shared drawing code of the reproduced figures: markers of policies, and lines at the paper's printed numbers.
 
-Knows plotly and names of policies; nothing of numbers.
+Inputs are names of policies and points; output are plotly traces and markers.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ OWN_STYLES = {
 
 
 def style_of(policy: str) -> PolicyStyle:
-    """Colour and marker of a policy of these figures."""
+    """Return colour and marker of a policy in these figures."""
     return OWN_STYLES.get(policy) or policy_styles([policy])[policy]
 
 
 def marker_of(policy: str, size: int = 10) -> dict[str, Any]:
-    """A plotly marker; the bound is a dash."""
+    """Return a plotly marker; the bound is a dash."""
     style = style_of(policy)
     line = {"width": 2.5, "color": style.colour} if policy == "bound" else {"width": 1, "color": "#444444"}
     return {"color": style.colour, "symbol": style.symbol, "size": 16 if policy == "bound" else size, "line": line}
 
 
 def bar_of(place: int, colour: str | None = None) -> dict[str, Any]:
-    """A plotly marker of bars, by place in the legend: a colour, and a pattern that says the same once more."""
+    """Return a plotly marker of bars, by position in the legend: a colour, and a pattern that repeats the distinction."""
     pattern = {"shape": PATTERNS[place % len(PATTERNS)], "fgcolor": "#444444", "size": 6}
     return {"color": colour or COLOURS[place % len(COLOURS)], "pattern": pattern}
 
 
 def spread(values: pd.Series, form: str) -> str:
-    """``0.93 to 0.98``, or the one value where all look the same."""
+    """Return ``0.93 to 0.98``, or the one value where all are the same after rounding."""
     low, high = format(values.min(), form), format(values.max(), form)
     return low if low == high else f"{low} to {high}"
 
 
 def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: Any) -> None:
-    """One trace of markers per policy.
+    """Add one trace of markers per policy.
 
     Args:
         points: policy to (x values, y values); ``None`` leaves it out.
@@ -77,7 +77,7 @@ def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: 
 
 
 def paper_line(fig: go.Figure, y: float, text: str, **where: Any) -> None:
-    """A dotted horizontal line at a number that the paper prints."""
+    """Draw a dotted horizontal line at a number that the paper prints."""
     fig.add_hline(
         y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, annotation_text=text, annotation_position="top left",
         annotation_font={"size": 11, "color": "#9A6A00"}, **where,

@@ -1,7 +1,7 @@
-"""Figure 3c: the share of GPU time that goes to computing the same KV cache again.
+"""Figure 3c: the share of GPU time that is spent on computing the same KV cache again.
 
-Knows the naive system's trace and the profile's prefill times; nothing of other policies. Every response prefills its prompt
-for itself, so of G samples G - 1 compute what is there already.
+Computed from the naive system's trace and the profile's prefill times. Every response computes its own prefill, so of G samples
+of a prompt G - 1 are redundant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GSM8K_PROMPT_TOKENS = 105
 
 @dataclass(frozen=True)
 class Figure03cSetting:
-    """GRPO, Qwen2.5-3B, GSM8K. Prompts of GSM8K have about 105 tokens with a chat template; the paper's cap is 1,024."""
+    """Setting: GRPO, Qwen2.5-3B, GSM8K. GSM8K prompts have about 105 tokens with a chat template; the paper's cap is 1,024."""
 
     samples: tuple[int, ...] = (1, 2, 4, 8)
     prompt_tokens: tuple[int, ...] = (GSM8K_PROMPT_TOKENS, 256, 512, 1024)
@@ -33,7 +33,7 @@ class Figure03cSetting:
 
 
 def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
-    """``prompt_tokens, samples, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
+    """Return ``prompt_tokens, samples, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
     rows = []
     latency = setting.machine.latency
     for samples in setting.samples:
@@ -59,7 +59,7 @@ def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
 
 
 def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
-    """The share by samples of a prompt, one line per prompt length."""
+    """Plot the share by samples of a prompt, one line per prompt length."""
     fig = go.Figure()
     for i, (tokens, own) in enumerate(found.table.groupby("prompt_tokens")):
         what = f"prompts of {tokens:,} tokens" + (" (GSM8K)" if tokens == GSM8K_PROMPT_TOKENS else "")
@@ -81,7 +81,7 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     at = found.table[found.table["samples"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
     where = f"it is reached with prompts of {reached[0]} tokens" if reached else "it is reached at no prompt length here"

@@ -1,6 +1,6 @@
-"""Figures 4a and 4b: how long responses are, and how their mean length moves while training goes on.
+"""Figures 4a and 4b: the distribution of response lengths, and how their mean changes during training.
 
-Knows histories; nothing of schedules.
+Computed from histories alone; no schedule is involved.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ TITLE_4B = "Figure 4b: mean response length while training"
 
 @dataclass(frozen=True)
 class Figure04Setting:
-    """Quantiles of the last visit's lengths; the models draw so many responses."""
+    """Setting: quantiles of the last visit's lengths; the length models draw this many responses."""
 
     quantiles: int = 101
     responses: int = 4096
 
 
 def histories(setting: Figure04Setting, sources: Sources) -> list[LengthHistory]:
-    """What is known, real lengths first."""
+    """Return the available histories, real lengths first."""
     known = [h for h in (sources.gsm8k(8), sources.math500(), sources.shipped()) if h is not None and h.measured]
     return known + [modelled(model, 1, responses=setting.responses, epochs=1) for model in MODELS]
 
 
 def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
-    """``data_set, basis, response_limit, share, tokens``: the lengths below which a share of the responses stay."""
+    """Return ``data_set, basis, response_limit, share, tokens``: the length that a share of the responses does not exceed."""
     tables = []
     for history in histories(setting, sources):
         rows = history.rollouts
@@ -50,7 +50,7 @@ def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
 
 
 def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:
-    """Cumulative distributions."""
+    """Plot cumulative distributions of lengths."""
     fig = go.Figure()
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
         line = {"color": COLOURS[i % len(COLOURS)], "dash": "dot" if basis == "length model" else "solid", "width": 2.5}
@@ -65,7 +65,7 @@ def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:
 
 
 def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     spread, tails = [], []
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
         by = own.set_index("share")["tokens"]
@@ -82,7 +82,7 @@ def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
 
 
 def numbers_4b(setting: Figure04Setting, sources: Sources) -> Numbers:
-    """``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps where a log has more than 100)."""
+    """Return ``data_set, basis, step, mean_tokens, smooth_tokens`` (mean of ``SMOOTH`` steps if a log has more than 100)."""
     tables = [log.assign(data_set=name, basis="log") for name, log in sources.mean_lengths().items()]
     shipped = sources.shipped()
     mean = shipped.rollouts.groupby("step")["response_tokens"].mean()
@@ -95,7 +95,7 @@ def numbers_4b(setting: Figure04Setting, sources: Sources) -> Numbers:
 
 
 def plot_4b(setting: Figure04Setting, found: Numbers) -> go.Figure:
-    """Mean length over each run."""
+    """Plot the mean length over each run."""
     fig = go.Figure()
     for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
         fig.add_scatter(
@@ -110,7 +110,7 @@ def plot_4b(setting: Figure04Setting, found: Numbers) -> go.Figure:
 
 
 def caption_4b(setting: Figure04Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     moved = []
     for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
         third = max(1, len(own) // 3)

@@ -1,6 +1,6 @@
-"""Figure 7b: the GPU time that grouping responses by length could save, with the truth and with the last visit's lengths.
+"""Figure 7b: GPU time saved by grouping responses by length, with true lengths and with the last visit's lengths.
 
-Knows groups and their exact times (``solver.evaluate`` with the measured table); nothing of runtime rules.
+Computed from groups and their exact times (``solver.evaluate`` with the measured table); no runtime rule is involved.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SPLITS = {
 
 @dataclass(frozen=True)
 class Figure07bSetting:
-    """Equal counts in sorted order, each actor released when it is done; against the mean of random splits."""
+    """Setting: equal counts in sorted order, each actor released when it is done; the base is the mean of random splits."""
 
     actors: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     random_splits: int = 10
@@ -43,13 +43,13 @@ class Figure07bSetting:
 
 
 def histories(sources: Sources) -> list[LengthHistory]:
-    """GSM8K under GRPO and PPO, and MATH-500 where it is at hand."""
+    """Return GSM8K under GRPO and PPO, and MATH-500 where its log is available."""
     found = [sources.gsm8k(4), modelled(GSM8K, 1, epochs=2), sources.math500()]
     return [h for h in found if h is not None]
 
 
 def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str, IntArray]]:
-    """Every way to order the responses before they are cut into groups."""
+    """Return every order of the responses before they are cut into groups."""
     truth = logged.truth
     rng = np.random.default_rng(setting.seed)
     for _ in range(setting.random_splits):
@@ -61,7 +61,8 @@ def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str,
 
 
 def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
-    """``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (of the mean random split with as many actors)."""
+    """Return ``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (against the mean random split with the same
+    number of actors)."""
     cluster, latency = setting.machine.cluster, setting.machine.latency
     rows = []
     for history in histories(sources):
@@ -89,7 +90,7 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
 
 
 def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
-    """Saving by number of actors."""
+    """Plot the saving by number of actors."""
     cells = list(found.table.groupby(["data_set", "basis", "samples"], sort=False))
     heads = [f"{name} x {samples} ({basis})" for (name, basis, samples), _ in cells]
     fig = make_subplots(rows=1, cols=len(cells), subplot_titles=heads, shared_yaxes=True, horizontal_spacing=0.03)
@@ -109,7 +110,7 @@ def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure07bSetting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     most = max(setting.actors)
     said = []
     for (name, basis, samples), own in found.table[found.table["actors"] == most].groupby(

@@ -1,6 +1,6 @@
-"""Figure 9: where actors of one step are placed, and when prefill, transfers and decoding happen.
+"""Figure 9: placement of the actors of one step, and the times of prefill, transfers and decoding.
 
-Knows one simulated step under the paper's rule with a prefill actor on the learner's GPUs; nothing of costs.
+Computed from one simulated step under the paper's rule with a prefill actor on the learner's GPUs; costs are not shown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PHASES = ("start", "sync", "prefill", "transfer", "decode", "migrate")
 
 @dataclass(frozen=True)
 class Figure09Setting:
-    """GRPO with 4 samples of prompts of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
+    """Setting: GRPO, 4 samples per prompt of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
 
     actors: int = 6
     samples: int = 4
@@ -40,7 +40,7 @@ class Figure09Setting:
 
 
 def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
-    """``holder, node, phase, start_s, end_s, background``; phase ``held`` is the allocation itself."""
+    """Return ``holder, node, phase, start_s, end_s, background``; phase ``held`` is the allocation itself."""
     model = replace(GSM8K, prompt_tokens=setting.prompt_tokens)
     history = modelled(model, setting.samples, responses=setting.responses, epochs=2, seed=setting.seed)
     machine = setting.machine
@@ -60,14 +60,14 @@ def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
 
 
 def hidden(found: Numbers) -> tuple[int, int]:
-    """How many actors are done before the one with the longest group (actor 0), of how many others."""
+    """Return how many actors are done before the one with the longest group (actor 0), and how many other actors there are."""
     decode = found.table[found.table["phase"] == "decode"].groupby("holder")["end_s"].max()
     others = decode.drop("actor-0")
     return int((others <= decode["actor-0"]).sum()), len(others)
 
 
 def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
-    """One row per holder."""
+    """Plot one row per holder."""
     table = found.table
     rows = sorted(table["holder"].unique(), key=lambda h: (h != "learner", h), reverse=True)
     node = table.groupby("holder")["node"].first()
@@ -92,7 +92,7 @@ def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure09Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
     node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
     return Caption(

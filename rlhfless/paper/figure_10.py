@@ -1,8 +1,8 @@
 """Figure 10: step time and cost of two algorithms, two models and three data sets, under every policy.
 
-Knows the comparison and its plot. The GRPO runs on GSM8K use the public log; the others stated length models. As the paper does
-not print its batch, a second panel shows what the batch changes: which number of static actors is best (3 in the paper's
-profiling), and how much faster than 3 anything can be.
+The GRPO runs on GSM8K use the public log; the others use stated length models. As the paper does not print its batch size, a
+second panel shows the effect of the batch size: which number of static actors is best (3 in the paper's profiling), and how
+much faster than 3 static actors any schedule can be.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROWS = (("time", "time / static"), ("cost", "GPU-seconds / static"), ("share", "
 
 @dataclass(frozen=True)
 class Figure10Setting:
-    """The paper's testbed: 16 L40S, 2 or 4 GPUs an actor, 3 epochs (the last two have history).
+    """Setting: the paper's testbed, 16 L40S, 2 or 4 GPUs an actor, 3 epochs (the last two have history).
 
     Attributes:
         responses: of a step; the paper does not print its batch on the testbed, 512 is that of its simulation.
@@ -71,7 +71,7 @@ FAST = replace(
 
 
 def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources: Sources) -> LengthHistory:
-    """The lengths of one cell."""
+    """Return the lengths of one cell."""
     samples = SAMPLES[algorithm]
     if data_set == "GSM8K" and algorithm == "GRPO":
         return sources.gsm8k(samples)
@@ -80,7 +80,8 @@ def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources:
 
 
 def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
-    """``panel`` (``cell`` or ``batch``), ``algorithm, model, data_set, basis, responses`` and the columns of ``totals``."""
+    """Return ``panel`` (``cell`` or ``batch``), ``algorithm, model, data_set, basis, responses`` and the columns of
+    ``totals``."""
     tables, planning = [], []
     for algorithm in setting.algorithms:
         for machine in setting.machines:
@@ -106,7 +107,7 @@ def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
 
 
 def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
-    """The naive system with 3 actors and with others, right-sizing, the paper's rule and ours, on a batch of this size."""
+    """Compare, on a batch of this size, the naive system with 3 and other numbers of actors, right-sizing, the paper and us."""
     machine = setting.machines[0]
     history = modelled(GSM8K, 1, responses=responses, epochs=2, seed=setting.seed)
     others = [Static(n, name=f"static, {n} actors") for n in setting.static_counts]
@@ -118,23 +119,23 @@ def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
 
 
 def cells(found: Numbers, scope: str = "step") -> pd.DataFrame:
-    """The rows of the paper's cells."""
+    """Return the rows of the paper's cells."""
     table = found.table
     return table[(table["panel"] == "cell") & (table["scope"] == scope)]
 
 
 def resting(found: Numbers) -> str:
-    """The share of the naive step's time that is preparation and learning, over the cells."""
+    """Return the share of the naive step's time that is preparation and learning, over the cells."""
     whole, alone = (cells(found, scope).query("policy == 'static'") for scope in ("step", "generation"))
     return spread(pd.Series(1 - alone["time_s"].to_numpy() / whole["time_s"].to_numpy()), ".0%")
 
 
 class Reach(NamedTuple):
-    """In how many cells the paper's best numbers are within what the bounds allow.
+    """Number of cells in which the paper's best numbers are within the bounds.
 
     Attributes:
         faster: the speedup, with a learner of the naive system's size. faster_on_all: with one on all GPUs. cheaper: the
-            saving, with either. cells: of how many.
+            saving, with either. cells: number of all cells.
     """
 
     faster: int
@@ -144,7 +145,7 @@ class Reach(NamedTuple):
 
 
 def reach(found: Numbers, scope: str = "step") -> Reach:
-    """See ``Reach``."""
+    """Return the counts; see ``Reach``."""
     bound = cells(found, scope).query("policy == 'bound'")
 
     def within(what: str, paper: float) -> int:
@@ -159,7 +160,7 @@ def reach(found: Numbers, scope: str = "step") -> Reach:
 
 
 def elastic(found: Numbers) -> str:
-    """Speed and saving of ``ELASTIC`` over the cells, in words."""
+    """Describe speed and saving of ``ELASTIC`` over the cells, in words."""
     of = {str(name): own for name, own in cells(found).groupby("policy")}
     perfect, lossy = ((spread(of[p]["speedup"], ".2f"), spread(of[p]["cost_saved"], ".0%")) for p in ELASTIC)
     faster = of["elastic"]["speedup"] >= PAPER_SPEEDUP
@@ -172,7 +173,7 @@ def elastic(found: Numbers) -> str:
 
 
 def by_batch(found: Numbers) -> pd.DataFrame:
-    """``responses, best_static`` (actors), ``rlhfless, ours, possible``: how much faster a step is than with 3 static
+    """Return ``responses, best_static`` (actors), ``rlhfless, ours, possible``: how much faster a step is than with 3 static
     actors."""
     table = found.table
     table = table[(table["panel"] == "batch") & (table["scope"] == "step")]
@@ -192,14 +193,14 @@ def by_batch(found: Numbers) -> pd.DataFrame:
 
 
 def _label(own: pd.DataFrame) -> list[str]:
-    """Of every cell, for the axis."""
+    """Label of every cell, for the axis."""
     basis = own["basis"].map({"log": " (log)", "length model": " (model)"})
     return list(own["algorithm"] + " " + own["model"].str[-2:] + "<br>" + own["data_set"] + basis)
 
 
 def plot(setting: Figure10Setting, found: Numbers) -> go.Figure:
-    """Relative time, relative cost and share of the possible, for whole steps (left) and generation alone (right); below, what
-    the batch changes."""
+    """Plot relative time, relative cost and share of the headroom, for whole steps (left) and generation alone (right);
+    below, the effect of the batch size."""
     fig = make_subplots(
         rows=4, cols=2, vertical_spacing=0.05, horizontal_spacing=0.06, row_heights=[0.25] * 4,
         specs=[[{}, {}], [{}, {}], [{}, {}], [{}, {}]], column_titles=["the whole step", "generation alone"],
@@ -248,7 +249,7 @@ def plot(setting: Figure10Setting, found: Numbers) -> go.Figure:
 
 
 def _add_limits(fig: go.Figure, bound: pd.DataFrame, what: str, row: int, col: int) -> None:
-    """Marks of a panel below which no schedule is; of generation alone the learner's size changes nothing."""
+    """Add marks below which no schedule can be; for generation alone the learner's size changes nothing."""
     shown = {"time": ["most_speedup", "most_speedup_on_all"][: 2 if col == 1 else 1], "cost": ["most_cost_saved"]}
     for name in shown.get(what, []):
         on_all = name == "most_speedup_on_all"
@@ -261,7 +262,7 @@ def _add_limits(fig: go.Figure, bound: pd.DataFrame, what: str, row: int, col: i
 
 
 def _add_batches(fig: go.Figure, batches: pd.DataFrame) -> None:
-    """The last row: times faster than 3 static actors, and the best number of static actors."""
+    """Add the last row: speedup over 3 static actors, and the best number of static actors."""
     x = [f"{n:,}" for n in batches["responses"]]
     for column, policy in (("random", "random"), ("rlhfless", "rlhfless"), ("ours", "solver+replan"), ("possible", "bound")):
         fig.add_scatter(
@@ -277,7 +278,7 @@ def _add_batches(fig: go.Figure, batches: pd.DataFrame) -> None:
 
 
 def caption(setting: Figure10Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     table = cells(found)
     of = {str(name): own for name, own in table.groupby("policy")}
     rule, ours, bound, batches = of["rlhfless"], of["solver+replan"], of["bound"], by_batch(found)

@@ -1,7 +1,7 @@
-"""Figure 11: one idea more at a time, one point per step: nothing, deduplicated prefill, assignment, scaling.
+"""Figure 11: ideas added one at a time, one point per step: none, deduplicated prefill, assignment, scaling.
 
-Knows the comparison with variants of the paper's policies; beside them the other comparators, and the curve below which no
-step can be.
+Computed by the comparison with variants of the paper's policies; also shown are the other comparators and the lower bound of
+all steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FURTHEST = 4.0  # times the shortest, up to which the bound is drawn
 
 @dataclass(frozen=True)
 class Figure11Setting:
-    """GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
+    """Setting: GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
 
     responses: int = 512
     samples: int = 4
@@ -54,7 +54,7 @@ class Figure11Setting:
 
 
 def stages(static_actors: int) -> list[SchedulingPolicy]:
-    """The policies of ``STAGES``, in their order."""
+    """Return the policies of ``STAGES``, in their order."""
     return [
         Static(static_actors),
         Static(static_actors, name="static-generation"),
@@ -69,8 +69,8 @@ def stages(static_actors: int) -> list[SchedulingPolicy]:
 
 
 def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
-    """``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` (sums of
-    steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
+    """Return ``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total``
+    (sums of steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
     generation alone."""
     history = modelled(
         GSM8K, setting.samples, responses=setting.responses, epochs=setting.epochs, steps_per_epoch=setting.steps_per_epoch,
@@ -94,7 +94,7 @@ def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
 
 
 def _bound(outcome: Outcome, scope: str) -> pd.DataFrame:
-    """At every time the least that any of the steps can cost: the lowest of their curves, so that no step is below it."""
+    """Return by time the least cost of any of the steps: the minimum of their curves, so that no step is below."""
     bounds = outcome.simulation.bounds
     rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, FURTHEST, 40)
@@ -105,17 +105,17 @@ def _bound(outcome: Outcome, scope: str) -> pd.DataFrame:
 
 
 def rows_of(found: Numbers, row: str, scope: str = "step") -> pd.DataFrame:
-    """The rows of one kind and scope."""
+    """Return the rows of one kind and scope."""
     return found.table[(found.table["row"] == row) & (found.table["scope"] == scope)]
 
 
 def whole(found: Numbers, scope: str = "step") -> pd.DataFrame:
-    """Sums over the steps, by policy."""
+    """Return sums over the steps, by policy."""
     return rows_of(found, "total", scope).set_index("policy")
 
 
 def plot(setting: Figure11Setting, found: Numbers) -> go.Figure:
-    """Time and cost of every step, and the bound."""
+    """Plot time and cost of every step, and the bound."""
     each, curve = rows_of(found, "step"), rows_of(found, "bound")
     fig = go.Figure()
     fig.add_scatter(
@@ -139,7 +139,7 @@ def plot(setting: Figure11Setting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure11Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     sums, alone = whole(found), whole(found, "generation")
     generation = ", ".join(
         f"{STAGES[p][0].split()[0]} {alone.loc[p, 'speedup']:.2f}x and {alone.loc[p, 'cost_saved']:.0%}" for p in IDEAS[1:]

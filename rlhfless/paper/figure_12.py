@@ -1,6 +1,6 @@
 """Figure 12: work and time of each actor over 4 steps, RLHFuse's global cut against RLHFless' ranking with a local cut.
 
-Knows traces of both on the same 3 actors; nothing of other policies.
+Computed from traces of both systems on the same 3 actors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Figure12Setting:
-    """PPO, GSM8K, 3 actors, 4 steps, as printed; beside it the public log's one step."""
+    """Setting: PPO, GSM8K, 3 actors, 4 steps, as printed; in addition the public log's one step."""
 
     policies: tuple[str, ...] = POLICIES
     responses: int = 512
@@ -43,15 +43,15 @@ class Figure12Setting:
 
 
 def histories(setting: Figure12Setting, sources: Sources) -> list[LengthHistory]:
-    """The paper's setting with modelled lengths, and the log where it is at hand."""
+    """Return the paper's setting with modelled lengths, and the log where it is available."""
     model = modelled(GSM8K, 1, responses=setting.responses, epochs=2, steps_per_epoch=setting.steps, seed=setting.seed)
     log = sources.gsm8k(4)
     return [model, log] if log.measured else [model]
 
 
 def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
-    """``COLUMNS``: ``panel`` ``actor`` has a row per actor of the two rivals, of generation alone; ``total`` has sums of all
-    policies and the bound for both scopes."""
+    """Return ``COLUMNS``: panel ``actor`` has a row per actor of the two rivals, of generation alone; panel ``total`` has sums
+    of all policies and the bound for both scopes."""
     tables = []
     for history in histories(setting, sources):
         fixed = FixedActors(setting.actors, name="rlhfless, 3 actors")
@@ -72,7 +72,7 @@ def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
 
 
 def cost_saved(found: Numbers) -> dict[tuple[str, str], float]:
-    """(data set, basis) to the share of RLHFuse's GPU-seconds of generation that RLHFless saves."""
+    """Return (data set, basis) to the share of RLHFuse's GPU-seconds of generation that RLHFless saves."""
     cost = (
         found.table[found.table["panel"] == "actor"].groupby(["data_set", "basis", "policy"])["gpu_s"].sum().unstack("policy")
     )
@@ -80,27 +80,27 @@ def cost_saved(found: Numbers) -> dict[tuple[str, str], float]:
 
 
 def _totals(found: Numbers, scope: str = "generation") -> pd.DataFrame:
-    """Sums over the steps in the paper's setting, a row per policy and the bound."""
+    """Return sums over the steps in the paper's setting, a row per policy and the bound."""
     table = found.table
     return table[(table["panel"] == "total") & (table["basis"] == "length model") & (table["scope"] == scope)]
 
 
 def most_saved(found: Numbers) -> float:
-    """The share of RLHFuse's cost that any policy could save in RLHFuse's own time, in the paper's setting."""
+    """Return the share of RLHFuse's cost that any policy could save in RLHFuse's own time, in the paper's setting."""
     own = _totals(found).set_index("policy").loc["rlhfuse"]
     return float(1 - own["bound_gpu_s"] / own["gpu_s"])
 
 
 def shares(found: Numbers) -> str:
-    """In words: what of the possible each policy takes in the paper's setting."""
+    """Describe in words each policy's share of the headroom in the paper's setting."""
     own = _totals(found)
     own = own[~own["policy"].isin(["static", "static-generation", "bound"])]
     return ", ".join(f"{label_of(one.policy)} {one.share:.0%}" for one in own.itertuples())
 
 
 def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
-    """Tokens that each actor completed, and how long it was held, step by step, in the paper's setting; below, what the 4
-    steps took under every policy."""
+    """Plot each actor's completed tokens and allocated time, step by step, in the paper's setting; below, time and cost of
+    the 4 steps under every policy."""
     table = found.table[(found.table["panel"] == "actor") & (found.table["basis"] == "length model")]
     heads = [f"{NAMES[p]}: {w}" for w in ("tokens of the responses completed", "seconds held") for p in NAMES]
     heads += [f"all policies, {name}: sums of the steps" for name in ("generation alone", "whole steps")]
@@ -138,7 +138,7 @@ def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure12Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     return Caption(
         "The public log's lengths, where the text says 'log'." if len(cost_saved(found)) > 1 else "Nothing: no log is at hand.",
         f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.{about_logs(found.table['basis'])}",

@@ -1,6 +1,6 @@
 """Figure 13: (a) how scaling follows lengths that drift, and (b) prefill tokens with each prompt computed once.
 
-Knows the comparison; (a) needs lengths that drift, so it states how they do.
+Computed by the comparison; (a) needs lengths that drift, and its setting states the drift.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Figure13Setting:
-    """(a) PPO on GSM8K while lengths grow by a factor e^drift per epoch; (b) groups of G samples.
+    """Setting: (a) PPO on GSM8K while lengths grow by a factor e^drift per epoch; (b) groups of G samples.
 
     Attributes:
         drift: of the logarithm of all lengths; 0.25 makes them 5.8 times as long in 8 epochs. A public GRPO run on MATH
@@ -56,14 +56,14 @@ class Figure13Setting:
 
 
 def history_of(setting: Figure13Setting) -> LengthHistory:
-    """The lengths that drift."""
+    """Return the lengths that drift."""
     model = replace(GSM8K, name="GSM8K, drifting", drift=setting.drift, median_tokens=100.0)
     return modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
 def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
-    """``COLUMNS``; ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone); ``share`` is
-    of the possible, of each step or of all."""
+    """Return ``COLUMNS``; ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone);
+    ``share`` is the share of the headroom, of each step or of all."""
     history = history_of(setting)
     outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
     mean = history.rollouts.groupby("step")["response_tokens"].mean()
@@ -73,8 +73,8 @@ def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
 
 
 def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
-    """Every policy's steps with the share of what is possible in each, and of every step the bounds: the least time, at any
-    cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
+    """Return every policy's steps with its share of the headroom in each, and of every step the bounds: the least time, at
+    any cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
     rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     curves = {
         one.step: curve_of(bound) for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
@@ -97,7 +97,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
 
 
 def _prefill(setting: Figure13Setting) -> pd.DataFrame:
-    """Prefill tokens that actors computed, and GPU-seconds of generation, of the naive system with and without."""
+    """Return the naive system's prefill tokens and GPU-seconds of generation, with and without deduplication."""
     rows = []
     actors = setting.machine.static_actors
     policies: list[SchedulingPolicy] = [Static(actors), Deduplicated(Static(actors), "dedup")]
@@ -120,40 +120,40 @@ def _prefill(setting: Figure13Setting) -> pd.DataFrame:
 
 
 def scaling(found: Numbers, policy: str, scope: str = "step") -> pd.DataFrame:
-    """The steps of a policy while lengths drift, shortest lengths first."""
+    """Return the steps of a policy while lengths drift, shortest lengths first."""
     part = found.table[(found.table["panel"] == "scaling") & (found.table["scope"] == scope)]
     part = part[part["policy"] == policy]
     return part.sort_values("mean_tokens", ignore_index=True)
 
 
 def shares(found: Numbers) -> str:
-    """In words: what of the possible each policy takes while lengths drift, in whole steps and in generation alone."""
+    """Describe in words each policy's share of the headroom while lengths drift, in whole steps and in generation alone."""
     said = (" and ".join(spread(scaling(found, p, scope)["share"], ".0%") for scope in SCOPES) for p in SHOWN[1:])
     return ", ".join(f"{label_of(policy)} {both}" for policy, both in zip(SHOWN[1:], said, strict=True))
 
 
 def prefill_saved(found: Numbers) -> dict[int, float]:
-    """Samples of a prompt to the share of prefill tokens that computing each prompt once saves."""
+    """Return samples of a prompt to the share of prefill tokens that computing each prompt once saves."""
     part = found.table[found.table["panel"] == "prefill"]
     tokens = part.pivot(index="samples", columns="policy", values="prefill_tokens")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in tokens.iterrows()}
 
 
 def prefill_cost_saved(found: Numbers) -> dict[int, float]:
-    """The same of GPU-seconds of generation."""
+    """Return samples of a prompt to the share of GPU-seconds of generation that computing each prompt once saves."""
     part = found.table[found.table["panel"] == "prefill"]
     cost = part.pivot(index="samples", columns="policy", values="gpu_s")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
 def prefill_share(found: Numbers) -> dict[int, float]:
-    """The same as a share of what is possible in generation alone, from the naive system on."""
+    """Return that saving as a share of the headroom of generation alone, measured from the naive system."""
     part = found.table[(found.table["panel"] == "prefill") & (found.table["policy"] == "dedup")]
     return {int(g): float(share) for g, share in zip(part["samples"], part["share"], strict=True)}
 
 
 def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
-    """(a) whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
+    """Plot (a): whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
     rows = {"time_s": "time (s)", "gpu_s": "GPU-seconds", "share": "share of the possible"}
     heads = ["(a) whole steps", "(a) generation alone", "(a) actors", "", "", "(b) prefill tokens, in thousands", "", "",
              "(b) GPU-seconds of generation"]  # fmt: skip
@@ -186,7 +186,7 @@ def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
 
 
 def _add_prefill(fig: go.Figure, found: Numbers) -> None:
-    """Panel (b): prefill tokens and cost, with and without."""
+    """Add panel (b): prefill tokens and cost, with and without deduplication."""
     prefill = found.table[found.table["panel"] == "prefill"]
     drawn = (("static", "every response prefills", bar_of(0, GREY)), ("dedup", "each prompt once", bar_of(1, ORANGE)))
     for policy, name, marker in drawn:
@@ -201,7 +201,7 @@ def _add_prefill(fig: go.Figure, found: Numbers) -> None:
 
 
 def caption(setting: Figure13Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     part, mine = scaling(found, "rlhfless"), scaling(found, "solver+replan")["actors"].astype(int)
     first, last = part.iloc[0], part.iloc[-1]
     cost = prefill_cost_saved(found)

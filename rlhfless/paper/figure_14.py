@@ -1,6 +1,6 @@
-"""Figure 14: how good predictions from earlier epochs are, and what a poor predictor costs.
+"""Figure 14: accuracy of predictions from earlier epochs, and the cost of a poor predictor.
 
-Knows histories, predictors and the comparison.
+Computed from histories, predictors and the comparison.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PREDICTORS = {"poor": "44 % accurate", "last": "last epoch", "mean": "true means
 
 @dataclass(frozen=True)
 class Figure14Setting:
-    """PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts; beside it what real logs say.
+    """Setting: PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts, and in addition the values of real logs.
 
     Attributes:
-        policies: those that predict; others: those to which predictions are nothing, the oracle among them.
+        policies: those that predict; others: those that use no predictions, the oracle among them.
     """
 
     policies: tuple[str, ...] = ("random", "rlhfless", "solver", "solver+replan")
@@ -50,7 +50,7 @@ class Figure14Setting:
 
 
 def histories(setting: Figure14Setting, sources: Sources) -> list[tuple[LengthHistory, str, bool]]:
-    """Every history that a figure uses, with its algorithm, and whether policies are run on it here."""
+    """Return every history that a figure uses, with its algorithm, and whether this figure runs policies on it."""
     ppo, gpqa, code = (
         modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
         for model in (GSM8K, GPQA, LIVECODEBENCH)
@@ -61,7 +61,7 @@ def histories(setting: Figure14Setting, sources: Sources) -> list[tuple[LengthHi
 
 
 def elsewhere(sources: Sources) -> list[tuple[str, str, LengthHistory]]:
-    """Figures, algorithm and lengths, of those that only other figures use, in their full settings."""
+    """Return figures, algorithm and lengths of the histories that only other figures use, in their full settings."""
     ten, sixteen = figure_10.Figure10Setting(), figure_16.Figure16Setting()
     return [
         ("10, 15", "GRPO", figure_10.history_of("GPQA", "GRPO", ten, sources)),
@@ -72,14 +72,14 @@ def elsewhere(sources: Sources) -> list[tuple[str, str, LengthHistory]]:
 
 
 def predictor_named(name: str, history: LengthHistory, seed: int) -> Predictor:
-    """A predictor of ``PREDICTORS``; two of them know the truth."""
+    """Return a predictor of ``PREDICTORS``; two of them use the true lengths."""
     if name == "last":
         return EwmaPredictor(1)
     return SyntheticPredictor(history.rollouts, PAPER_POOR[0] if name == "poor" else 1.0, seed)
 
 
 def quality(history: LengthHistory) -> dict[str, float]:
-    """Of the last visit against the one before: how far prompts' mean lengths moved, and how well the last one ranks."""
+    """Compare the last visit with the one before: the change of prompts' mean lengths, and the rank correlation."""
     rows = history.rollouts
     last = history.last(1)[0]
     now = rows[rows["step"] == last].groupby("prompt_id")["response_tokens"].mean()
@@ -96,8 +96,9 @@ def quality(history: LengthHistory) -> dict[str, float]:
 
 
 def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
-    """``panel, figures, algorithm, data_set, basis, predictor, policy, scope, measure, value``; ``panel`` is ``quality``,
-    ``elsewhere`` (the same of lengths that only the named figures use) or ``worth`` (whole steps, and generation alone)."""
+    """Return ``panel, figures, algorithm, data_set, basis, predictor, policy, scope, measure, value``; ``panel`` is
+    ``quality``, ``elsewhere`` (the same of lengths that only the named figures use) or ``worth`` (whole steps, and
+    generation alone)."""
     rows, planning = [], []
     steady = [("quality", "14", algorithm, history) for history, algorithm, _ in histories(setting, sources)]
     steady += [("elsewhere", *own) for own in elsewhere(sources)]
@@ -135,13 +136,13 @@ def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
 
 
 def steadiness(found: Numbers) -> pd.DataFrame:
-    """The measures of ``quality`` by algorithm, data set and basis."""
+    """Return the measures of ``quality`` by algorithm, data set and basis."""
     table = found.table[found.table["panel"] == "quality"]
     return table.pivot_table(index=["algorithm", "data_set", "basis"], columns="measure", values="value", sort=False)
 
 
 def steady_elsewhere(found: Numbers) -> str:
-    """How steady the lengths are that only other figures use, in words."""
+    """Describe in words how steady the lengths are that only other figures use."""
     table = found.table[found.table["panel"] == "elsewhere"]
     by = table.pivot_table(index=["figures", "algorithm", "data_set"], columns="measure", values="value", sort=False)
     return "; ".join(
@@ -151,7 +152,7 @@ def steady_elsewhere(found: Numbers) -> str:
 
 
 def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> pd.DataFrame:
-    """``speedup, cost_saved, share`` of a policy with a predictor, and the most of any; by algorithm, data set and basis."""
+    """Return ``speedup, cost_saved, share`` of a policy with a predictor, and the maxima, by algorithm, data set and basis."""
     table = found.table
     table = table[(table["panel"] == "worth") & (table["scope"] == scope)]
     table = table[(table["policy"] == policy) & (table["predictor"] == predictor)]
@@ -159,7 +160,7 @@ def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> p
 
 
 def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
-    """Above how steady prompts are; below the share of the possible with each predictor, a panel per history."""
+    """Plot the steadiness of prompts (above) and the share of the headroom with each predictor, a panel per history (below)."""
     steady = steadiness(found)
     runs = list(worth(found, "rlhfless", "last").index)
     heads = ["how steady prompts are from epoch to epoch", *(f"share of the possible: {a}, {n} ({b})" for a, n, b in runs)]
@@ -196,7 +197,7 @@ def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
 
 
 def caption(setting: Figure14Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     steady = [f"{n} ({b}) {r['within_50']:.0%} / {r['within_100']:.0%}" for (_, n, b), r in steadiness(found).iterrows()]
     said = []
     for key in worth(found, "rlhfless", "last").index:

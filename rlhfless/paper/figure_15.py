@@ -1,7 +1,7 @@
 """Figure 15: the paper's three parameters: the predictor's window, tau of the local cut, lambda of the scaling.
 
-Knows the published policy with other parameters, and as references the comparators of the other figures. The parameters act on
-generation, so what is said of them is of generation alone; whole steps stand beside it.
+Computed with the published policy under other parameters; references are the comparators of the other figures. The parameters
+act on generation, so the statements are about generation alone; whole steps are shown as well.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
 @dataclass(frozen=True)
 class Figure15Setting:
-    """Windows over 15 epochs, tau and lambda from 0.3 to 0.9, as printed, and no cut (tau = 1); tau on the paper's fixed 3
-    actors."""
+    """Setting: windows over 15 epochs, tau and lambda from 0.3 to 0.9, as printed, and no cut (tau = 1); tau on the paper's
+    fixed 3 actors."""
 
     windows: tuple[int, ...] = (1, 2, 3, 4)
     taus: tuple[float, ...] = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -57,21 +57,21 @@ class Figure15Setting:
 
 
 def histories(setting: Figure15Setting, sources: Sources) -> list[tuple[LengthHistory, str]]:
-    """Of tau and lambda: PPO and GRPO on GSM8K, and GRPO on GPQA, whose responses are longer."""
+    """Return the histories for tau and lambda: PPO and GRPO on GSM8K, and GRPO on GPQA, whose responses are longer."""
     ppo = modelled(GSM8K, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
     gpqa = modelled(GPQA, 4, responses=setting.responses, epochs=2, seed=setting.seed)
     return [(ppo, "PPO"), (sources.gsm8k(4), "GRPO"), (gpqa, "GRPO")]
 
 
 def numbers(setting: Figure15Setting, sources: Sources) -> Numbers:
-    """``panel, scope, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums over
-    whole steps and over generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``, which
-    have none; ``bound_gpu_s`` the least that any policy takes in that time, ``share`` of the possible, from the naive system
-    on."""
+    """Return ``panel, scope, data_set, basis, algorithm, policy, parameter, time_s, gpu_s, bound_gpu_s, share, moves``: sums
+    over whole steps and over generation alone. ``policy`` is the paper's rule with this parameter, or one of ``REFERENCES``,
+    which have none. ``bound_gpu_s`` is the least that any policy takes in that time, ``share`` is the share of the headroom,
+    measured from the naive system."""
     rows: list[dict[str, object]] = []
 
     def add(panel: str, outcome: Outcome, values: Mapping[str, float]) -> None:
-        """Rows of the policies that ``values`` names; a reference's value is NaN."""
+        """Add rows of the policies that ``values`` names; a reference's value is NaN."""
         moves, sums = outcome.steps.groupby("policy")["moves"].sum(), totals(outcome)
         for own in sums[sums["policy"].isin(list(values))].to_dict("records"):
             name = own["policy"]
@@ -105,12 +105,12 @@ def numbers(setting: Figure15Setting, sources: Sources) -> Numbers:
 
 
 def curves(found: Numbers, panel: str, scope: str = "generation") -> dict[str, pd.DataFrame]:
-    """Label of a history to its rows of a panel, by parameter."""
+    """Return label of a history to its rows of a panel, by parameter."""
     return _by_history(found, panel, "rlhfless", scope)
 
 
 def reference(found: Numbers, panel: str, policy: str, scope: str = "generation") -> dict[str, pd.Series]:
-    """Label of a history to the row of one of ``REFERENCES``, or of the paper's rule with the paper's choice."""
+    """Return label of a history to the row of one of ``REFERENCES``, or of the paper's rule with the paper's choice."""
     rows = _by_history(found, panel, policy, scope)
     if policy == "rlhfless":
         rows = {label: own[own["parameter"] == PAPER_CHOICE[panel]] for label, own in rows.items()}
@@ -125,7 +125,7 @@ def _by_history(found: Numbers, panel: str, policy: str, scope: str) -> dict[str
 
 
 def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
-    """By parameter: time and cost relative to the paper's choice, and the share of the possible; below, that of all
+    """Plot by parameter: time and cost relative to the paper's choice, and the share of the headroom; below, that share of all
     comparators."""
     below = [f"{SAID[scope]}: share of the possible" for scope in reversed(SCOPES)]
     fig = make_subplots(
@@ -171,7 +171,7 @@ def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
 
 
 def _add_comparators(fig: go.Figure, found: Numbers) -> None:
-    """The last row: policies side by side, one kind of marker per history."""
+    """Add the last row: one marker per policy and history."""
     for col, scope in ((1, "generation"), (4, "step")):
         for panel in ("window", "lambda"):
             share = {policy: reference(found, panel, policy, scope) for policy in SHORT}
@@ -185,23 +185,23 @@ def _add_comparators(fig: go.Figure, found: Numbers) -> None:
 
 
 def saved(own: pd.DataFrame, less: float, more: float) -> float:
-    """Share of the cost at the parameter ``more`` that is saved at ``less``."""
+    """Return the share of the cost at the parameter ``more`` that is saved at ``less``."""
     cost = own.set_index("parameter")["gpu_s"]
     return float(1 - cost[less] / cost[more])
 
 
 def saved_below_half(found: Numbers) -> dict[str, float]:
-    """Label of a history to the share of the cost at tau = 0.5 that tau = 0.3 saves."""
+    """Return label of a history to the share of the cost at tau = 0.5 that tau = 0.3 saves."""
     return {label: saved(own, 0.3, 0.5) for label, own in curves(found, "tau").items()}
 
 
 def said_of(more: Mapping[str, float]) -> str:
-    """``saved_below_half`` in words."""
+    """Describe ``saved_below_half`` in words."""
     return "from 0.5 to 0.3 another " + ", ".join(f"{value:+.1%} ({label})" for label, value in more.items())
 
 
 def sides(more: Mapping[str, float]) -> str:
-    """On which histories a smaller tau saves nothing more, and on which it does."""
+    """Describe in words on which histories a smaller tau saves nothing more, and on which it does."""
     ended = [label for label, value in more.items() if value < SAME]
     goes_on = [label for label, value in more.items() if value >= SAME]
     if not goes_on:
@@ -210,20 +210,20 @@ def sides(more: Mapping[str, float]) -> str:
 
 
 def room(found: Numbers, panel: str, parameter: float) -> pd.Series:
-    """Of each history the share of the cost at a parameter that any policy could save in the same time."""
+    """Return by history the share of the cost at a parameter that any policy could save in the same time."""
     at = [own[own["parameter"] == parameter].iloc[0] for own in curves(found, panel).values()]
     return pd.Series([1 - one["bound_gpu_s"] / one["gpu_s"] for one in at])
 
 
 def shares(found: Numbers, panel: str) -> str:
-    """In words: what the rule takes of the possible over all values of a parameter, and what right-sizing does."""
+    """Describe in words the rule's share of the headroom over all values of a parameter, and that of right-sizing."""
     own = pd.concat(curves(found, panel).values())["share"]
     random = pd.Series([one["share"] for one in reference(found, panel, "random").values()])
     return f"{spread(own, '.0%')} (right-sized random {spread(random, '.0%')})"
 
 
 def comparators(found: Numbers) -> str:
-    """In words: what of the possible each comparator takes, in generation alone and in whole steps, over all histories."""
+    """Describe in words each comparator's share of the headroom, in generation alone and in whole steps, over all histories."""
 
     def over(policy: str, scope: str) -> str:
         rows = [one for panel in ("window", "lambda") for one in reference(found, panel, policy, scope).values()]
@@ -233,19 +233,19 @@ def comparators(found: Numbers) -> str:
 
 
 def window_spread(found: Numbers) -> float:
-    """By how much the dearest window is dearer than the cheapest."""
+    """Return how much more the most expensive window costs than the cheapest."""
     (own,) = curves(found, "window").values()
     return float(own["gpu_s"].max() / own["gpu_s"].min() - 1)
 
 
 def ranks_of_choice(own: pd.DataFrame, choice: float) -> tuple[int, int]:
-    """The place of a parameter among all by time and by cost, 1 being the best; equal values share the better place."""
+    """Return the rank of a parameter among all by time and by cost, 1 being the best; equal values share the better rank."""
     at = own[own["parameter"] == choice].iloc[0]
     return tuple(int((own[what] < at[what] * (1 - 1e-9)).sum()) + 1 for what in ("time_s", "gpu_s"))  # type: ignore[return-value]
 
 
 def caption(setting: Figure15Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     saves = [f"{saved(own, 0.5, 1.0):.0%} ({label})" for label, own in curves(found, "tau").items()]
     more = saved_below_half(found)
     return Caption(

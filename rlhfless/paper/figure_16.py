@@ -1,7 +1,7 @@
 """Figure 16: (a) generation time and planning overhead on up to 20 nodes of 8 H100, (b) mean gain over all cells.
 
-Knows the comparison on a larger machine; nothing of how it is charged. What the paper's naive system has on 160 GPUs is not
-printed, so everything is compared with 3 actors and with all that fit.
+Computed by the comparison on a larger machine. The paper does not print the naive system's size on 160 GPUs, so all policies
+are compared with 3 static actors and with as many as fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLANNED = ("random", "rlhfless", "solver+replan")
 
 @dataclass(frozen=True)
 class Figure16Setting:
-    """GRPO, batch 512 (128 prompts x 4), 2 GPUs an actor, responses of up to 2,048 to 8,192 tokens, up to 20 nodes of 8.
+    """Setting: GRPO, batch 512 (128 prompts x 4), 2 GPUs per actor, responses up to 2,048 to 8,192 tokens, up to 20 nodes of 8.
 
     Attributes:
         nodes: from 4 on, as the weights, gradients and optimizer of 70B parameters (16 bytes each) need 14 GPUs and more.
@@ -55,19 +55,19 @@ class Figure16Setting:
 
 
 def lengths(limit: int) -> LengthModel:
-    """Responses whose typical length is a quarter of the limit."""
+    """Return responses whose typical length is a quarter of the limit."""
     basis = "stated: median at a quarter of the limit, standard deviations 0.5 over prompts and 0.3 within one"
     return LengthModel(f"up to {limit:,} tokens", limit / 4, 0.5, 0.3, 500.0, basis, response_limit=limit)
 
 
 def history_of(setting: Figure16Setting, limit: int) -> LengthHistory:
-    """The lengths of the cells with this limit."""
+    """Return the lengths of the cells with this limit."""
     return modelled(lengths(limit), setting.samples, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
 def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
-    """``response_limit, nodes, naive`` (what is compared with) and the columns of ``totals``. KV memory is short, so an actor
-    admits by what responses hold now (``preempt``) instead of by their limit."""
+    """Return ``response_limit, nodes, naive`` (the base of the comparison) and the columns of ``totals``. KV memory is
+    short, so an actor admits responses by the memory that they use now (``preempt``) instead of by their limit."""
     tables, planning = [], []
     for limit in setting.response_limits:
         history = history_of(setting, limit)
@@ -86,7 +86,7 @@ def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
 
 
 def cells_of(found: Numbers) -> str:
-    """In words: over what the means are taken."""
+    """Describe in words the cells that the means are taken over."""
     table = found.table
     nodes, limits = (sorted(table[c].unique()) for c in ("nodes", "response_limit"))
     steps = int(table["steps"].iloc[0])
@@ -96,7 +96,7 @@ def cells_of(found: Numbers) -> str:
 
 
 def mean_gain(found: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:
-    """``speedup, cost_saved, share, most_speedup, most_speedup_on_all, most_cost_saved`` by policy: means over all cells
+    """Return ``speedup, cost_saved, share, most_speedup, most_speedup_on_all, most_cost_saved`` by policy: means over all cells
     against ``naive``."""
     table = found.table
     table = table[(table["naive"] == naive) & (table["scope"] == scope)]
@@ -105,7 +105,7 @@ def mean_gain(found: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:
 
 
 def planning_share(found: Numbers, policy: str) -> float:
-    """The largest share that planning's CPU time is of a step, over all cells."""
+    """Return the largest share of planning's CPU time in a step, over all cells."""
     assert found.measured is not None
     keys = ["response_limit", "nodes"]
     planning = found.measured[found.measured["policy"] == policy].groupby(keys)["cpu_s"].sum()
@@ -114,7 +114,7 @@ def planning_share(found: Numbers, policy: str) -> float:
 
 
 def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
-    """(a) time by nodes and planning time by nodes, (b) mean gain against both naive systems."""
+    """Plot (a) time by nodes and planning time by nodes, (b) mean gain against both naive systems."""
     assert found.measured is not None
     heads = [
         "(a) generation time (s)", "(a) planning a step, CPU time here (ms)", "(b) times faster, whole steps, mean",
@@ -155,7 +155,7 @@ def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
 
 
 def _add_gains(fig: go.Figure, policies: Sequence[str], found: Numbers) -> None:
-    """Panel (b): policies side by side, one kind of marker per naive system."""
+    """Add panel (b): one marker per policy and naive system."""
     names = [SHORT[policy] for policy in policies]
     for (naive, name), symbol, colour in zip(NAIVE.items(), ("circle", "diamond-open"), (COLOURS[0], COLOURS[1]), strict=True):
         mean = mean_gain(found, naive)
@@ -169,7 +169,7 @@ def _add_gains(fig: go.Figure, policies: Sequence[str], found: Numbers) -> None:
 
 
 def caption(setting: Figure16Setting, found: Numbers) -> Caption:
-    """See ``Caption``."""
+    """Return the caption; see ``Caption``."""
     latency = setting.machine.latency
     said = []
     for naive, name in NAIVE.items():

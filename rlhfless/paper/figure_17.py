@@ -1,6 +1,6 @@
-"""Figures 2b and 17: what a step's time and GPU-seconds go to, for PPO and GRPO.
+"""Figures 2b and 17: a step's time and GPU-seconds by part, for PPO and GRPO.
 
-Knows the comparison; 2b is the naive system alone, 17 all policies.
+Computed by the comparison; 2b is the naive system alone, 17 all policies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILLS = {
 
 @dataclass(frozen=True)
 class Figure17Setting:
-    """PPO and GRPO on GSM8K with Qwen2.5-3B.
+    """Setting: PPO and GRPO on GSM8K with Qwen2.5-3B.
 
     Attributes:
         bound: whether the best of the bound in time and cost together is shown as well.
@@ -48,8 +48,8 @@ class Figure17Setting:
 
 
 def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
-    """``algorithm, basis, policy, share, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost``
-    (GPU-seconds); ``share`` is what the policy takes of the possible in whole steps, in time and cost together."""
+    """Return ``algorithm, basis, policy, share, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost``
+    (GPU-seconds); ``share`` is the policy's share of the headroom in whole steps, in time and cost together."""
     rows = []
     for algorithm in ("PPO", "GRPO"):
         history = (
@@ -119,14 +119,14 @@ def _plot(title: str, found: Numbers) -> go.Figure:
 
 
 def idle_share(found: Numbers) -> pd.DataFrame:
-    """Share of a step's GPU-seconds in which GPUs are held and idle: algorithms by policies."""
+    """Return the share of a step's GPU-seconds in which GPUs are allocated and idle: algorithms by policies."""
     cost = found.table[(found.table["of"] == "cost") & (found.table["policy"] != "bound")]
     by = cost.pivot_table(index=["algorithm", "policy"], columns="part", values="amount", sort=False)
     return ((by["idle"] + by["waiting"]) / by.sum(axis=1)).unstack("policy")
 
 
 def shares(found: Numbers) -> pd.DataFrame:
-    """What each policy takes of the possible in whole steps: algorithms by policies, without the naive system and the bound."""
+    """Return each policy's share of the headroom in whole steps: algorithms by policies (no naive system, no bound)."""
     table = found.table[~found.table["policy"].isin(["static", "bound"])]
     return table.pivot_table(index="algorithm", columns="policy", values="share", sort=False)
 

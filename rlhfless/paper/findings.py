@@ -1,7 +1,7 @@
-"""The table "paper says / we find": every number that the paper prints, beside ours, and what the bounds allow.
+"""The table "paper says / we find": every number that the paper prints, with ours, and the most that the bounds allow.
 
-Bounds of whole steps are of learners that start when generation is over: of the naive system's size, or on all GPUs. Knows
-the numbers of the figures; computes nothing anew, and what it says in words is decided by them. A reader who knows only the
+Bounds of whole steps assume learners that start when generation is over: of the naive system's size, or on all GPUs. Input are
+the numbers of the figures; nothing is computed again, and they decide the words of the table. A reader who knows only the
 paper's abstract should be able to read it.
 """
 
@@ -25,8 +25,8 @@ class Row(NamedTuple):
     """One printed number.
 
     Attributes:
-        figure: where ours is from. what: it measures. paper: as printed. we_find: ours. possible: the most that the bounds
-            allow in the same setting. plain: what to make of it, in plain words.
+        figure: the source of our number. what: the measured quantity. paper: as printed. we_find: ours. possible: the most that
+            the bounds allow in the same setting. plain: the conclusion, in plain words.
     """
 
     figure: str
@@ -41,10 +41,10 @@ HEAD = Row("figure", "what", "paper says", "we find", "what is possible", "in pl
 
 
 def _reached(paper: float, most: Mapping[str, float], learner: str = "") -> str:
-    """Whether a printed number is within a bound, in words.
+    """Describe in words whether a printed number is within a bound.
 
     Args:
-        most: what the bound allows, by where. learner: which one the bound is of, where that matters.
+        most: the bound's limit, by setting. learner: the learner that the bound assumes, where that matters.
     """
     out = [name for name, value in most.items() if value < paper]
     where = "" if len(out) == len(most) else f" {' and '.join(out)}"
@@ -52,18 +52,18 @@ def _reached(paper: float, most: Mapping[str, float], learner: str = "") -> str:
 
 
 def _reached_by(paper: float, most: Mapping[str, float], on_all: Mapping[str, float]) -> str:
-    """``_reached`` of a speed with both learners."""
+    """Describe ``_reached`` for a speed with both learners."""
     second = _reached(paper, on_all, "a learner on all GPUs")
     return f"{_reached(paper, most, NAIVE_LEARNER)}; {_lower(second)}"
 
 
 def _lower(sentence: str) -> str:
-    """The sentence as the middle of another."""
+    """Return the sentence for use in the middle of another."""
     return sentence[0].lower() + sentence[1:]
 
 
 def _testbed(found: Numbers) -> list[Row]:
-    """1.35x and 44.8 %, of whole steps and over every cell of figure 10."""
+    """Rows of 1.35x and 44.8 %, of whole steps and over every cell of figure 10."""
     of = {str(name): own for name, own in figure_10.cells(found).groupby("policy")}
     alone = figure_10.cells(found, "generation")
     rule, ours, bound, random, oracle = (of[p] for p in ("rlhfless", "solver+replan", "bound", "random", "oracle+replan"))
@@ -110,7 +110,7 @@ def _testbed(found: Numbers) -> list[Row]:
 
 
 def _simulated(found: Numbers) -> list[Row]:
-    """1.23x, 38.7 % and 30 ms of figure 16."""
+    """Rows of 1.23x, 38.7 % and 30 ms of figure 16."""
     mean = {naive: figure_16.mean_gain(found, naive) for naive in figure_16.NAIVE}
 
     def said(policy: str, what: str, form: str, unit: str = "") -> str:
@@ -236,7 +236,7 @@ def _predictor(found: Numbers) -> list[Row]:
 
 
 def _parameters(found: Numbers) -> list[Row]:
-    """tau, lambda and the window."""
+    """Rows of tau, lambda and the window."""
     tau = figure_15.saved_below_half(found)
     places = {label: figure_15.ranks_of_choice(own, 0.7) for label, own in figure_15.curves(found, "lambda").items()}
     count = found.table[found.table["panel"] == "lambda"]["parameter"].nunique()
@@ -272,7 +272,7 @@ FINDINGS: dict[str, Callable[[Numbers], list[Row]]] = {
 
 
 def findings(found: Mapping[str, Numbers]) -> pd.DataFrame:
-    """One row per printed number with the columns of ``Row``, all text.
+    """Return one row per printed number with the columns of ``Row``, all text.
 
     Args:
         found: numbers of at least the figures of ``FINDINGS``, by name.

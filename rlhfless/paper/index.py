@@ -1,6 +1,6 @@
-"""What stands in front of the figures: the two tables and all captions, as a page and as Markdown.
+"""The index of the reproduced figures: the two tables and all captions, as an HTML page and as Markdown.
 
-Knows text and HTML; nothing of what figures show.
+Inputs are texts and tables.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Lines = Sequence[tuple[str, str]]
 
 
 def tables(findings: pd.DataFrame | None, claims: pd.DataFrame) -> list[tuple[str, Sequence[str], list[list[str]]]]:
-    """Title, head and rows of each table; findings are None where figures are missing."""
+    """Return title, head and rows of each table; the findings are None where figures are missing."""
     found: list[tuple[str, Sequence[str], list[list[str]]]] = []
     if findings is not None:
         found.append(("Paper says, we find", HEAD[1:], [list(row[1:]) for row in findings.to_numpy().tolist()]))
@@ -54,7 +54,7 @@ def page(
     figures: Iterable[PaperFigure[Any]], captions: Mapping[str, Lines], findings: pd.DataFrame | None, claims: pd.DataFrame,
     fast: bool, pictures: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """The list of figures, as a page with links."""
+    """Return the list of figures, as a page with links."""
     parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
     parts += [f"<p>{html.escape(text)}</p>" for text in (READING, FAMILIES, *([FAST] if fast else []))]
     cell = '<td class="text" style="white-space:normal;min-width:{}em">{}</td>'
@@ -82,7 +82,7 @@ def page(
 
 
 def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) -> str:
-    """The two tables as Markdown, with the command that measured them."""
+    """Return the two tables as Markdown, with the command that measured them."""
     made = (
         f"Every number below was written by `{command}`, with the planning times of the machine that ran it; the same command "
         "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both. What is called a log "
@@ -96,5 +96,5 @@ def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) 
 
 
 def _cell(text: str) -> str:
-    """Text that a cell of a Markdown table shows as it is."""
+    """Escape text for a cell of a Markdown table."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("~", "\\~").replace("*", "\\*").replace("_", "\\_")

@@ -1,7 +1,7 @@
-"""Stated models of response lengths, for data sets of which no log of lengths over epochs is published.
+"""Stated models of response lengths, for data sets without a published log of lengths over epochs.
 
-Knows lognormal draws; nothing of logs or schedules. A prompt has a typical length, lognormal over prompts; a response is
-lognormal around it; from epoch to epoch the typical length moves a little. Every number says where it is from.
+Lengths are lognormal draws. A prompt has a typical length, lognormal over prompts; a response is lognormal around it; from
+epoch to epoch the typical length changes a little. Every number names its source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LengthModel:
     response_limit: int = 2048
 
     def rollouts(self, prompts: int, samples: int, epochs: int, steps_per_epoch: int = 1, seed: int = 0) -> pd.DataFrame:
-        """A log: every epoch sees each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
+        """Return a log: every epoch has each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
 
         Returns:
             Validated rollouts with ``epochs * prompts * samples`` rows.

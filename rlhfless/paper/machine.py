@@ -1,8 +1,8 @@
-"""The machines of the paper, testbed and simulated cluster: latency profile, GPUs, how long preparation and learning take.
+"""The machines of the paper, testbed and simulated cluster: latency profile, GPUs, times of preparation and learning.
 
-Knows models' sizes and one formula; nothing of workloads or schedules. Times of preparation and learning are a model, not a
-measurement: a token costs 2 N FLOPs in a forward pass and 6 N in a training step of a model with N parameters (Kaplan et al.,
-arXiv 2001.08361, section 2.1), at a stated share (MFU) of the learner GPUs' peak (data sheet).
+Times of preparation and learning are a model, not a measurement: a token costs 2 N FLOPs in a forward pass and 6 N in a
+training step of a model with N parameters (Kaplan et al., arXiv 2001.08361, section 2.1), at a stated share (MFU) of the
+learner GPUs' peak (data sheet).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_PER_DOUBLING = 0.9
 
 @dataclass(frozen=True)
 class Machine:
-    """Nodes of one GPU kind, one language model, and a learner that is invoked when generation is over.
+    """Nodes of one GPU kind, one language model, and a learner that is started when generation is over.
 
     Attributes:
         model: its name; parameters: how many weights it has; profile: latency profile of an actor.
@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def latency(self) -> LatencyModel:
-        """Times of one actor."""
+        """Latency model of one actor."""
         return load_profile(self.profile)
 
     @property
@@ -58,30 +58,30 @@ class Machine:
 
     @property
     def gpus(self) -> int:
-        """All GPUs, those of actors and of the learner."""
+        """Number of all GPUs, of actors and learner."""
         return self.nodes * self.gpus_per_node
 
     @property
     def learner_gpus(self) -> int:
-        """GPUs that preparation and learning are charged for, taken when generation is over: the largest power of two that the
-        static actors leave, as the paper does not print it."""
+        """GPUs that preparation and learning are charged for, allocated when generation is over: the largest power of two
+        that the static actors leave, as the paper does not print it."""
         left = self.gpus - self.static_actors * self.latency.gpus_per_actor
         return 1 << (left.bit_length() - 1)
 
     def rest(self, algorithm: str, tokens: float) -> NonGenerationPhases:
-        """Seconds of preparation and learning for so many tokens (prompts and responses) of a step."""
+        """Seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
         once = self.parameters * tokens / per_s
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once
         return NonGenerationPhases(prepare_s, TRAIN_FLOPS * TRAINED_MODELS[algorithm] * once)
 
     def on_all_gpus(self, rest: NonGenerationPhases, kept_per_doubling: float = 1.0) -> NonGenerationPhases:
-        """The same preparation and learning on all GPUs instead of ``learner_gpus``.
+        """Return the same preparation and learning on all GPUs instead of ``learner_gpus``.
 
         Args:
-            kept_per_doubling: what a GPU still does of its work for every doubling of the learner's GPUs. 1 is perfect
-                data-parallel scaling, as ``rest`` assumes of the learner's own GPUs: the same GPU-seconds on any number of
-                GPUs, so no learner of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
+            kept_per_doubling: a GPU's remaining efficiency for every doubling of the learner's GPUs. 1 is perfect data-parallel
+                scaling, as ``rest`` assumes of the learner's own GPUs: the same GPU-seconds on any number of GPUs, so no
+                learner of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
         """
         more = self.gpus / self.learner_gpus
         faster = more * kept_per_doubling ** math.log2(more)
@@ -89,7 +89,7 @@ class Machine:
 
     @property
     def about(self) -> str:
-        """What is modelled, in one sentence."""
+        """Describe the modelled parts in one sentence."""
         kind = self.latency.kind.upper()
         return (
             f"Decoding and prefill: profile {self.profile} (operator times measured on {kind}, summed, without the host's "

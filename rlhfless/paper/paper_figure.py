@@ -1,6 +1,6 @@
-"""What every reproduced figure consists of: a setting, its numbers, its plot and a caption.
+"""The parts of every reproduced figure: a setting, its numbers, its plot and a caption.
 
-Knows shapes only; nothing of what figures show. A figure's file ends with ``FIGURE``, made of these.
+A figure's file ends with ``FIGURE``, made of these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ S = TypeVar("S")
 
 
 class Caption(NamedTuple):
-    """What a reader has to know: what was measured, what is a model, what the paper prints, where and why they differ."""
+    """The context of a figure: what was measured, what is a model, what the paper prints, where and why they differ."""
 
     measured: str
     modelled: str
@@ -27,7 +27,7 @@ class Caption(NamedTuple):
     differs: str
 
     def lines(self) -> list[tuple[str, str]]:
-        """Heading and text of each part."""
+        """Return heading and text of each part."""
         return [
             ("Measured", self.measured),
             ("Modelled", self.modelled),
@@ -37,7 +37,7 @@ class Caption(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What a figure shows.
+    """The data of a figure.
 
     Attributes:
         table: tidy rows; the same for the same setting, on every machine.
@@ -54,7 +54,7 @@ class PaperFigure(Generic[S]):
 
     Attributes:
         name: as in the paper (``2b``). title: of the plot.
-        setting: the paper's setting, as far as it is printed. fast: a smaller one of the same kind, for a first look.
+        setting: the paper's setting, as far as it is printed. fast: a smaller one of the same kind, for a quick preview.
         numbers: setting and sources of workloads in, numbers out.
         plot, caption: setting and numbers in.
     """
@@ -68,11 +68,11 @@ class PaperFigure(Generic[S]):
     caption: Callable[[S, Numbers], Caption]
 
     def of(self, fast: bool) -> S:
-        """The setting, or the fast one."""
+        """Return the setting, or the fast one."""
         return self.fast if fast else self.setting
 
     @property
     def file_name(self) -> str:
-        """``figure_02b``: files of all figures sort in the paper's order."""
+        """Return ``figure_02b``: files of all figures sort in the paper's order."""
         digits = "".join(c for c in self.name if c.isdigit())
         return f"figure_{int(digits):02d}{self.name[len(digits) :]}"

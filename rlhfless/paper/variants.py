@@ -1,6 +1,6 @@
-"""Policies of the published system with a part switched on or off: deduplicated prefill, a fixed number of actors.
+"""Variants of the published system with a part switched on or off: deduplicated prefill, a fixed number of actors.
 
-Knows policies and ``solver.prefix_sharing.deduplicate``; nothing of workloads or results.
+Each wraps another policy; prefill is deduplicated by ``solver.prefix_sharing.deduplicate``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from solver.timing.build_plan import assemble
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that pays: as few tokens as with
-    a prefill actor, as groups keep prompts whole."""
+    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that saves time: as few
+    tokens as with a prefill actor, as groups keep prompts whole."""
 
     base: SchedulingPolicy
     name: str
@@ -39,7 +39,8 @@ class PrefillActor:
     caches to all actors, which are placed so that the longest group is nearest.
 
     Args:
-        learner_gpus: how many; prefill is taken to be so many times as fast as on an actor's GPUs. learner_node: where.
+        learner_gpus: number of the learner's GPUs; prefill is assumed to be this many times as fast as on an actor's GPUs.
+        learner_node: their node.
     """
 
     base: SchedulingPolicy

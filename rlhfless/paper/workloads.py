@@ -1,7 +1,7 @@
-"""Where the figures' response lengths come from: public logs, the shipped run, or a stated length model.
+"""Sources of the figures' response lengths: public logs, the shipped run, or a stated length model.
 
-Knows files of logs and their schemas; nothing of schedules. Public logs are read from a folder beside the checkout and are
-never part of the project; where they are not there, the stated model takes their place, and its name says so.
+Input are log files and their schemas. Public logs are read from a folder next to the checkout and are never part of the
+project. Where a log is missing, the stated model replaces it, and the name of the history says so.
 """
 
 from __future__ import annotations
@@ -47,46 +47,46 @@ class LengthHistory:
 
     @property
     def measured(self) -> bool:
-        """Whether these are lengths that a model really generated."""
+        """Whether a model really generated responses of these lengths."""
         return self.basis != "length model"
 
     @property
     def evaluated(self) -> list[int]:
-        """The steps of which at least half of the responses are to prompts that were seen before."""
+        """The steps with at least half of the responses to prompts that were seen before."""
         share = (self.rollouts["epoch"] > 0).groupby(self.rollouts["step"]).mean()
         return [int(step) for step, seen in share.items() if seen >= 0.5]
 
     @property
     def responses(self) -> int:
-        """In its last step."""
+        """Number of responses in its last step."""
         return int((self.rollouts["step"] == self.rollouts["step"].max()).sum())
 
     def last(self, steps: int) -> list[int]:
-        """The last so many of ``evaluated``."""
+        """The last ``steps`` of ``evaluated``."""
         return self.evaluated[-steps:]
 
 
 def modelled(
     model: LengthModel, samples: int, *, responses: int = 512, epochs: int = 3, steps_per_epoch: int = 1, seed: int = 0
 ) -> LengthHistory:
-    """A history from a length model, with about so many responses in a step."""
+    """Return a history from a length model, with about so many responses in a step."""
     prompts = max(1, responses // samples) * steps_per_epoch
     rows = model.rollouts(prompts, samples, epochs, steps_per_epoch, seed)
     return LengthHistory(model.name, "length model", rows, model.response_limit)
 
 
 def about_logs(bases: Iterable[str]) -> str:
-    """What a caption has to say of GSM8K's log, from a blank on; nothing where no log is among the bases."""
+    """Return the caption's note on GSM8K's log, with a leading blank; empty where no log is among the bases."""
     said = " The GSM8K log does not tell prompt lengths: they count as 0 in prefill and learning."
     return said if "log" in set(bases) else ""
 
 
 def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
-    """The columns of a log that are named, all of them finite numbers but the texts.
+    """Return the named columns of a log; all but the text columns are finite numbers.
 
     Raises:
         TraceError: the file cannot be read.
-        InputError: a column is not there, or holds something else; or there is no row.
+        InputError: a column is missing, or holds something else; or there is no row.
     """
     log = read_frame(path, texts)
     missing = [column for column in (*numbers, *texts) if column not in log.columns]
@@ -107,7 +107,7 @@ def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> p
 
 
 def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> LengthHistory:
-    """The history of a log that visits its prompts more than once."""
+    """Return the history of a log that visits its prompts more than once."""
     history = LengthHistory(name, "log", validate("rollouts", rows, path), response_limit)
     if not history.evaluated:
         raise InputError(f"{path}: visits no prompts a second time, so nothing can be predicted; a log of two visits is needed")
@@ -116,19 +116,19 @@ def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> 
 
 @dataclass(frozen=True)
 class Sources:
-    """The folder of public logs, or None where there is none."""
+    """Reads the histories of the figures from a folder of public logs, or from length models where the folder is None."""
 
     logs: Path | None = None
 
     @classmethod
     def beside(cls) -> Sources:
-        """The folder beside the checkout, where it is there."""
+        """Return the folder next to the checkout, where it exists."""
         folder = Path(__file__).resolve().parents[3] / "shared" / "data"
         return cls(folder if folder.is_dir() else None)
 
     @classmethod
     def of(cls, folder: str | Path | None) -> Sources:
-        """``folder``, or the one beside the checkout when None.
+        """Return ``folder``, or the one next to the checkout when None.
 
         Raises:
             InputError: there is no such folder, or none of ``LOGS`` is in it.
@@ -145,12 +145,12 @@ class Sources:
 
     @property
     def found(self) -> list[str]:
-        """The data sets of ``LOGS`` whose log is at hand."""
+        """The data sets of ``LOGS`` whose log is available."""
         return [name for name, file in LOGS.items() if self._file(file)]
 
     @property
     def about(self) -> str:
-        """Where lengths come from, in a few words."""
+        """Describe the source of the lengths, in a few words."""
         if not self.found:
             return "no public log is at hand, stated models take their place"
         return f"public logs of {', '.join(self.found)} in {self.logs}, stated models for all others"
@@ -160,14 +160,15 @@ class Sources:
         return path if path is not None and path.is_file() else None
 
     def gsm8k(self, samples: int) -> LengthHistory:
-        """GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the length
-        model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for what it does not tell.
+        """Return GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the
+        length model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for its other
+        limitations.
 
         Args:
             samples: responses of each prompt, of the 8 that were logged.
 
         Raises:
-            InputError, TraceError: the log is there and is no such log.
+            InputError, TraceError: the log exists and is no such log.
         """
         path = self._file(GSM8K_LOG)
         if path is None:
@@ -183,10 +184,10 @@ class Sources:
         return _visited("GSM8K", path, rows, 512)
 
     def mean_lengths(self) -> dict[str, pd.DataFrame]:
-        """Data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``.
+        """Return data set to ``step, mean_tokens`` of the public logs: GSM8K's 40 optimizer steps, and ``STEP_LOGS``.
 
         Raises:
-            InputError, TraceError: a log is there and is no such log.
+            InputError, TraceError: a log exists and is no such log.
         """
         found = {}
         path = self._file(GSM8K_LOG)
@@ -201,11 +202,11 @@ class Sources:
         return found
 
     def math500(self) -> LengthHistory | None:
-        """MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens: no
-        data set of the paper, but real lengths with a long tail; None without the log.
+        """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens:
+        no data set of the paper, but real lengths with a long tail; None without the log.
 
         Raises:
-            InputError, TraceError: the log is there and is no such log.
+            InputError, TraceError: the log exists and is no such log.
         """
         path = self._file(MATH_LOG)
         if path is None:
@@ -223,8 +224,8 @@ class Sources:
 
     @staticmethod
     def shipped() -> LengthHistory:
-        """The run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
-        checkout's data are not there, the length model of GSM8K with as many visits."""
+        """Return the run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
+        checkout's data are missing, the length model of GSM8K with as many visits."""
         folder = next((found for base in data_folders() if (found := base / SHIPPED).is_dir()), None)
         if folder is None:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)

@@ -1,7 +1,7 @@
-"""Writes figures into a folder: a page, a picture and a table of each, and an index with their captions and the two tables.
+"""Writes the figures into a folder: a page, a picture and a table of each, and an index with captions and the two tables.
 
-Knows names of files; nothing of what figures show. Tables are the same bytes for the same setting; seconds that this machine
-took go to ``*_measured.csv``. Pictures need kaleido and a browser (the extra ``export``), pages need nothing.
+Tables are the same bytes for the same setting; seconds that this machine took go to ``*_measured.csv``. Pictures need kaleido
+and a browser (the extra ``export``), pages need nothing.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ def write_figures(
     pictures: Sequence[str] = (),
     on_no_pictures: Callable[[str], object] | None = None,
 ) -> Path:
-    """Make figures and write them; returns the index.
+    """Compute figures and write them; returns the path of the index.
 
     Args:
-        out: the folder; it is made where it is not there.
+        out: the folder; it is made where it does not exist.
         names: as in the paper; all without names, and then the table "paper says / we find" too, in the index and as
             ``README.md``.
-        fast: smaller settings, for a first look. sources: where lengths come from; the folder beside the checkout when None.
+        fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
         on_figure: called before each figure.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both; all
-            are drawn at the end, in one browser, when all else is written.
+            are drawn at the end, in one browser, when everything else is written.
         on_no_pictures: called with the reason where pictures cannot be drawn; without it that is an error.
 
     Raises:
         InputError: a name is unknown, or a file cannot be written.
-        NoPicture: pictures cannot be drawn. MissingExtra: they need kaleido. Pages, tables and the index are there.
+        NoPicture: pictures cannot be drawn. MissingExtra: they need kaleido. Pages, tables and the index are written.
     """
     figures, folder = chosen(names), Path(out)
     if folder.exists() and not folder.is_dir():
@@ -90,7 +90,7 @@ def write_figures(
 
 
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
-    """The caption as (heading, text), and of each order or trend that the paper states whether it holds."""
+    """Return the caption as (heading, text), and for each order or trend that the paper states whether it holds."""
     said = [
         ("Does it hold", f"{claim.paper}: {decided.holds}. {decided.we_find[0].upper()}{decided.we_find[1:]}.")
         for claim, decided in of_figure(figure.name, numbers)

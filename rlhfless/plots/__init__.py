@@ -1,7 +1,7 @@
 """Plots: a trace or a table of results in, a plotly figure out. One plot per file; nothing is shown, read or written.
 
-Every plot has an ``..._info`` function with what it shows, which is what tests check. ``data_of`` is the data behind a figure,
-``paper_style`` makes one for print; ``rlhfless.plots.export.files`` writes both.
+Every plot has an ``..._info`` function that returns its data, which is what tests check. ``data_of`` returns the data of a
+figure, ``paper_style`` makes a copy for print; ``rlhfless.plots.export.files`` writes both.
 """
 
 from __future__ import annotations

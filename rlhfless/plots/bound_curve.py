@@ -1,6 +1,6 @@
-"""The bound of several steps together: least GPU-seconds at a given total time.
+"""Lower bound of several steps together: least GPU-seconds at a given total time, from the bounds of the steps.
 
-Knows functions of one number; nothing of workloads. With C_s the bound of step s, the least total cost at the total time T is
+The inputs are functions of one number, one per step. With C_s the bound of step s, the least total cost at the total time T is
 the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second,
 
     min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T ,
@@ -23,7 +23,7 @@ TIMES, PRICES, FOREVER_S = 1200, 160, 1e12
 
 
 def bound_of_sum(bounds: Sequence[Bound], total_time_s: ArrayLike) -> NDArray[np.float64]:
-    """(T,) least GPU-seconds of all steps together at each total time; with one step its own bound."""
+    """Return (T,) least GPU-seconds of all steps together at each total time; for a single step, its own bound."""
     total = np.asarray(total_time_s, dtype=float)
     if len(bounds) == 1:
         return np.array([bounds[0](float(t)) for t in total])

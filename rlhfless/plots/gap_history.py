@@ -1,6 +1,6 @@
-"""How the value of a plan and its lower bound approach each other, with a slider over plans (of other slots, other limits).
+"""Plots how the value of a plan and its lower bound converge during the search, with a slider over plans (slots, limits).
 
-Knows plans with their history and fronts with their bound curve; nothing of how they were found.
+Inputs are plans with their history, and fronts with their bound curve.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TITLE = "A plan, and the bound that no plan can beat"
 
 
 class GapInfo(NamedTuple):
-    """Plans by label.
+    """Data of ``plot_gap_history``: plans by label.
 
     Attributes:
         plans: ``label, value, lower_bound, gap`` (NaN without a bound), ``actors, makespan_s, gpu_seconds, status, solve_s``.
@@ -43,7 +43,7 @@ class GapInfo(NamedTuple):
 
 
 def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> GapInfo:
-    """What ``plot_gap_history`` shows."""
+    """Return the data of ``plot_gap_history``."""
     nan = math.nan
     totals = [
         (str(label), nan if p.value is None else p.value, nan if p.lower_bound is None else p.lower_bound,
@@ -80,14 +80,14 @@ def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = Non
 def plot_gap_history(
     plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None, *, of: str = "plan", start: Any = None
 ) -> go.Figure:
-    """Value and bound as the search goes on, the bound curve under the plans of the front, and the gap of every plan.
+    """Plot value and bound during the search, the bound curve under the front's plans, and the gap of every plan.
 
     Args:
         plans: label (of the slider) to plan. fronts: the same labels to the front in GPU-seconds.
         of: what the labels are. start: the label that is shown first; the middle one when None.
 
     Returns:
-        A figure with one frame per label; no plans give one that says so.
+        A figure with one frame per label; without plans it is a figure that says so.
     """
     info = gap_info(plans, fronts)
     if info.missing:
@@ -138,12 +138,12 @@ def plot_gap_history(
 
 
 def _longest(info: GapInfo) -> float:
-    """Seconds that planning took at most."""
+    """The longest planning time in seconds."""
     return max(float(info.plans["solve_s"].max()), float(info.history["at_s"].max() if len(info.history) else 0.0), 1e-6)
 
 
 def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
-    """Bound and value over the search, bound curve, front, plan, and the plan's gap."""
+    """Return one frame: bound and value over the search, bound curve, front, plan, and the plan's gap."""
     plan = info.plans[info.plans["label"] == label].iloc[0]
     lines, longest = info.history[info.history["label"] == label], _longest(info)
     end = {"solver": "end", "at_s": plan["solve_s"], "value": plan["value"], "lower_bound": plan["lower_bound"]}
@@ -190,7 +190,7 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
 
 
 def _decades(values: pd.Series) -> list[float]:
-    """The range of a logarithmic axis for all frames: plotly does not fit axes anew when a frame is shown."""
+    """Return the range of a logarithmic axis for all frames: plotly does not fit axes again when a frame is shown."""
     known = values[values > 0]
     if known.empty:
         return [0.0, 1.0]
@@ -200,7 +200,7 @@ def _decades(values: pd.Series) -> list[float]:
 
 
 def _line(info: GapInfo, label: str) -> str:
-    """What the frame shows, in words."""
+    """Describe the frame in words."""
     one = info.plans[info.plans["label"] == label].iloc[0]
     proof = f"bound {number(one['lower_bound'], digits=4)}, gap {one['gap']:.2%}" if one["gap"] == one["gap"] else "no bound"
     return f"{counted(int(one['actors']), 'actor')}: value {number(one['value'], digits=4)}, {proof}"

@@ -1,6 +1,6 @@
-"""Plans on several GPU kinds: which kind gets which lengths, what it takes and costs, with a slider over what-ifs.
+"""Plots plans on several GPU kinds: response lengths by kind, times and dollars, with a slider over what-ifs.
 
-Knows plans and their workload; nothing of how plans are found.
+Inputs are plans and their workload.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BINS = 24
 
 
 class KindsInfo(NamedTuple):
-    """Plans by label.
+    """Data of ``plot_kinds``: plans by label.
 
     Attributes:
         plans: ``label, time_s, cost_usd, bound_usd, split_time_s, split_usd``: of the plan, the bound (NaN unless the
@@ -50,7 +50,7 @@ class KindsInfo(NamedTuple):
 
 
 def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
-    """What ``plot_kinds`` shows."""
+    """Return the data of ``plot_kinds``."""
     lengths = workload.response_tokens
     edges = np.linspace(0, max(int(lengths.max()), 1), BINS + 1)
     totals, actors, counts = [], [], []
@@ -81,14 +81,14 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
 
 
 def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "price", start: Any = None) -> go.Figure:
-    """Lengths by GPU kind, the actors with their time, and dollars with the bound over all what-ifs.
+    """Plot lengths by GPU kind, the actors with their time, and dollars with the bound over all what-ifs.
 
     Args:
         plans: label (of the slider) to plan, on one or several kinds. workload: what the plans were made for.
         of: what the labels are. start: the label that is shown first; the middle one when None.
 
     Returns:
-        A figure with one frame per label; no plans give one that says so.
+        A figure with one frame per label; without plans it is a figure that says so.
     """
     info = kinds_info(plans, workload)
     if info.missing:
@@ -146,7 +146,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
 
 
 def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
-    """Per kind its lengths and its actors; then the plan among the what-ifs."""
+    """Return one frame: lengths and actors by kind, then the plan among the what-ifs."""
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
     for i, kind in enumerate(info.kinds):
@@ -189,7 +189,7 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
 
 
 def _line(info: KindsInfo, label: str) -> str:
-    """What the frame shows, in words."""
+    """Describe the frame in words."""
     one = info.plans[info.plans["label"] == label].iloc[0]
     own = info.actors[info.actors["label"] == label]
     kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in own.groupby("kind"))

@@ -1,6 +1,6 @@
-"""Where a run's GPU-seconds went: work and idleness by cause.
+"""Plots a run's GPU-seconds by use: work by phase, idle time by cause.
 
-Knows the lines of an account; nothing of how they were found.
+Input are the lines of an ``Account``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS = ((False, "somebody works", BLUE, ""), (True, "nobody works", VERMILLION,
 
 
 class AccountInfo(NamedTuple):
-    """The bars: ``use, idle, gpu_s, usd, share``, work first, each kind from large to small.
+    """The bars: ``use, idle, gpu_s, usd, share``, work first, each group in descending order.
 
     Attributes:
         idle_share: of all GPU-seconds. missing: why there is nothing to show, or the empty text.
@@ -30,7 +30,7 @@ class AccountInfo(NamedTuple):
 
 
 def account_info(lines: pd.DataFrame) -> AccountInfo:
-    """What ``plot_account`` shows of ``Account.lines``."""
+    """Return the data of ``plot_account`` from ``Account.lines``."""
     shown = lines[lines["gpu_s"] > 0].reset_index(drop=True)
     if shown.empty:
         return AccountInfo(shown, 0.0, "No GPU was held.")
@@ -38,7 +38,7 @@ def account_info(lines: pd.DataFrame) -> AccountInfo:
 
 
 def plot_account(lines: pd.DataFrame) -> go.Figure:
-    """A bar per use of GPUs, its length in GPU-seconds; idle ones are hatched."""
+    """Plot one bar per use of GPUs, its length in GPU-seconds; idle bars are hatched."""
     info = account_info(lines)
     if info.missing:
         return message_figure(TITLE, info.missing)

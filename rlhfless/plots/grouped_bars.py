@@ -1,6 +1,6 @@
-"""Several numbers of one unit per schedule or setting, as bars beside each other.
+"""Plots several numbers of one unit per schedule or setting as grouped bars.
 
-Knows a table; nothing of what was counted or measured. A number that is missing leaves its place empty.
+Input is any table. A missing number leaves its bar empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOKS = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
 
 
 class SideBySideInfo(NamedTuple):
-    """A table of numbers.
+    """Data of ``plot_side_by_side``: a table of numbers.
 
     Attributes:
         table: one row per group of bars, one column per series of bars.
@@ -30,7 +30,7 @@ class SideBySideInfo(NamedTuple):
 
 
 def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
-    """What ``plot_side_by_side`` shows; columns beyond the four that can be told apart are refused."""
+    """Return the data of ``plot_side_by_side``; ``missing`` says so where there are more than four columns."""
     if len(table.columns) > len(LOOKS):
         return SideBySideInfo(table, f"There are {len(table.columns)} columns; at most {len(LOOKS)} can be told apart.")
     return SideBySideInfo(table, "" if table.size else "There are no numbers to show.")
@@ -45,14 +45,14 @@ def plot_side_by_side(
     decimals: int = 3,
     least: tuple[str, float] | None = None,
 ) -> go.Figure:
-    """Bars of every column of ``table``, grouped by its rows.
+    """Plot bars of every column of ``table``, grouped by its rows.
 
     Args:
-        table: columns are what is compared (at most four). title: of the figure. axis: with the unit. groups: what rows are.
+        table: columns are the compared series (at most four). title: of the figure. axis: with the unit. groups: what rows are.
         decimals: of the numbers at the bars. least: name and value of a line that no bar can be below.
 
     Returns:
-        A figure; an empty table gives one that says so.
+        A figure; for an empty table one that says so.
     """
     info = side_by_side_info(table)
     if info.missing:

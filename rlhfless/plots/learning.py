@@ -1,8 +1,8 @@
-"""Learning curves over several seeds: reward, held-out accuracy with its intervals, lengths, and the actors that plans start.
+"""Plots learning curves over several seeds: reward, held-out accuracy with intervals, lengths, and actors per plan.
 
-Knows runs as ``tests/benchmarks/learning_curves.py`` records them: numbers per step, and accuracies before and after; nothing
-of models or tasks. Every seed is drawn thin, and thick their mean over each epoch: steps of one epoch have other prompts, and
-lengths differ more between prompts than they drift.
+Input are runs as ``tests/benchmarks/learning_curves.py`` records them: numbers per step, and accuracies before and after. Each
+seed is drawn thin, and the seeds' mean over each epoch thick: steps of one epoch have different prompts, and lengths differ
+more between prompts than they drift.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = (("reward_mean", "reward, accuracy"), ("response_tokens_mean", "tokens pe
 
 
 class LearningInfo(NamedTuple):
-    """Runs, one row per run and step and one per run and evaluation.
+    """Data of ``plot_learning``: one row per run and step, and one per run and evaluation.
 
     Attributes:
         steps: ``algorithm, seed, step, epoch, reward_mean, response_tokens_mean, actors``.
@@ -43,7 +43,7 @@ class LearningInfo(NamedTuple):
 
 
 def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
-    """What ``plot_learning`` shows."""
+    """Return the data of ``plot_learning``."""
     names = [name for name, _ in ROWS]
     rows = [
         {
@@ -80,14 +80,14 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
 
 
 def _rank_correlation(means: pd.DataFrame) -> float:
-    """Of lengths and actors."""
+    """Spearman's correlation of lengths and actors."""
     tokens, actors = means["response_tokens_mean"], means["actors"]
     varied = tokens.nunique() > 1 and actors.nunique() > 1
     return float(np.corrcoef(tokens.rank(), actors.rank())[0, 1]) if varied else float("nan")
 
 
 def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
-    """Mean reward by step with held-out accuracy at both ends, mean length, and actors; one colour per algorithm.
+    """Plot mean reward by step with held-out accuracy at both ends, mean length, and actors; one colour per algorithm.
 
     Args:
         runs: each with ``algorithm``, ``seed``, ``steps`` (of ``step``, ``epoch``, ``reward_mean``, ``response_tokens_mean``,
@@ -120,7 +120,7 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
 
 
 def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: str) -> None:
-    """Its seeds thin, their means thick, and its accuracies as marks."""
+    """Add an algorithm: its seeds thin, their means thick, and its accuracies as marks."""
     name = clean(algorithm.upper())
     means = info.means[info.means["algorithm"] == algorithm]
     steps = info.steps[info.steps["algorithm"] == algorithm]

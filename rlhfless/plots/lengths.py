@@ -1,7 +1,7 @@
-"""Predicted against actual response lengths.
+"""Plots predicted against actual response lengths.
 
-Knows rollouts; nothing of predictors. The length of a response that was cut off by the limit is a lower bound: it is marked,
-and it enters no error.
+Input are rollouts with predictions. The length of a response that was truncated by the limit is a lower bound: it is marked,
+and no error counts it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ TITLE = "Predicted and actual response lengths"
 
 
 class LengthsInfo(NamedTuple):
-    """What is known of predictions.
+    """Predicted and actual lengths, with their errors.
 
     Attributes:
         points: ``step, prompt_id, sample, predicted_tokens, response_tokens, kind``; responses with a prediction; ``kind`` is
             ``stop``, ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended).
         rank_correlation: Spearman's, over responses that are not censored; NaN when either side is constant.
         mean_abs_error_tokens, mean_error_tokens: over the same; the latter is actual minus predicted.
-        censored: how many responses only give a lower bound.
+        censored: number of responses that only give a lower bound.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -42,7 +42,7 @@ class LengthsInfo(NamedTuple):
 
 
 def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
-    """What ``plot_lengths`` shows; all steps when ``step`` is None."""
+    """Return the data of ``plot_lengths``; all steps when ``step`` is None."""
     rows = trace.rollouts if step is None else trace.rollouts[trace.rollouts["step"] == step]
     columns = ["step", "prompt_id", "sample", "predicted_tokens", "response_tokens"]
     nan = float("nan")
@@ -69,13 +69,13 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
 
 
 def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
-    """Predicted against actual lengths, one point per response; all steps when ``step`` is None.
+    """Plot predicted against actual lengths, one point per response; all steps when ``step`` is None.
 
     Args:
         trace: any trace. step: one step alone.
 
     Returns:
-        A figure; a trace without predictions gives one that says so.
+        A figure; for a trace without predictions one that says so.
     """
     info = lengths_info(trace, step)
     title = TITLE if step is None else f"{TITLE}, step {step}"

@@ -1,7 +1,7 @@
 """Colours, hatches and markers of every plot: one per phase, one per policy.
 
-Knows names only. The colours are those of Okabe and Ito, which people with any colour vision tell apart; a hatch or a
-marker shape says the same once more, for print without colour. Greys are chosen to be legible on white and on dark paper.
+The colours are those of Okabe and Ito, which people with any colour vision can distinguish. A hatch or a marker shape repeats
+the distinction for print without colour. Greys are legible on white and on dark paper.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ _OTHERS = tuple(
 
 
 def policy_styles(policies: list[str]) -> dict[str, PolicyStyle]:
-    """A style for every policy; those without one of their own get colour and marker by their place."""
+    """Return a style for every policy; a policy without a fixed style gets colour and marker by its position."""
     unknown = [policy for policy in policies if policy not in POLICY_STYLES]
     return {p: POLICY_STYLES.get(p) or _OTHERS[unknown.index(p) % len(_OTHERS)] for p in policies}

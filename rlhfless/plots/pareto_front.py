@@ -1,6 +1,6 @@
-"""The front of plans, what its plans promise, what they turn out to take, and the bounds below, with a slider over weights.
+"""Plots a front of plans with the plans' predicted and true outcomes and the lower bounds, with a slider over weights.
 
-Knows a front, plans with their evaluation under true lengths, and a bound; nothing of how they were computed.
+Inputs are a front, plans with their evaluation under true lengths, and a bound.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CURVE_POINTS = 160
 
 
 class FrontInfo(NamedTuple):
-    """A front in one unit of cost.
+    """Data of ``plot_front``: a front in one unit of cost.
 
     Attributes:
         plans: ``label, actors, time_s, cost``, and ``true_time_s, true_cost`` (NaN when unknown).
         front: ``time_s, cost, actors``. bound: ``time_s, cost`` of the planning model; least: the same for the true lengths;
-            both begin where they stop being infinite.
+            both begin at their first finite value.
         epsilon: of the front. unit: of cost, in words.
         missing: why there is nothing to show, or the empty text.
     """
@@ -51,7 +51,7 @@ def front_info(
     outcomes: Mapping[Any, Evaluation] | None = None,
     least: Callable[[float], float] | None = None,
 ) -> FrontInfo:
-    """What ``plot_front`` shows; its arguments are described there."""
+    """Return the data of ``plot_front``; for the arguments see there."""
     usd = front.cost == "usd"
     rows = []
     for label, plan in plans.items():
@@ -77,8 +77,8 @@ def front_info(
 
 
 def _finite(curve: pd.DataFrame) -> pd.DataFrame:
-    """The finite part of a falling curve, from the last time at which it is infinite: just after that it is at least as high
-    as at the first finite point."""
+    """Return the finite part of a falling curve, from the last time at which it is infinite: just after that it is at least as
+    high as at the first finite point."""
     known = np.flatnonzero(np.isfinite(curve["cost"]))
     if not len(known):
         return curve.iloc[:0]
@@ -97,17 +97,17 @@ def plot_front(
     start: Any = None,
     usd_per_gpu_hour: float = 0.0,
 ) -> go.Figure:
-    """The front with its bound; the plan of the slider on it, and where that plan lands with the true lengths.
+    """Plot the front with its bound; on it the slider's plan, and that plan's outcome with the true lengths.
 
     Args:
         front: plans that no other plan beats, by predicted lengths. plans: label of the slider to plan.
-        outcomes: the same labels to what the plan takes with the true lengths.
+        outcomes: the same labels to the plan's time and cost with the true lengths.
         least: the least cost, in the front's unit, of any policy at a time, for the true lengths.
         of: what the labels are. start: the label that is shown first; the middle one when None.
         usd_per_gpu_hour: with a price, an axis on the right shows GPU-seconds in dollars.
 
     Returns:
-        A figure with one frame per label; no plans give one that says so.
+        A figure with one frame per label; without plans it is a figure that says so.
     """
     info = front_info(front, plans, outcomes, least)
     if info.missing:
@@ -156,7 +156,7 @@ def plot_front(
 
 
 def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
-    """From promise to outcome, the outcome, the promise."""
+    """Return one frame: the line from prediction to outcome, the outcome, the prediction."""
     one = info.plans.iloc[i]
     known = bool(np.isfinite(one["true_time_s"]))
     ends = [[one["time_s"], one["true_time_s"]], [one["cost"], one["true_cost"]]]
@@ -184,7 +184,7 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
 
 
 def _line(info: FrontInfo, i: int) -> str:
-    """What the frame shows, in words."""
+    """Describe the frame in words."""
     one = info.plans.iloc[i]
     text = f"{counted(int(one['actors']), 'actor')}: promised {number(one['time_s'], 's')}, {number(one['cost'], info.unit)}"
     if np.isfinite(one["true_time_s"]):
@@ -193,6 +193,6 @@ def _line(info: FrontInfo, i: int) -> str:
 
 
 def _ranges(info: FrontInfo) -> tuple[float, float]:
-    """Of cost: every plan of the slider and the bounds below."""
+    """Range of the cost axis that includes every plan of the slider and the bounds below."""
     high = float(np.nanmax(info.plans[["cost", "true_cost"]].to_numpy(dtype=float)))
     return 0.0, max(high, float(info.front["cost"].max() if len(info.front) else 0.0), 1e-12) * 1.08

@@ -1,6 +1,6 @@
-"""What actors cost, plan by plan: where the time of every actor goes, beside a random split, with a slider over plans.
+"""Plots where the time of every actor of a plan goes, next to a random split, with a slider over plans.
 
-Knows plans, their workload and the planning model's latency; nothing of how plans are found.
+Inputs are plans, their workload and the planning model's latency.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random
 
 
 class PlanBarsInfo(NamedTuple):
-    """Plans by label, and what their actors do.
+    """Plans by label, with the times of their actors.
 
     Attributes:
         plans: ``label, side`` (``plan`` or ``random split``), ``actors, makespan_s, gpu_seconds``.
         bars: one row per actor: ``label, side, actor, responses, shortest, longest`` (tokens), ``other_s, base_s, load_s``,
-            which add up to when it is done.
+            which add up to the actor's end.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -50,7 +50,7 @@ class PlanBarsInfo(NamedTuple):
 def plan_bars_info(
     plans: Mapping[Any, Plan], workload: Workload, latency: LatencyModel, splits: Mapping[Any, Plan] | None = None
 ) -> PlanBarsInfo:
-    """What ``plot_plan_bars`` shows."""
+    """Return the data of ``plot_plan_bars``."""
     model = latency.affine
     context = workload.context_tokens
     cases = [case.remaining_tokens for case in workload.cases()]
@@ -85,7 +85,7 @@ def plot_plan_bars(
     of: str = "actors",
     start: Any = None,
 ) -> go.Figure:
-    """Bars of a plan's actors, of a random split's actors beside them, and both in the time-cost plane.
+    """Plot bars of a plan's actors, bars of a random split's actors next to them, and both in the time-cost plane.
 
     Args:
         plans: label (of the slider) to plan. workload, latency: what the plans were made for; the bars are those of the
@@ -94,7 +94,7 @@ def plot_plan_bars(
         of: what the labels are. start: the label that is shown first; the middle one when None.
 
     Returns:
-        A figure with one frame per label; no plans give one that says so.
+        A figure with one frame per label; without plans it is a figure that says so.
     """
     info = plan_bars_info(plans, workload, latency, splits)
     if info.missing:
@@ -150,7 +150,7 @@ def plot_plan_bars(
 
 
 def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
-    """The parts of every actor; every frame has as many bars, those of actors that the plan does not start are empty."""
+    """The parts of every actor's time. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[(info.bars["label"] == label) & (info.bars["side"] == side)].set_index("actor")
     bars = bars.drop(columns=["label", "side"]).reindex(range(rows)).fillna(0)
     texts = [
@@ -184,14 +184,14 @@ def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
 
 
 def _spans(info: PlanBarsInfo, label: str) -> dict[str, Any]:
-    """The layout of a frame's time axes: the same for both sides, so that their bars can be compared."""
+    """Layout of a frame's time axes: the same range for both sides, so that their bars can be compared."""
     own = info.plans[info.plans["label"] == label]
     axis = {"range": [0, 1.04 * max(float(own["makespan_s"].max()), 1e-9)]}
     return {"xaxis": axis, "xaxis2": axis} if len(own) == 2 else {"xaxis": axis}
 
 
 def _line(info: PlanBarsInfo, label: str) -> str:
-    """What the frame shows, in words."""
+    """Describe the frame in words."""
     parts = [
         f"{one.side}: {counted(one.actors, 'actor')}, {number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}"
         for one in info.plans[info.plans["label"] == label].itertuples()

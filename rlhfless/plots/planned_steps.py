@@ -1,6 +1,6 @@
-"""How many actors every step of a log would have needed, beside how long its responses were.
+"""Plots how many actors every step of a log would have needed, with the mean length of its responses.
 
-Knows a table with one row per step; nothing of how it was planned.
+Input is a table with one row per step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TITLE = "What every step would have needed"
 
 
 class PlannedStepsInfo(NamedTuple):
-    """One row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
+    """Data of ``plot_planned_steps``, one row per step: ``step, mean_tokens, actors, makespan_s, gpu_seconds, known``.
 
     Attributes:
         rank_correlation: Spearman's of mean lengths and actors; NaN where one of them never changes.
@@ -31,7 +31,7 @@ class PlannedStepsInfo(NamedTuple):
 
 
 def planned_steps_info(table: pd.DataFrame) -> PlannedStepsInfo:
-    """What ``plot_planned_steps`` shows of ``accounting.plan_every_step``."""
+    """Return the data of ``plot_planned_steps`` from ``analysis.plan_every_step``."""
     if table.empty:
         return PlannedStepsInfo(table, float("nan"), "There are no steps.")
     tokens, actors = table["mean_tokens"], table["actors"]
@@ -40,7 +40,7 @@ def planned_steps_info(table: pd.DataFrame) -> PlannedStepsInfo:
 
 
 def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
-    """Mean response length (above) and actors of the plan (below) by step."""
+    """Plot mean response length (above) and actors of the plan (below) by step."""
     info = planned_steps_info(table)
     if info.missing:
         return message_figure(TITLE, info.missing)

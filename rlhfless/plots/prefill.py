@@ -1,6 +1,6 @@
-"""Prefill tokens of plans, before and after prompts are computed once for several responses.
+"""Plots the prefill tokens of plans, before and after prompts are computed once for several responses.
 
-Knows what deduplicating a plan's prefill came to; nothing of how it is done.
+Input are the results of deduplicating each plan's prefill.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TITLE = "Prefill: what is computed once instead of for every response"
 
 
 class PrefillInfo(NamedTuple):
-    """Plans by name.
+    """Data of ``plot_prefill``: plans by name.
 
     Attributes:
         table: ``plan, actors, before, after`` (tokens), ``how, makespan_s, gpu_seconds`` (after).
@@ -35,7 +35,7 @@ class PrefillInfo(NamedTuple):
 
 
 def prefill_info(found: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
-    """What ``plot_prefill`` shows."""
+    """Return the data of ``plot_prefill``."""
     rows = [
         (str(name), len(d.plan.actors), d.tokens_before, d.tokens_after, d.how, d.plan.makespan_s, d.plan.gpu_seconds)
         for name, d in found.items()
@@ -45,13 +45,13 @@ def prefill_info(found: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
 
 
 def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
-    """Prompt tokens that the actors of each plan compute, before and after deduplication.
+    """Plot the prompt tokens that the actors of each plan compute, before and after deduplication.
 
     Args:
-        found: name of a plan to its deduplication. once: tokens of all prompts, each once: less is not possible.
+        found: name of a plan to its deduplication. once: tokens of all prompts, each once, which is the minimum.
 
     Returns:
-        A figure; no plans give one that says so.
+        A figure; without plans one that says so.
     """
     info = prefill_info(found, once)
     if info.missing:

@@ -1,4 +1,4 @@
-"""How figures are shown in a notebook. Knows plotly's renderers; nothing of figures."""
+"""Chooses plotly's renderer for a notebook, so that figures are also drawn in exported pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PRIVATE = {"showSendToCloud": False}
 
 
 def use_renderer() -> None:
-    """Let figures be drawn wherever the notebook is: call it once, in a notebook's first cell.
+    """Set plotly's renderer so that figures are drawn in any notebook: call it once, in the first cell.
 
-    What ``PLOTLY_RENDERER`` names, and what plotly found to be right (on Colab and Kaggle, for example), stays. In Jupyter
-    figures are kept in a second form besides plotly's own, so that they are drawn in pages that nbconvert exports, too.
-    No figure gets plotly's "Share chart" button, which uploads it.
+    The renderer that ``PLOTLY_RENDERER`` names, or that plotly detected (on Colab and Kaggle, for example), stays. In Jupyter
+    figures are stored in a second form in addition to plotly's own, so that pages exported by nbconvert draw them, too. No
+    figure gets plotly's "Share chart" button, which uploads it.
     """
     if not os.environ.get("PLOTLY_RENDERER") and pio.renderers.default == JUPYTER:
         pio.renderers.default = f"{JUPYTER}+notebook"

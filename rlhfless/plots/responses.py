@@ -1,6 +1,6 @@
-"""The responses of one actor as bars in time: when each joined the batch, how long it stayed, and which were cut off.
+"""Plots the responses of one actor as bars in time: start in the batch, duration, and which were cut off.
 
-Knows rollouts with times; nothing of plans. One row per response, in the order in which they joined.
+Input are rollouts with times. One row per response, in the order in which they joined the batch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LOOKS = (
 
 
 class ResponsesInfo(NamedTuple):
-    """The responses of one holder in one step; times are seconds since the step's start.
+    """Data of ``plot_responses``: the responses of one holder in one step; times are seconds since the step's start.
 
     Attributes:
-        holder: whose they are.
+        holder: the actor's name.
         bars: ``row, index`` (row of ``trace.rollouts``), ``prompt_id, sample, start_s, end_s, kind`` (``complete`` or ``cut``),
             ``hover``.
         missing: why there is nothing to show, or the empty text.
@@ -41,7 +41,7 @@ class ResponsesInfo(NamedTuple):
 
 
 def responses_info(trace: Trace, holder: str | None = None, step: int | None = None) -> ResponsesInfo:
-    """What ``plot_responses`` shows; its arguments are described there."""
+    """Return the data of ``plot_responses``; for the arguments see there."""
     step = (trace.steps or [0])[-1] if step is None else step
     rows = trace.rollouts
     none = pd.DataFrame(columns=["row", "index", "prompt_id", "sample", "start_s", "end_s", "kind", "hover"])
@@ -84,14 +84,14 @@ def responses_info(trace: Trace, holder: str | None = None, step: int | None = N
 
 
 def plot_responses(trace: Trace, holder: str | None = None, step: int | None = None) -> go.Figure:
-    """The responses of one actor, a bar each, in the order in which they joined.
+    """Plot the responses of one actor, a bar each, in the order in which they joined.
 
     Args:
         trace: of an executed run. holder: the actor's name (``actor-0``); the first one when None. step: the last one when
             None.
 
     Returns:
-        A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; a trace without times gives one that says so.
+        A figure whose bars have the row of ``trace.rollouts`` as ``customdata``; for a trace without times one that says so.
     """
     info = responses_info(trace, holder, step)
     title = f"Responses of {clean(info.holder)}" if info.holder else "Responses of an actor"

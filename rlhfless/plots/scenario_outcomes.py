@@ -1,6 +1,6 @@
-"""What plans take over scenarios of lengths, and with the true ones: distributions side by side, with a slider.
+"""Plots time, cost and value of plans over scenarios of lengths, with the true outcome marked, with a slider.
 
-Knows evaluations of plans over the same scenarios; nothing of how plans or scenarios were made.
+Inputs are evaluations of several plans over the same scenarios.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value
 
 
 class OutcomesInfo(NamedTuple):
-    """Plans over scenarios, by label of the slider.
+    """Data of ``plot_outcomes``: plans over scenarios, by label of the slider.
 
     Attributes:
         table: ``label, plan``, and of each of ``time_s, gpu_seconds, value`` the mean, the mean of the worst quarter
@@ -49,7 +49,7 @@ def outcomes_info(
     norms: Mapping[Any, tuple[float, float]],
     truths: Mapping[Any, Mapping[str, Evaluation]] | None = None,
 ) -> OutcomesInfo:
-    """What ``plot_outcomes`` shows; its arguments are described there."""
+    """Return the data of ``plot_outcomes``; for the arguments see there."""
     rows, samples = [], {}
     for label, of_plans in outcomes.items():
         for plan, found in of_plans.items():
@@ -65,7 +65,7 @@ def outcomes_info(
 
 
 def _measures(found: Evaluation, objective: Objective, norms: tuple[float, float]) -> NDArray[np.float64]:
-    """(3, S) times, GPU-seconds, values."""
+    """Return (3, S) times, GPU-seconds, values."""
     times, costs = found.makespans_s, found.gpu_seconds_of
     w = objective.time_weight
     return np.stack([times, costs, w * times / norms[0] + (1 - w) * costs / norms[1]])
@@ -80,17 +80,17 @@ def plot_outcomes(
     of: str = "scenarios",
     start: Any = None,
 ) -> go.Figure:
-    """Boxes of time, cost and weighted value of several plans over the same scenarios; the true lengths are marked.
+    """Plot boxes of time, cost and weighted value of several plans over the same scenarios; the true lengths are marked.
 
     Args:
-        outcomes: label of the slider to (name of a plan to what it takes over the scenarios). Boxes reach from the quarter
-            to three quarters of the scenarios, the dashed line in them is the mean.
+        outcomes: label of the slider to (name of a plan to its results over the scenarios). Boxes reach from the quarter to
+            three quarters of the scenarios, the dashed line in them is the mean.
         objective: its time weight gives the value; norms: label to the time and the GPU-seconds that count as 1.
-        truths: label to (name to what the plan takes with the true lengths).
+        truths: label to (name to the plan's result with the true lengths).
         of: what the labels are. start: the label that is shown first; the middle one when None.
 
     Returns:
-        A figure with one frame per label; no plans give one that says so.
+        A figure with one frame per label; without plans it is a figure that says so.
     """
     info = outcomes_info(outcomes, objective, norms, truths)
     if info.missing:
@@ -131,7 +131,7 @@ def plot_outcomes(
 
 
 def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[Any]:
-    """A box for every plan, and a marker where the true lengths put it."""
+    """Return one frame: a box for every plan, and a marker at its result with the true lengths."""
     measure = PANELS[col][0]
     table = info.table[info.table["label"] == label].set_index("plan")
     traces: list[Any] = []
@@ -163,7 +163,7 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
 
 
 def _line(info: OutcomesInfo, label: str) -> str:
-    """Who is best, in words."""
+    """Name the best plan in words."""
     table = info.table[info.table["label"] == label]
 
     def best(column: str) -> str:

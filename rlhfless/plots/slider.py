@@ -1,6 +1,6 @@
-"""What figures with a slider share: the slider itself, and the line of text of a frame. Needs no kernel.
+"""Common parts of figures with a slider: the slider itself, and the caption of a frame. Needs no kernel.
 
-Knows plotly's layout; nothing of what frames show.
+Output are parts of plotly layouts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AT_ONCE = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "trans
 
 
 def slider(labels: Sequence[str], first: int, prefix: str) -> dict[str, Any]:
-    """A slider over the frames that are named ``labels``; ``prefix`` (clean text) stands before the chosen one."""
+    """Return a slider over the frames that are named ``labels``; ``prefix`` (clean text) precedes the chosen label."""
     return {
         "active": first,
         "currentvalue": {"prefix": prefix, "font": {"size": 13}},
@@ -26,12 +26,12 @@ def slider(labels: Sequence[str], first: int, prefix: str) -> dict[str, Any]:
 
 
 def start_at(labels: Sequence[str], start: str | None) -> int:
-    """Place of the label that is shown first: ``start`` where it is one of them, else the middle one."""
+    """Return the position of the first label to show: ``start`` where it is one of them, else the middle one."""
     return list(labels).index(start) if start is not None and start in labels else len(labels) // 2
 
 
 def caption(text: str, panels: Sequence[tuple[float, str]] = ()) -> dict[str, Any]:
-    """The layout of a frame: its own line above the plot, and below it a title over each panel.
+    """Return the layout of a frame: its own line above the plot, and below it a title over each panel.
 
     Args:
         text: clean. panels: (left edge of the panel between 0 and 1, clean title); they are in every frame, because a frame

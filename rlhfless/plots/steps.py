@@ -1,6 +1,6 @@
-"""What every step took: GPU-seconds busy and idle, time, actors.
+"""Plots the steps of a run: busy and idle GPU-seconds, time, and number of actors.
 
-Knows ``step_metrics``; nothing of plans or policies.
+The numbers come from ``trace.metrics.step_metrics``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TITLE = "Cost, time and actors of every step"
 
 
 class StepsInfo(NamedTuple):
-    """What the steps of one run took.
+    """Time, cost and actors of the steps of one run.
 
     Attributes:
         table: one row per step: ``step, time_s, gpu_seconds, busy_gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds,
@@ -33,7 +33,7 @@ class StepsInfo(NamedTuple):
 
 
 def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
-    """What ``plot_steps`` shows; ``run`` is the first one of the trace when None."""
+    """Return the data of ``plot_steps``; ``run`` is the first one of the trace when None."""
     run = (trace.runs or [""])[0] if run is None else run
     metrics = step_metrics(trace)
     metrics = metrics[(metrics["run"] == run) & metrics["gpu_seconds"].notna()]
@@ -54,13 +54,13 @@ def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
 
 
 def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
-    """GPU-seconds (busy and idle), time and number of actors of every step.
+    """Plot GPU-seconds (busy and idle), time and number of actors of every step.
 
     Args:
         trace: any trace. run: the first one of the trace when None.
 
     Returns:
-        A figure; a trace without allocations gives one that says so.
+        A figure; for a trace without allocations one that says so.
     """
     info = steps_info(trace, run)
     if info.missing:

@@ -1,7 +1,7 @@
-"""What all figures share: how text from logs is made safe, how titles and axes look, and the figure that has no data.
+"""Common style of all figures: safe text from logs, titles and axes, and the figure without data.
 
-Knows plotly's layout; nothing of traces. Paper is white, so that a figure is legible in a dark notebook, too, which does not
-change its text; pages and dashboards of ours make it transparent and give the text their own colour.
+Paper is white, so that a figure is legible in a dark notebook as well, which does not change its text. The project's pages and
+dashboards make the paper transparent and give the text their own colour.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ the rest of a figure's layout."""
 
 
 def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
-    """Text of a log for titles, labels and hovers: one line, not too long, markup made harmless.
+    """Return text of a log for titles, labels and hovers: one line, limited in length, markup escaped.
 
-    Only ``& < >`` are replaced: plotly reads these entities, and would show those of quotation marks as they are. Marks that
-    change the direction of writing are left out, and what is written from right to left turns around nothing beside it.
+    Only ``& < >`` are replaced: plotly reads these entities, and would show those of quotation marks literally. Marks that
+    change the direction of writing are left out, and right-to-left text is isolated from the text around it.
     """
     line = TURNS.sub("", re.sub(r"[\x00-\x1f\x7f\s]+", " ", str(text)).strip())
     if len(line) > longest:
@@ -64,7 +64,7 @@ def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
 
 
 def number(value: Any, unit: str = "", digits: int = 3) -> str:
-    """A number with about ``digits`` digits and its unit, or ``unknown``."""
+    """Return a number with about ``digits`` digits and its unit, or ``unknown``."""
     try:
         known = value is not None and math.isfinite(value)
     except (TypeError, ValueError):
@@ -77,18 +77,18 @@ def number(value: Any, unit: str = "", digits: int = 3) -> str:
 
 
 def signed_share(value: float) -> str:
-    """``+3.1%``; an empty text for what is not known."""
+    """Return ``+3.1%``; an empty text for an unknown value."""
     return f"{round(value, 3) + 0.0:+.1%}".replace("-", MINUS).replace("+0.0%", "0.0%") if math.isfinite(value) else ""
 
 
 def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
-    """A hover text: a bold head and one ``name: value`` per line. Values must be clean."""
+    """Return a hover text: a bold head and one ``name: value`` per line. Values must be clean."""
     rows = [f"<b>{head}</b>"] if head else []
     return "<br>".join(rows + [f"{name}: {value}" for name, value in lines])
 
 
 def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **layout: Any) -> go.Figure:
-    """``fig`` with the common look; ``title`` and ``subtitle`` must be clean."""
+    """Return ``fig`` with the common style; ``title`` and ``subtitle`` must be clean."""
     below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
     look: dict[str, Any] = {
         "template": TEMPLATE,
@@ -117,12 +117,12 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
 
 
 def axis_keys(layout: Iterable[str], letters: str) -> list[str]:
-    """The keys of a layout that are axes of these letters."""
+    """Return the keys of a layout that are axes of these letters."""
     return [key for key in layout if re.fullmatch(rf"[{letters}]axis\d*", key)]
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested dicts as one; what is in both is ``over``'s."""
+    """Return two nested dicts merged into one; ``over`` wins where both have a key."""
     both = {}
     for name, value in over.items():
         below = under.get(name)
@@ -131,12 +131,12 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_steps(steps: Sequence[float]) -> dict[str, Any]:
-    """What an axis over steps needs to mark whole steps only."""
+    """Return the axis settings that mark whole steps only."""
     return {"tickvals": list(steps)} if len(steps) <= MOST_TICKS else {"nticks": MOST_TICKS, "tickformat": "d"}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:
-    """A figure without data that says what is missing."""
+    """Return a figure without data that says what is missing."""
     fig = go.Figure()
     fig.add_annotation(text=missing, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"size": 14})
     fig.update_xaxes(visible=False)

@@ -1,6 +1,6 @@
-"""Policies in the time-cost plane, with the planning front and the bound below which no policy can be.
+"""Plots policies in the time-cost plane, with the planning front and the lower bound of all policies.
 
-Knows a table of results, a front and a bound; nothing of how they were computed.
+Inputs are a table of results, a front and a bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEEDED = ("policy", "time_s", "gpu_seconds")
 
 
 class PlaneInfo(NamedTuple):
-    """What the plane shows.
+    """The data of the time-cost plane.
 
     Attributes:
         points: one row per policy: ``policy, time_s, gpu_seconds, bound_gpu_seconds`` and ``cost_usd`` (NaN when unknown).
@@ -40,7 +40,7 @@ class PlaneInfo(NamedTuple):
 
 
 def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:
-    """Sums per policy, in order of appearance: ``policy, time_s, gpu_seconds, bound_gpu_seconds, cost_usd``.
+    """Return sums per policy, in order of appearance: ``policy, time_s, gpu_seconds, bound_gpu_seconds, cost_usd``.
 
     Args:
         results: rows of policies and steps, or of policies; ``bound_cost_at_time`` counts as ``bound_gpu_seconds``.
@@ -64,7 +64,7 @@ def plane_info(
     front: Front | None = None,
     bound: Callable[[float], float] | tuple[ArrayLike, ArrayLike] | None = None,
 ) -> PlaneInfo:
-    """What ``plot_plane`` shows; its arguments are described there."""
+    """Return the data of ``plot_plane``; for the arguments see there."""
     points = results_by_policy(results)
     plans = pd.DataFrame(
         [(p.makespan_s, p.gpu_seconds, len(p.actors)) for p in (front.plans if front else ())],
@@ -91,7 +91,7 @@ def plot_plane(
     note: str = "",
     names: Mapping[str, str] | None = None,
 ) -> go.Figure:
-    """Time and cost of every policy; further to the lower left is better.
+    """Plot time and cost of every policy; further to the lower left is better.
 
     Args:
         results: ``policy, time_s, gpu_seconds`` and, where known, ``bound_gpu_seconds`` (the bound at the policy's own time)
@@ -100,10 +100,10 @@ def plot_plane(
         bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
             the bound for its own time.
         title, note: clean text above the plot.
-        names: what the legend calls a policy.
+        names: the names of policies in the legend.
 
     Returns:
-        A figure; results without a row give one that says so.
+        A figure; for results without a row one that says so.
     """
     info = plane_info(results, front, bound)
     if info.missing:
@@ -151,7 +151,7 @@ def plot_plane(
 
 
 def _set_ranges(fig: go.Figure, info: PlaneInfo) -> None:
-    """Show the policies, what of the front is near them, and the bound below them."""
+    """Set ranges that include the policies, the nearby part of the front, and the bound below them."""
     time_s, cost = info.points["time_s"], info.points["gpu_seconds"]
     wide = max(time_s.max() - time_s.min(), 0.08 * time_s.max())
     left, right = max(0.0, time_s.min() - 0.25 * wide), time_s.max() + 0.15 * wide

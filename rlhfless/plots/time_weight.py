@@ -1,6 +1,6 @@
-"""A slider over the time weight: the plan for every weight, and where it lies on the planning front. Needs no kernel.
+"""Plots the plan for every time weight and its position on the planning front, with a slider. Needs no kernel.
 
-Knows plans and a front; nothing of how they were found. All frames are in the figure.
+Inputs are plans and a front. All frames are in the figure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TITLE = "What the weight of time does to the plan"
 
 
 class TimeWeightInfo(NamedTuple):
-    """The plans by weight.
+    """Data of ``plot_time_weight``: the plans by weight.
 
     Attributes:
         table: one row per weight, rising: ``time_weight, actors, makespan_s, gpu_seconds, cost_usd, gap``.
@@ -42,7 +42,7 @@ class TimeWeightInfo(NamedTuple):
 
 
 def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> TimeWeightInfo:
-    """What ``plot_time_weight`` shows."""
+    """Return the data of ``plot_time_weight``."""
     weights = sorted(plans_by_weight)
     plans = [plans_by_weight[weight] for weight in weights]
     table = pd.DataFrame(
@@ -73,7 +73,7 @@ def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None 
 def plot_time_weight(
     plans_by_weight: Mapping[float, Plan], front: Front | None = None, start: float | None = None
 ) -> go.Figure:
-    """A slider over the time weight with the plan of every weight (left) and its place on the front (right).
+    """Plot a slider over the time weight with the plan of every weight (left) and its position on the front (right).
 
     Args:
         plans_by_weight: time weight to plan.
@@ -81,7 +81,7 @@ def plot_time_weight(
         start: the weight that is shown first; the middle one when None.
 
     Returns:
-        A figure with one frame per weight; no plans give one that says so.
+        A figure with one frame per weight; without plans one that says so.
     """
     info = time_weight_info(plans_by_weight, front)
     if info.missing:
@@ -123,7 +123,7 @@ def plot_time_weight(
 
 
 def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
-    """The plan as bars; every frame has as many, those of actors that the plan does not start are empty."""
+    """The plan as bars. Every frame has as many bars; those of actors that the plan does not start are empty."""
     bars = info.bars[i].reindex(range(int(info.table["actors"].max()))).assign(actor=lambda t: t.index).fillna(0)
     texts = [
         hover(
@@ -149,7 +149,7 @@ def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
 
 
 def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
-    """The layout of a frame: what this plan promises, as the figure's own line above the bars."""
+    """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
     one = info.table.iloc[i]
     gap = f", at most {one['gap']:.2%} above the best plan" if one["gap"] is not None and one["gap"] == one["gap"] else ""
     text = (
@@ -160,7 +160,7 @@ def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
 
 
 def _front_ranges(fig: go.Figure, info: TimeWeightInfo) -> None:
-    """Show every plan of the slider; the front goes on beyond."""
+    """Ranges that include every plan of the slider; the front extends beyond them."""
     time_s, cost = info.table["makespan_s"], info.table["gpu_seconds"]
     wide, tall = (max(v.max() - v.min(), 0.1 * v.max()) for v in (time_s, cost))
     near = info.bound[info.bound["time_s"].between(time_s.min(), time_s.max() + 0.1 * wide)]["gpu_seconds"]

@@ -1,7 +1,7 @@
-"""The GPU timeline of a step: who held GPUs when, what they did, and what the plan had promised.
+"""Plots the GPU timeline of a step: allocations, phases, idle time, and the plan's predicted times.
 
-Knows what ``timeline_data`` found in the trace; nothing of how it came about. One row per holder. The light bar is the
-allocation, that is what is billed; where no phase covers it, GPUs were held and idle. One plotly trace per phase.
+Input is the data of ``timeline_data``. One row per holder. The light bar is the allocation, which is what is billed; where no
+phase covers it, GPUs were allocated and idle. One plotly trace per phase.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plot_timeline(
     max_spans: int = MAX_SPANS,
     between_s: tuple[float, float] | None = None,
 ) -> go.Figure:
-    """The GPU timeline of a step, coloured by phase, with the plan beside it and idle time as its own light colour.
+    """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
     Args:
         trace: any trace.
@@ -44,7 +44,7 @@ def plot_timeline(
             to be drawn one by one where the whole step has not.
 
     Returns:
-        A figure; a trace without allocations and spans gives one that says so.
+        A figure; for a trace without allocations and spans one that says so.
     """
     chosen = trace if roles is None else of_roles(trace, roles)
     info = timeline_info(chosen, step, run, max_spans=max_spans, between_s=between_s)
@@ -85,7 +85,7 @@ def _title(info: TimelineInfo) -> str:
 
 
 def add_bars(fig: go.Figure, info: TimelineInfo, **where: int) -> str:
-    """Draw allocations, phases and the plan; returns what the bars mean.
+    """Draw allocations, phases and the plan; returns the legend of the bars.
 
     Args:
         where: ``row`` and ``col`` of a figure with several timelines.

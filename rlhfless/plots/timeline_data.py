@@ -1,6 +1,6 @@
-"""What the GPU timeline of a step shows: allocations, spans, events and the plan as rows with times since the step's start.
+"""Data of a step's GPU timeline: allocations, spans, events and the plan as rows, in seconds since the step's start.
 
-Knows traces; nothing of figures. An actor i of a plan is the holder ``actor-i``.
+Input is any trace. Actor i of a plan is the holder ``actor-i``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_SPANS = 10_000
 
 
 class TimelineInfo(NamedTuple):
-    """What the timeline of one step shows; times are seconds since the step's start.
+    """The data of the timeline of one step; times are seconds since the step's start.
 
     Attributes:
         run, step, start_s: of which step, and when it began in the run.
@@ -27,7 +27,7 @@ class TimelineInfo(NamedTuple):
         allocations: ``row, start_s, end_s, gpu_seconds, idle_gpu_seconds, hover``.
         spans: ``row, phase, start_s, end_s, background, hover``.
         planned: ``row, start_s, end_s, hover``, from the step's plan.
-        events: ``row, name, time_s, hover``; events of no holder stand in the first row.
+        events: ``row, name, time_s, hover``; events without a holder are in the first row.
         time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations.
         missing: why there is nothing to show, or the empty text.
     """
@@ -50,7 +50,7 @@ class TimelineInfo(NamedTuple):
 
 
 def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
-    """The trace with only the allocations of these roles, and the spans and events of their holders."""
+    """Return the trace with only the allocations of these roles, and the spans and events of their holders."""
     held = trace.allocations[trace.allocations["role"].isin(list(roles))]
     keys = pd.MultiIndex.from_frame(held[["run", "step", "holder"]])
 
@@ -68,13 +68,13 @@ def timeline_info(
     max_spans: int = MAX_SPANS,
     between_s: tuple[float, float] | None = None,
 ) -> TimelineInfo:
-    """What ``plot_timeline`` shows.
+    """Return the data of ``plot_timeline``.
 
     Args:
         trace: any trace. step: the last one when None. run: the first one of the trace when None.
-        max_spans: if there are more spans, none of them gets a hover text, for they are not drawn one by one.
-        between_s: leave out the spans and events that lie outside this part of the step, in seconds since its start. Sums are
-            of the whole step all the same.
+        max_spans: if there are more spans, none of them gets a hover text, as they are not drawn one by one.
+        between_s: leave out the spans and events outside this part of the step, in seconds since its start. Sums are always of
+            the whole step.
     """
     steps = trace.steps
     run = (trace.runs or [""])[0] if run is None else run
@@ -127,7 +127,7 @@ def _frame(rows: Iterator[dict[str, Any]], columns: str) -> pd.DataFrame:
 
 
 def _labels(holders: list[str], held: pd.DataFrame) -> Iterator[str]:
-    """``actor-0 (0, 1)``: the holder and its GPUs, or how many they are."""
+    """Return ``actor-0 (0, 1)``: the holder and its GPUs, or the number of GPUs."""
     gpus = held.drop_duplicates("holder").set_index("holder")["gpu_ids"].to_dict()
     for name in holders:
         ids = tuple(gpus.get(name, ()))
@@ -171,7 +171,7 @@ def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
 
 
 def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
-    """Holder name to planned actor; actor i of a plan runs as ``actor-i``."""
+    """Return holder name to planned actor; actor i of a plan runs as ``actor-i``."""
     plans = [p for p in trace.plans if p.get("step") == step and p.get("run", run) == run]
     actors = plans[0].get("actors") if plans else None
     if not isinstance(actors, list | tuple):

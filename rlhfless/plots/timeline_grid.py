@@ -1,9 +1,9 @@
-"""The GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
+"""Plots the GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
-Knows what ``timeline_data`` finds in each trace, and which transfers were hand-overs; nothing of how schedules came about.
-A line is solid where a KV cache was sent, dashed where the receiver computed it again (of engines that say so in their prefill
-spans). Responses that move between the same two actors at about the same time are one line, and the more lines there are the
-fainter they get: what arrived where is at the dots.
+Inputs are the data of ``timeline_data`` per trace, and the transfers that were hand-overs. A line is solid where a KV cache was
+sent, and dashed where the receiver recomputed it (for engines that record this in their prefill spans). Responses that move
+between the same two actors at about the same time are one line, and lines are fainter the more there are. The dots show the
+arrivals.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CLEAR_LINES = 8
 
 
 class TimelinesInfo(NamedTuple):
-    """Schedules by name.
+    """Data of ``plot_timelines``: schedules by name.
 
     Attributes:
         timelines: of every schedule, times since the start of the step.
         moves: of every schedule: ``from_row, to_row, start_s, end_s, tokens, seconds, recomputed`` of responses that were
-            handed over: with their KV caches, or ``recomputed`` by their receivers, which took so many tokens and seconds.
+            handed over. Their KV caches were sent, or ``recomputed`` by their receivers, with these tokens and seconds.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -47,7 +47,7 @@ class TimelinesInfo(NamedTuple):
 
 
 def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> TimelinesInfo:
-    """What ``plot_timelines`` shows."""
+    """Return the data of ``plot_timelines``."""
     chosen = {str(name): of_roles(trace, ("decode",)) for name, trace in traces.items()}
     infos = {name: timeline_info(trace, step) for name, trace in chosen.items()}
     missing = next((f"{clean(name)}: {why}" for name, info in infos.items() if (why := _why_not(info))), "")
@@ -61,7 +61,7 @@ def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> Time
 
 
 def _why_not(info: TimelineInfo) -> str:
-    """Why a timeline cannot be shown beside others, or the empty text."""
+    """Why a timeline cannot be compared with others, or the empty text."""
     if len(info.spans) > MAX_SPANS:
         return f"{len(info.spans):,} spans are more than can be drawn; show it by itself"
     return info.missing
@@ -86,10 +86,10 @@ def _moves(trace: Trace, info: TimelineInfo) -> pd.DataFrame:
 
 
 def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
-    """Moves between the same two rows of which each starts within ``within_s`` of the one before, as one.
+    """Merge moves between the same two rows if each starts within ``within_s`` of the one before.
 
     Returns:
-        ``from_row, to_row, start_s, end_s, tokens, seconds, responses``: first start, last end, sums, and how many they are.
+        ``from_row, to_row, start_s, end_s, tokens, seconds, responses``: first start, last end, sums, and number of responses.
     """
     rows = ["from_row", "to_row"]
     ordered = moves.sort_values([*rows, "start_s"])
@@ -109,7 +109,7 @@ def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
 
 
 def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.Figure:
-    """The timelines of one step under several schedules, one below the other on one time axis; only actors that decode.
+    """Plot the timelines of one step under several schedules, stacked on one time axis; only actors that decode.
 
     Args:
         traces: schedule to trace. step: the last one of each when None.
@@ -162,7 +162,7 @@ def _heading(name: str, one: TimelineInfo, moves: int) -> str:
 
 
 def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
-    """Names of the bars of which none is long enough to be seen."""
+    """Names of the bars that are all too short to be visible."""
     longest: dict[str, float] = {}
     for drawn in fig.data:
         if drawn.type == "bar":
@@ -171,8 +171,8 @@ def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
 
 
 def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int, recomputed: bool) -> None:
-    """A line from the sender to the receiver of every bundle, dashed where KV caches are recomputed, with a dot where it
-    arrives (is computed); one plotly trace for all lines and one for all dots."""
+    """Add a line from the sender to the receiver of every bundle, dashed where KV caches are recomputed, with a dot at the
+    arrival (or the end of recomputing); one plotly trace for all lines and one for all dots."""
     if moves.empty:
         return
     at = [x for one in moves.itertuples() for x in (one.start_s, one.end_s, None)]

@@ -1,6 +1,6 @@
-"""How a run goes, step by step: reward, response length, actors, idle share and cost against the static schedule.
+"""Plots a training run by step: reward, response length, actors, idle share and cost against the static schedule.
 
-Knows a table of steps; nothing of how they were run.
+Input is a table with one row per step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e
 
 
 class CurvesInfo(NamedTuple):
-    """One row per step: ``step`` and the columns of ``CURVES`` that are known, the others left out.
+    """Data of ``plot_curves``, one row per step: ``step`` and the known columns of ``CURVES``.
 
     Attributes:
         missing: why there is nothing to show, or the empty text.
@@ -38,10 +38,10 @@ class CurvesInfo(NamedTuple):
 
 
 def curves_info(steps: pd.DataFrame) -> CurvesInfo:
-    """What ``plot_curves`` shows.
+    """Return the data of ``plot_curves``.
 
     Args:
-        steps: as ``LiveRun.table`` has them: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
+        steps: as in ``LiveRun.table``: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
             static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors`` where they are known.
     """
     if steps.empty:
@@ -59,10 +59,10 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
 
 
 def plot_curves(steps: pd.DataFrame) -> go.Figure:
-    """A curve per number, below each other over the steps; numbers that are not known have none.
+    """Plot one curve per number, stacked, over the steps; unknown numbers have no curve.
 
     Returns:
-        A figure; no steps give one that says so.
+        A figure; without steps one that says so.
     """
     info = curves_info(steps)
     if info.missing:

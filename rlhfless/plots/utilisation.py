@@ -1,6 +1,6 @@
-"""The share of time that holders are busy, as a heatmap: what a timeline becomes when it has too many spans for bars.
+"""Plots the share of time that holders are busy as a heatmap, for timelines with too many spans for bars.
 
-Knows intervals; nothing of phases.
+Inputs are intervals of busy and allocated time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BINS = 240
 
 
 def covered_s(starts: ArrayLike, ends: ArrayLike, edges: ArrayLike) -> NDArray[np.float64]:
-    """Seconds of every bin that at least one of the intervals covers.
+    """Return the seconds of every bin that at least one of the intervals covers.
 
     Args:
         starts, ends: (N,) intervals in any order. edges: (B + 1,) increasing.
@@ -43,7 +43,7 @@ def covered_s(starts: ArrayLike, ends: ArrayLike, edges: ArrayLike) -> NDArray[n
 
 
 def busy_share(allocations: pd.DataFrame, spans: pd.DataFrame, rows: int, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(rows, B) share of the held time of every bin that foreground spans cover; NaN where nothing is held."""
+    """Return (rows, B) share of the allocated time of every bin that foreground spans cover; NaN where nothing is allocated."""
     shares = np.full((rows, len(edges) - 1), np.nan)
     front = spans[~spans["background"].to_numpy(dtype=bool)]
     of_row, held_by = front.groupby("row").indices, allocations.groupby("row").indices
@@ -66,7 +66,7 @@ def add_busy_heatmap(
     labels: Sequence[str],
     between_s: tuple[float, float] | None = None,
 ) -> None:
-    """Add the heatmap: holders x time, share of the time that GPUs are held in which they are busy.
+    """Add the heatmap: holders x time, share of the allocated time in which GPUs are busy.
 
     Args:
         between_s: only this part of the step, in as many bins; all of it when None.

@@ -1,7 +1,7 @@
-"""What each idea contributes between the static schedule and the true lengths, and how far the last is from the bound.
+"""Plots what each idea contributes between the static schedule and the true lengths, and the remaining gap to the bound.
 
-Knows a table of results of policies that each add one idea to the one before; nothing of policies. A contribution is the
-difference of two measured sums: it can be negative, and it depends on the order of the ideas.
+Input is a table of results of policies that each add one idea to the policy before. A contribution is the difference of two
+measured sums: it can be negative, and it depends on the order of the ideas.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Rung(NamedTuple):
 
 
 class WaterfallInfo(NamedTuple):
-    """The bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
+    """Data of ``plot_waterfall``: bars in GPU-seconds and in seconds; both lists have the same labels, except for the bound.
 
     Attributes:
         missing: why there is nothing to show, or the empty text.
@@ -67,7 +67,7 @@ class WaterfallInfo(NamedTuple):
 
 
 def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
-    """What ``plot_waterfall`` shows."""
+    """Return the data of ``plot_waterfall``."""
     table = results_by_policy(results)
     if len(table) < 2:
         return WaterfallInfo((), (), "There are fewer than two schedules to compare.")
@@ -87,7 +87,7 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
 
 
 def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> go.Figure:
-    """From the first schedule to the last one, one idea at a time, in GPU-seconds and in time.
+    """Plot the steps from the first schedule to the last, one idea at a time, in GPU-seconds and in time.
 
     Args:
         results: one row per schedule, or per schedule and step, in the order of the ideas: ``policy, time_s, gpu_seconds`` and
@@ -95,7 +95,7 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         title, note: clean text above the plot.
 
     Returns:
-        A figure; fewer than two schedules give one that says so.
+        A figure; for fewer than two schedules one that says so.
     """
     info = waterfall_info(results)
     if info.missing:

@@ -1,1 +1,1 @@
-"""The report of a trace or log: its sections, the study behind them, page, notebook and IPython magic."""
+"""The report of a trace or log: its computed findings, its sections, the HTML page, the notebook and the IPython magic."""

@@ -1,6 +1,6 @@
-"""The sections of a report about an executed run: what it did, read from its trace, and what it could have saved of that.
+"""Report sections about an executed run: what it did, read from its trace, and what other schedules would have saved.
 
-Knows traces, plots and savings; nothing of how other schedules are simulated.
+Inputs are a trace and the findings of ``report.study``; output are sections of the page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; abo
 
 
 def executed_section(page: Page, trace: Trace) -> None:
-    """Time, cost, idle GPUs, timelines and lengths of a trace with allocations."""
+    """Add time, cost, idle GPUs, timelines and lengths of a trace with allocations."""
     page.section("What was executed")
     page.basis(_basis_of_execution(trace))
     total = step_metrics(trace)[["time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
@@ -53,7 +53,7 @@ def executed_section(page: Page, trace: Trace) -> None:
 
 
 def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFindings) -> None:
-    """How much of what was executed and billed other schedules would have saved, and how much of it no schedule changes."""
+    """Add what other schedules would have saved of the executed and billed time, and which part no schedule changes."""
     page.section("What could be saved")
     page.basis(_basis_of_savings(trace, found))
     for sentence in (*savings_in_short(found), _fixed(found)):

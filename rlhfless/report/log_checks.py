@@ -1,6 +1,6 @@
-"""What the log measured beside what is counted or simulated, and how the profile was calibrated: sentences and a table.
+"""Report text and table of a log's cross-checks: measured against counted or simulated values, and the profile's calibration.
 
-Knows cross-checks and calibrations in numbers; nothing of where they come from.
+Inputs are the cross-checks and calibrations of ``rlhfless.analysis``, as numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST = 3  # contradictions that a paragraph names
 
 
 def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
-    """The contradictions in a paragraph; the empty text where there are none."""
+    """Return the contradictions as a paragraph; the empty text where there are none."""
     wrong = [check for check in checks if check.contradicts]
     if not wrong:
         return ""
@@ -35,7 +35,7 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
 
 
 def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
-    """One row per quantity that the log measured."""
+    """Add a table with one row per quantity that the log measured."""
     rows = [
         (
             check.quantity.name, check.how, f"{check.steps:,}", check.value(check.logged), check.value(check.ours),
@@ -49,7 +49,7 @@ def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
 
 
 def calibrated_by(calibrated: Calibration, what: str) -> str:
-    """How the profile was calibrated, and how far it is off in steps that were left out.
+    """Return how the profile was calibrated, and its error on held-out steps.
 
     Args:
         calibrated: by at least one step. what: the two times that were compared, in words.

@@ -1,7 +1,7 @@
-"""The sections of a report that are about the logged run itself: where its GPUs went, what it could save, what to change.
+"""Report sections about a logged run: where its GPU-seconds went, what it could save, and what to change.
 
-Knows findings in numbers; turns them into plain sentences and tables. Nothing here is measured: times come
-from a profile or from the log's own, and every section says which.
+Turns the findings of ``report.study`` into plain sentences and tables. Nothing is measured: times come from a profile or from
+the log itself, and every section names its source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlhfless.report.study import LoggedRunFindings
 
 
 def in_short(found: LoggedRunFindings) -> Iterator[str]:
-    """The answer in sentences for somebody who reads nothing else; first what the log contradicts."""
+    """Return the summary in sentences, for readers who read nothing else; contradictions in the log come first."""
     if contradiction := contradicted(found.checks, found.calibrated):
         yield contradiction
     setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
@@ -67,7 +67,7 @@ def _are(count: int) -> str:
 
 
 def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
-    """Where the GPU-seconds went, what could be saved, what if, and what to change."""
+    """Add the sections: GPU-seconds by use, possible savings, what-if variants, and recommended changes."""
     page.section("Your run")
     page.basis(_basis(found))
     if found.checks:
@@ -170,7 +170,7 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
 
 
 def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataFrame:
-    """What the steps as they were cost at the shipped prices of their GPUs and at further ones.
+    """Return what the steps as they were cost at the shipped prices of their GPUs and at further ones.
 
     Args:
         prices: USD per GPU-hour by name.
@@ -189,7 +189,7 @@ def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataF
 
 
 class Configured(NamedTuple):
-    """Replicas that are advised, and the framework's own lines for them; none where they are not known."""
+    """Recommended replicas, and the framework's configuration lines for them; no lines where they are not known."""
 
     what: str
     replicas: int
@@ -198,7 +198,7 @@ class Configured(NamedTuple):
 
 
 def configured(found: LoggedRunFindings) -> Iterator[Configured]:
-    """The advice as configuration: on all GPUs, and right-sized where actors can do without the learner's."""
+    """Return the recommendations as configuration: on all GPUs, and right-sized where the learner has GPUs of its own."""
     advice, setup = found.advice, found.setup
     choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
     if not setup.colocated:

@@ -1,7 +1,6 @@
-"""``%load_ext rlhfless``, then ``%rlhfless PATH``: the report of a trace or a log, shown in the notebook.
+"""The IPython magic: ``%load_ext rlhfless``, then ``%rlhfless PATH`` shows the report of a trace or a log in the notebook.
 
-Knows IPython and the report's page; nothing of what is in it. The page is shown in a frame of its own, which may run its own
-scripts and reach nothing of the notebook.
+The page is shown in a sandboxed frame: it may run its own scripts and cannot reach the notebook.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class ReportFrame:
     """A page in a frame.
 
     Attributes:
-        page: the page's HTML; its texts are escaped by whoever wrote it.
+        page: the page's HTML; the writer of the page has escaped its texts.
     """
 
     def __init__(self, page: str, name: str) -> None:
@@ -36,7 +35,7 @@ class ReportFrame:
 
 
 def report_of(line: str) -> ReportFrame:
-    """The report of the path in a line of magic.
+    """Return the report of the path in a line of magic.
 
     Raises:
         InputError: the line is not one path.
@@ -55,5 +54,5 @@ def report_of(line: str) -> ReportFrame:
 
 
 def register(ipython: Any) -> None:
-    """Give an IPython shell the magic ``%rlhfless``."""
+    """Register the magic ``%rlhfless`` with an IPython shell."""
     ipython.register_magic_function(report_of, magic_kind="line", magic_name="rlhfless")

@@ -1,6 +1,6 @@
-"""A logged run's report as a notebook: the same numbers and figures by the functions that make the page, to go on from.
+"""Writes a logged run's report as a notebook: its cells call the functions that make the page, as a starting point.
 
-Knows notebooks and which functions a report calls; nothing is computed here.
+The notebook is written, not executed, and nothing is computed here.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def write_report_notebook(
     limits: Limits | None = None,
     max_steps: int = 8,
 ) -> Path:
-    """Write a notebook that makes the report of a logged run; it is not executed.
+    """Write a notebook whose cells make the report of a logged run; it is not executed.
 
     Args:
         source: path of the log. out: the .ipynb file; replaced in one go. profile: name or file of the latency profile.
         setting, assumptions, framework, tokenizer, columns, max_steps: as for the page.
-        run: the one to look at, where the log holds several. limits: the most that is read; the usual when None.
+        run: the run to report, where the log holds several. limits: of the amount of data read; the defaults when None.
 
     Raises:
         MissingExtra: nbformat is not installed.

@@ -1,6 +1,6 @@
-"""What could be saved, in sentences and tables: the same words for a run that was logged and one that was executed.
+"""Report text and tables of possible savings, with the same wording for logged and for executed runs.
 
-Knows savings in numbers (``report_study.Savings``) and the names of policies on the page; nothing of where they come from.
+Input are the savings as numbers (``report.study.Savings``) and the names of policies on the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlhfless.report.study import Savings
 
 
 def savings_in_short(found: Savings) -> Iterator[str]:
-    """From where to where and at most: of the time on reserved GPUs, of the GPU-seconds where they can be given back."""
+    """Return the range and the maximum: of time on reserved GPUs, of GPU-seconds where GPUs can be released."""
     time, cost = found.best_time, found.best_cost
     yield (
         f"If the GPUs are reserved and only time can be saved: {_saved(time, 'time')} of a step's time by {_name(time)}, "
@@ -30,7 +30,7 @@ def savings_in_short(found: Savings) -> Iterator[str]:
 
 
 def savings_tables(page: Page, found: Savings) -> None:
-    """Every schedule: first those that want the least time, then those that weigh time and cost."""
+    """Add tables of every schedule: first those that minimise time, then those that weigh time and cost."""
     for caption, table, kinds, heads in (
         (
             "All GPUs are paid for in any case: schedules that want the least time",

@@ -1,6 +1,6 @@
-"""What the report simulates: the ladder of ideas and the published policies, on some steps of a log.
+"""Simulates the schedules of the report, the ladder of ideas and the published policies, on some steps of a log.
 
-Knows logs and ``simulate``; nothing of pages or figures.
+Input is a log of one run and a ``SimulationConfig``; output are the results as ``Schedules``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded, GPUs held
 
 
 def evenly(values: Sequence[int], most: int) -> list[int]:
-    """At most ``most`` of the values, evenly chosen, the last and the first among them."""
+    """Return at most ``most`` of the values, evenly spaced, including the last and the first."""
     if len(values) <= most:
         return list(values)
     return [values[i] for i in np.unique(np.linspace(len(values) - 1, 0, max(1, most)).round().astype(int))]
@@ -52,8 +52,8 @@ class Schedules:
 
     Attributes:
         simulation: the results under the names of ``policies`` and the ladder, with the chosen steps and their bounds.
-        all_steps: how many steps the log has. rest: the step outside generation.
-        ladder: names of its rungs; the first is the run's own way of dealing, which the others are compared with.
+        all_steps: number of steps in the log. rest: the step outside generation.
+        ladder: names of its rungs; the first is the run's own dispatch, the base of the comparison.
     """
 
     simulation: Simulation
@@ -63,7 +63,7 @@ class Schedules:
 
     @property
     def policies(self) -> dict[str, tuple[str, str]]:
-        """What the page shows beside each other: ``SHOWN``, and the first rung where it is not there."""
+        """The policies that the page compares: ``SHOWN``, and the first rung where it is not among them."""
         first = self.ladder[0]
         return SHOWN if first in SHOWN else {first: HELD[first], **SHOWN}
 
@@ -111,10 +111,10 @@ def simulate_schedules(
     """Simulate the ladder and the published policies on some steps, evenly chosen.
 
     Args:
-        trace: of one run. setting: where and how fast.
-        max_steps, max_responses: at most so many steps, with about so many responses in all; the last step always.
-        dispatch: how the run dealt its responses; see ``ladder``.
-        further: policies that are simulated too.
+        trace: of one run. setting: cluster, latency and objective.
+        max_steps, max_responses: limits on the steps and (approximately) their responses in all; the last step is always used.
+        dispatch: how the run assigned its responses; see ``ladder``.
+        further: additional policies to simulate.
     """
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())

@@ -1,6 +1,6 @@
-"""The sections of a report that say what other schedules would have done: simulated from logged lengths, and the page says so.
+"""Report sections about what other schedules would have done, simulated from logged lengths and labelled so on the page.
 
-Knows simulated schedules, fronts and plots; nothing of what was executed.
+Inputs are simulated schedules and planning fronts; output are sections and figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WEIGHT_TIME_LIMIT_S = 0.3
 def schedules_section(
     page: Page, schedules: Schedules, setting: SimulationConfig, front: Front, lengths: bool, calibrated: Calibration
 ) -> None:
-    """Time and cost of the published policies and of ours beside the bound, and what each idea contributes."""
+    """Add time and cost of the published policies and ours with the bound, and what each idea contributes."""
     page.section("What better schedules would have done")
     page.basis(_basis_of_simulation(schedules, setting, calibrated))
     count, last = len(schedules.logged), schedules.logged[-1]
@@ -75,7 +75,7 @@ def schedules_section(
 
 
 def ladder_figure(schedules: Schedules) -> go.Figure:
-    """The waterfall from the run's own way of dealing to the bound."""
+    """Return the waterfall from the run's own dispatch to the bound."""
     note = (
         f"{schedules.ladder[0]} → right-sizing → release → spreading → folding → re-planning with predictions; last, with the "
         "true lengths"
@@ -90,12 +90,12 @@ def _summed(schedules: Schedules) -> str:
 
 
 def _named(schedules: Schedules, results: pd.DataFrame) -> pd.DataFrame:
-    """The results under the names that the page gives to policies."""
+    """The results under the page's names of the policies."""
     return results.replace({"policy": {name: shown for name, (shown, _) in schedules.policies.items()}})
 
 
 def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """The bound of the steps that figures show together, at the times of the results and around them."""
+    """The bound of the shown steps together, at the times of the results and around them."""
     total = results.groupby("policy")["time_s"].sum()
     times = np.linspace(0.5 * total.min(), 1.3 * total.max(), 200)
     return times, plots.bound_of_sum([schedules.bound_of(one) for one in schedules.shown], times)
@@ -155,7 +155,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
 
 
 def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
-    """A slider over the time weight, solved beforehand."""
+    """Add a slider over the time weight; all of its plans are solved beforehand."""
     last = schedules.logged[-1]
     page.section("Time against cost")
     page.basis(
@@ -172,13 +172,13 @@ def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig,
 
 
 def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
-    """What plans of the last step promise, by its predicted lengths."""
+    """Return the front of plans of the last step, by its predicted lengths."""
     last = schedules.logged[-1].predicted
     return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
 
 
 def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front) -> go.Figure:
-    """Plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
+    """Return plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
     last = schedules.logged[-1]
     found = {
         weight: plan_generation(

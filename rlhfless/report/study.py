@@ -1,6 +1,6 @@
-"""What is reckoned about a run before anything is written: its set-up, its calibrated profile, schedules, findings.
+"""Computes everything a report says about a run: its set-up, its calibrated profile, simulated schedules and findings.
 
-Knows logs, accounts and simulated schedules; nothing of pages or notebooks, which both show what stands here.
+Input is a log or a trace and the user's assumptions; output is a ``ReportData``, which the page and the notebook both show.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ CALIBRATION_RESPONSES = 40_000
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a reader states about a logged run; what is left out is assumed, and the page says what.
+    """What a user states about a logged run; omitted values are assumed, and the page names the assumptions.
 
     Attributes:
-        dispatch, learner_gpus: see ``accounting.run_setup``.
+        dispatch, learner_gpus: see ``analysis.run_setup``.
         prepare_s, learn_s: of a step outside generation; None: as the log says, or unknown.
         calibrate: scale the profile so that generation takes as long as was logged, where that was.
         prices: further prices by name, in USD per GPU-hour.
@@ -83,7 +83,7 @@ class Assumptions:
 
 
 def assuming(stated: Assumptions, sentence: str) -> Assumptions:
-    """The same with one more assumption about the GPUs."""
+    """Return the assumptions with one more about the GPUs."""
     return replace(stated, not_stated=(*stated.not_stated, sentence))
 
 
@@ -92,8 +92,8 @@ class Savings:
     """What schedules would have saved of a run.
 
     Attributes:
-        reserved, given_back: savings (``accounting.savings.compared``) of policies that want the least time on all GPUs, and of
-            policies that weigh time and cost and give GPUs back.
+        reserved, given_back: savings (``analysis.savings.compared``) of policies that minimise time on all GPUs, and of
+            policies that weigh time and cost and release GPUs.
         setting: cluster and calibrated profile.
     """
 
@@ -121,13 +121,13 @@ class LoggedRunFindings(Savings):
     """What a report says of a logged run.
 
     Attributes:
-        setup: how it dealt responses and held GPUs. rest: its steps outside generation.
-        account: where its GPU-seconds went. shuffled: the same with prompts dealt in random orders, for a log whose order of
-            dispatch is not known; empty else.
+        setup: how it assigned responses and allocated GPUs. rest: its steps outside generation.
+        account: its GPU-seconds by use. shuffled: the same with prompts dispatched in random orders, for a log whose order of
+            dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
-        planned: a plan of every step (``accounting.plan_every_step``).
+        planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
-        calibrated: how the profile was scaled. checks: what the log measured, beside what is counted or simulated.
+        calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
     """
 
     setup: RunSetup
@@ -143,20 +143,20 @@ class LoggedRunFindings(Savings):
 
     @property
     def idle_shares(self) -> tuple[float, float]:
-        """The low and the high share of the GPU-seconds in which nobody works; equal where the order of dispatch is known."""
+        """The low and the high idle share of the GPU-seconds; equal where the order of dispatch is known."""
         shares = [one.idle_share for one in (self.account, *self.shuffled)]
         return min(shares), max(shares)
 
 
 @dataclass(frozen=True, eq=False)
 class ExecutedRunFindings(Savings):
-    """What a report says of an executed run beside what its trace says.
+    """What a report says of an executed run, in addition to the contents of its trace.
 
     Attributes:
-        took: the steps that are compared (``accounting.executed_steps``); none where no step generated, and then there are no
-            savings either. calibrated: how the profile was, by its spans.
+        took: the steps that are compared (``analysis.executed_steps``); none where no step generated, and then there are no
+            savings either. calibrated: how the profile was calibrated, by the trace's spans.
         schedules: simulated in ``setting``, its ``rest`` included.
-        checks: what the trace measured, beside what the profile says of the same schedule.
+        checks: what the trace measured against what the profile says of the same schedule.
     """
 
     took: pd.DataFrame
@@ -166,7 +166,7 @@ class ExecutedRunFindings(Savings):
 
 
 class ReportData(NamedTuple):
-    """The calibrated setting, how it was calibrated, the schedules simulated in it, and what they mean for the run."""
+    """The calibrated setting, its calibration, the schedules simulated in it, and the findings about the run."""
 
     setting: SimulationConfig
     calibrated: Calibration
@@ -175,12 +175,12 @@ class ReportData(NamedTuple):
 
 
 def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
-    """Everything that a report says of a logged run.
+    """Compute everything that a report says of a logged run.
 
     Args:
-        log: responses, and step times where the run logged them, or its spans or responses tell them (``with_step_times``).
+        log: responses, with step times if the run logged them or if its spans or responses give them (``with_step_times``).
         setting: cluster and profile; its ``rest`` is not used.
-        stated: what the reader says about the run. max_steps: at most so many steps are simulated, evenly chosen.
+        stated: the user's assumptions about the run. max_steps: at most so many steps are simulated, evenly chosen.
 
     Raises:
         TraceError: the log holds several runs, or a response above the limit.
@@ -236,11 +236,11 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
 
 
 def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> ExecutedRunFindings:
-    """What schedules would have saved of an executed run, beside what its spans say that no schedule changes.
+    """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
 
     Args:
         trace: with allocations. setting: cluster and profile; ``rest`` belongs to the schedules that are simulated, while
-            savings take what the trace says of it. max_steps: at most so many steps are simulated, evenly chosen.
+            savings use the trace's own values. max_steps: at most so many steps are simulated, evenly chosen.
 
     Raises:
         TraceError: the trace holds several runs, or a response above the limit.
@@ -268,7 +268,7 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
 
 
 def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iterator[str]:
-    """What the log says that nothing is reckoned with, one sentence each."""
+    """Logged values that no computation uses, one sentence each."""
     actors = trace.rollouts["actor"].nunique() if "actor" in trace.rollouts.columns else 0
     if actors:
         yield (
@@ -281,7 +281,7 @@ def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iter
 
 
 def _simulated_s(log: OpenedLog, setting: SimulationConfig, setup: RunSetup) -> pd.Series:
-    """Seconds of generation by step under the run's own schedule, of some steps whose time the log says."""
+    """Seconds of generation by step under the run's own schedule, for some of the steps with a logged time."""
     timed = log.scalars[[name for name in ("generate_s", "step_s") if name in log.scalars.columns]].notna().any(axis=1)
     named = set(log.scalars.loc[timed, "step"])
     rollouts = log.trace.rollouts

@@ -1,7 +1,6 @@
-"""The report: one HTML page that says of any trace or log what was done and what better schedules would have done.
+"""Writes the report: one HTML page about any trace or log, with what was done and what better schedules would have done.
 
-Knows traces, logs, simulation and the sections of the page; nothing of the command line. What was executed is read from the
-trace; everything else is simulated from the logged lengths, and says so.
+What was executed is read from the trace. Everything else is simulated from the logged lengths, and the page says so.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ MAX_SIMULATED_STEPS = 8
 
 
 def default_setting() -> SimulationConfig:
-    """What a report assumes when nothing else is said: 16 GPUs in two nodes at list price."""
+    """Return the default setting of a report: 16 GPUs in two nodes at list price."""
     latency = load_profile(DEFAULT_PROFILE)
     return SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind, usd_per_gpu_hour(latency.kind)), latency)
 
@@ -48,10 +47,10 @@ def write_report(
     """Write the report of a trace or log as one HTML file that needs no network and no kernel.
 
     Args:
-        source: a trace, an opened log, or the path of a trace folder or of anyone's log; of one run.
-        out: the HTML file; it is replaced in one go.
-        setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``rest`` belongs
-            to a trace that was executed; that of a log stands in ``assumptions``.
+        source: a trace, an opened log, or the path of a trace folder or of a log of any supported format; of one run.
+        out: the HTML file; it is replaced atomically.
+        setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``rest`` applies
+            to an executed trace only; for a log use ``assumptions``.
         assumptions: about a log's run.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
 
@@ -71,7 +70,7 @@ def report_html(
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
 ) -> str:
-    """The page of ``write_report`` as text; the same arguments and exceptions."""
+    """Return the page of ``write_report`` as text; the same arguments and exceptions."""
     log = _opened(source)
     trace, setting = log.trace, default_setting() if setting is None else setting
     executed = len(trace.allocations) > 0
@@ -89,7 +88,7 @@ def report_html(
 
 
 def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int) -> None:
-    """What was executed, and what other schedules would have saved of it, where they can be planned."""
+    """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
     trace = log.trace
     own, refusal = None, ""
     try:
@@ -115,7 +114,7 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 
 
 def _logged(page: Page, log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> None:
-    """What a logged run wasted, and what to change."""
+    """Add what a logged run wasted, and what to change."""
     setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)
     page.section("In short")
     for sentence in in_short(found):

@@ -1,6 +1,6 @@
-"""Scheduling policies by name: what each published system would do with the same workload.
+"""Scheduling policies by name: each policy plans a workload as one published system would.
 
-``make_policy(name)`` is the one place that knows them all.
+``make_policy(name)`` is the registry: it makes every policy of this package.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POLICIES = (
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
-    """The policy called ``name``.
+    """Return the policy called ``name``.
 
     Raises:
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.
@@ -60,11 +60,11 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
 
 
 def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
-    """From a run's own way of dealing to the oracle, one idea more at a time: right-sizing, release, spreading a prompt's
-    samples, folding thin actors, re-planning with predictions, true lengths.
+    """Return policies that add one idea at a time, from a run's own dispatch to the oracle: right-sizing, release, spreading
+    a prompt's samples, folding thin actors, re-planning with predictions, true lengths.
 
-    Each policy differs from the one before it by the idea that it is named after, so the differences between their results
-    say what each idea contributes on a log. An idea can contribute less than nothing.
+    Each policy is named after the idea that it adds to the policy before it. The differences between their results therefore
+    say what each idea contributes on a log. A contribution can be negative.
 
     Args:
         dispatch: ``static`` or ``least-loaded``, the first rung, on all actors, with GPUs held until the last response.

@@ -1,7 +1,7 @@
-"""Policies that decide without lengths: static, random, least-loaded.
+"""Policies that decide without lengths: static, random and least-loaded.
 
-Knows nothing of predictions beyond what right-sizing the random split needs. ``static`` and ``least-loaded`` deal prompts in
-the given order; ``shuffled`` stands in for a dispatch order that a log does not hold.
+Only right-sizing the random split uses predictions. ``static`` and ``least-loaded`` dispatch prompts in the given order;
+``shuffled`` replaces a dispatch order that a log does not hold by a random one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from solver.timing.build_plan import assemble, check_fits
 
 @dataclass(frozen=True)
 class Static:
-    """A fixed number of actors; prompts in the given order in equal chunks; GPUs held until the last response.
+    """Start a fixed number of actors with equal chunks of prompts in the given order; hold GPUs until the last response.
 
     Args:
         actors: how many (all that fit when None; 3 in the RLHFless paper's figures).
         hold: GPUs are held until the end of ``generation`` or of the ``step``.
-        shuffled: number of the random order in which prompts come; None: in the given one.
+        shuffled: index of the random order of the prompts; None keeps the given order.
     """
 
     actors: int | None = None
@@ -47,10 +47,10 @@ class Static:
 
 @dataclass(frozen=True)
 class Random:
-    """The right-sized random split: random prompts, the number of actors that is best for the objective on predictions.
+    """Split prompts at random over the number of actors that is best for the objective on predictions (right-sized).
 
     Args:
-        release: GPUs are given back when an actor is ``done``, or held until the end of ``generation`` or of the ``step``.
+        release: GPUs are released when an actor is ``done``, or held until the end of ``generation`` or of the ``step``.
     """
 
     release: str = "done"
@@ -101,6 +101,7 @@ class LeastLoaded:
 
 
 def _order(given: PlanningInput, shuffled: int | None) -> IntArray:
-    """The prompts that have responses, in the given order or, by the step's seed and a number, in a random one."""
+    """Return the prompts that have responses, in the given order or in a random one drawn from the step's seed and
+    ``shuffled``."""
     prompts = np.unique(given.workload.prompt_of)
     return prompts if shuffled is None else np.random.default_rng((given.seed, shuffled)).permutation(prompts)

@@ -1,6 +1,6 @@
-"""TRL's equal chunks: prompts in the given order, cut into N chunks whose counts differ by one at most, right-sized.
+"""TRL's dispatch: prompts in the given order, cut into N equal chunks (counts differ by one at most), N right-sized.
 
-TRL's vLLM server deals prompts to its data-parallel workers so (``chunk_list`` in ``trl/scripts/vllm_serve.py``), and
+TRL's vLLM server deals prompts to its data-parallel workers in this way (``chunk_list`` in ``trl/scripts/vllm_serve.py``), and
 Accelerate splits a batch between processes alike: the first ``count mod N`` chunks have one more.
 """
 
@@ -18,7 +18,7 @@ from solver.model.workload import IntArray, Workload
 
 @dataclass(frozen=True)
 class EqualChunks:
-    """Equal chunks of the given order; neither lengths nor a draw decide who goes where."""
+    """Cut the given order into equal chunks; the assignment uses neither lengths nor random numbers."""
 
     name: str = "trl"
     clairvoyant: bool = False

@@ -1,9 +1,9 @@
-"""Square-root folding: start as the right-sized random split, fold thin actors together while the step runs.
+"""Square-root folding: start as the right-sized random split and fold thin actors together while the step runs.
 
 With k actors and n unfinished responses an iteration takes ``a + b n / k`` and costs ``g (k a + b n)`` GPU-seconds. At
 weights w and 1 - w relative to T_ref and C_ref the best k solves ``k^2 = nu b n / a`` with
 ``nu = w C_ref / ((1 - w) g T_ref)`` (set the derivative of ``w (a + b n / k) / T_ref + (1 - w) g (k a + b n) / C_ref`` to 0).
-b stands for one response's whole share of an iteration: its KV tokens included. No prediction is needed.
+b is one response's whole share of an iteration, its KV tokens included. No prediction is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 @dataclass
 class SquareRootFold:
-    """Keep ``sqrt(nu * b * n / a)`` actors for n unfinished responses; fold the thinnest into the others."""
+    """Keep ``sqrt(nu * b * n / a)`` actors for n unfinished responses; fold the thinnest actors into the others."""
 
     nu: float
     latency: LatencyModel
@@ -36,13 +36,13 @@ class SquareRootFold:
         self._wait = self._completions_until_fold(self.total, self.actors, self.latency.per_response_s)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """When this actor's share of the completions that the next fold needs has come in."""
+        """Return the trigger at this actor's share of the completions that the next fold needs."""
         if self.actors < 2:
             return None
         return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """Fold as many actors as the square root says, those with the fewest unfinished responses, into the others."""
+        """Fold the actors with the fewest unfinished responses until the square-root number of actors is left."""
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
@@ -55,12 +55,12 @@ class SquareRootFold:
         return list(cuts)
 
     def _share(self, state: StepState, unfinished: np.ndarray) -> float:
-        """Seconds that one more response adds to an iteration, its mean KV tokens included."""
+        """Seconds by which one more response lengthens an iteration, its mean KV tokens included."""
         context = state.prompt_tokens[unfinished] + state.generated_tokens[unfinished]
         return self.latency.per_response_s + self.latency.per_kv_token_s * float(context.mean() if len(context) else 0.0)
 
     def _completions_until_fold(self, unfinished: int, actors: int, share: float) -> int:
-        """Completions after which one actor fewer is wanted, if ``share`` stays as it is."""
+        """Completions after which the best number of actors falls by one, if ``share`` stays constant."""
         if self.nu * share <= 0:
             return 1
         fewer = (actors - 1) ** 2 * self.latency.base_s / (self.nu * share)
@@ -69,7 +69,7 @@ class SquareRootFold:
 
 @dataclass(frozen=True)
 class Fold:
-    """Another policy's plan (the right-sized random split by default) with square-root folding while the step runs.
+    """Add square-root folding to another policy's plan (the right-sized random split by default) while the step runs.
 
     Args:
         rule: how actors are folded: cut in one go, or drained (``rlhfless.scheduling.fold_draining.DrainingFold``).
@@ -81,7 +81,8 @@ class Fold:
     rule: type[SquareRootFold] = SquareRootFold
 
     def plan(self, given: PlanningInput) -> Plan:
-        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would; more actors that cost nothing stay."""
+        """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would. Where more actors cost nothing, none
+        is folded."""
         split = self.base.plan(given)
         w = given.objective.time_weight
         if w >= 1.0 or len(split.actors) < 2 or given.latency.base_s <= 0:

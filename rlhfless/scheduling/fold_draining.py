@@ -1,9 +1,9 @@
-"""Square-root folding without stopping anyone: thin actors are drained one response at a time, and loads kept even.
+"""Square-root folding that never stops an actor: thin actors are drained one response at a time, and loads are evened out.
 
-Knows what ``SquareRootFold`` knows: counts of unfinished responses, no prediction. A cut makes all responses of an actor wait
-for one another's transfers; here one response at a time leaves over an actor's link while the rest goes on decoding. The
-step ends with its slowest actor, so a random split also loses by the unequal numbers of long responses that actors happen
-to get; as any of equal responses may go, the fullest actors give some to the thinnest.
+The rule uses what ``SquareRootFold`` uses: counts of unfinished responses, no prediction. A cut makes all responses of an
+actor wait for one another's transfers. Here one response at a time leaves over an actor's link while the others keep decoding.
+The step ends with its slowest actor, so a random split also loses time where actors happen to get unequal numbers of long
+responses. The responses are equal to the rule, so the fullest actors send some of theirs to the thinnest.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class DrainingFold(SquareRootFold):
     _next_s: float | None = field(default=None, repr=False)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """As ``SquareRootFold``, more often, and whenever a link is free again that has more to send."""
+        """Trigger as ``SquareRootFold`` does, but more often, and whenever a link with more to send becomes free."""
         if self.actors < 2:
             return None
         return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)), time_s=self._next_s)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """The next response of every actor that is drained or too full, if its link is free."""
+        """Send the next response of every actor that is drained or too full, if its link is free."""
         load = {v.actor: v.unfinished_count + len(v.arriving) for v in state.actors}
         room = ReceiverRoom(state)
         self._leaving &= load.keys()
@@ -80,9 +80,9 @@ class DrainingFold(SquareRootFold):
         return moves
 
     def _fold(self, state: StepState, load: dict[int, int], room: ReceiverRoom, wanted_squared: float) -> list[ActorView]:
-        """Mark the thinnest actors that are one too many as leaving, while the others have slots; returns those that stay.
+        """Mark the thinnest surplus actors as leaving, while the others have slots; returns the actors that stay.
 
-        Memory is not looked at: a response that finds none waits for it where it is, and decodes.
+        Memory is not checked: a response that finds none on any receiver waits where it is, and decodes there.
         """
         staying = sorted((v for v in state.actors if v.actor not in self._leaving), key=lambda v: (load[v.actor], v.actor))
         pending = sum(load[a] for a in self._leaving)

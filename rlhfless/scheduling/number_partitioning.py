@@ -1,7 +1,7 @@
 """Balancing predicted sums: Karmarkar-Karp (verl) and longest processing time first, each right-sized.
 
-Both treat a step as number partitioning: the sums of predicted tokens of the actors should be equal. Neither knows that an
-actor lasts as long as its longest response, nor what an iteration costs; the number of actors is right-sized with both.
+Both treat a step as number partitioning: the sums of predicted tokens of the actors should be equal. Neither takes into account
+that an actor lasts as long as its longest response, or what an iteration costs. Both right-size the number of actors.
 
 - **Largest differencing** (Karmarkar, Karp: The differencing method of set partitioning, 1982): the two partial partitions
   with the largest differences are merged, the largest part of one with the smallest of the other, until one is left.
@@ -29,7 +29,7 @@ Part = tuple[int, int, tuple[int, ...]]  # sum, count (parts of equal sums are t
 
 
 def largest_differencing(sums: Sequence[int], parts: int, equal_counts: bool = False) -> list[list[int]]:
-    """Positions of ``sums`` (not negative) in ``parts`` groups, by Karmarkar-Karp; positions in their order.
+    """Partition ``sums`` (not negative) into ``parts`` groups by Karmarkar-Karp; returns positions in ascending order.
 
     Args:
         parts: at most as many as there are sums; then no group is empty.
@@ -58,7 +58,7 @@ def largest_differencing(sums: Sequence[int], parts: int, equal_counts: bool = F
 
 
 def longest_first(sums: Sequence[int], parts: int) -> list[list[int]]:
-    """Positions of ``sums`` in ``parts`` groups, by longest processing time first, as they were given out."""
+    """Partition ``sums`` into ``parts`` groups by longest processing time first; returns positions in order of assignment."""
     groups: list[list[int]] = [[] for _ in range(parts)]
     load = [(0, 0, g) for g in range(parts)]  # sum, count, group: a heap
     for i in sorted(range(len(sums)), key=lambda i: (-sums[i], i)):
@@ -70,10 +70,10 @@ def longest_first(sums: Sequence[int], parts: int) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class KarmarkarKarp:
-    """verl's balancing on predicted sums of each prompt's group; prompts in the given order on every actor.
+    """verl's balancing on predicted sums of each prompt's group; prompts keep the given order on every actor.
 
     Args:
-        equal_counts: as verl balances its ranks; else sums alone count.
+        equal_counts: balance counts too, as verl does for its ranks; otherwise only sums are balanced.
     """
 
     equal_counts: bool = True
@@ -92,7 +92,7 @@ class KarmarkarKarp:
 
 @dataclass(frozen=True)
 class LongestFirst:
-    """Longest processing time first on predicted sums of each prompt's group."""
+    """Assign prompts by longest processing time first on predicted sums of each prompt's group."""
 
     name: str = "lpt"
     clairvoyant: bool = False

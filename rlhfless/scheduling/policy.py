@@ -1,6 +1,6 @@
-"""What a scheduling policy is: it turns a workload into a plan, with or without a runtime rule.
+"""The protocol of a scheduling policy: it turns a workload into a plan, with or without a runtime rule.
 
-Knows the solver's vocabulary; nothing of logs, engines or results.
+The types are those of the solver (workload, cluster, latency, plan); engines, logs and results are not used here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from solver.model.workload import Workload
 
 
 class PolicyError(ValueError):
-    """A policy is unknown, or its parameters are wrong; one sentence says what would be right."""
+    """Raised where a policy is unknown or its parameters are wrong; the message says what would be right."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class PlanningInput:
 
     Attributes:
         workload: predictions, or true lengths for clairvoyant policies.
-        remaining: the forecast of remaining lengths of a predictor that has one of its own; None where scenarios stand for it.
-        deterministic: that of ``solver.plan_generation``.
+        remaining: the predictor's own forecast of remaining lengths; None where the predictor has none and scenarios are used.
+        deterministic: see ``solver.plan_generation``.
     """
 
     workload: Workload
@@ -47,14 +47,14 @@ class SchedulingPolicy(Protocol):
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """The policy's name on the command line."""
         ...
 
     @property
     def clairvoyant(self) -> bool:
-        """Whether it is given true lengths."""
+        """Whether the policy plans with true lengths."""
         ...
 
     def plan(self, given: PlanningInput) -> Plan:
-        """The plan of one step."""
+        """Return the plan of one step."""
         ...

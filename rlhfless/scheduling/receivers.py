@@ -1,6 +1,6 @@
-"""Spreading the unfinished responses of an actor over others with free slots and memory: what every cut and fold needs.
+"""Spreads the unfinished responses of an actor over others with free slots and KV memory, for every cut and fold.
 
-Knows what a rule may see (``StepState``); nothing of time.
+Inputs are a rule's view of the running step (``StepState``); times are not used.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from solver.model.runtime_rules import ActorView, Cut, Move, StepState
 
 
 class ReceiverRoom:
-    """The free slots and KV memory of actors, as the decisions of one moment fill them.
+    """Free slots and KV memory of the actors while the decisions of one moment fill them.
 
     Attributes:
-        slots: free ones by actor; received: responses that were given to it, by actor.
+        slots: free slots by actor; received: responses assigned to each actor so far.
     """
 
     def __init__(self, state: StepState) -> None:
@@ -29,25 +29,26 @@ class ReceiverRoom:
         self.received: dict[int, int] = {}
 
     def kv_tokens(self, actor: int) -> float:
-        """What is free of its memory."""
+        """Free KV memory of the actor (tokens)."""
         if actor not in self._kv_tokens:
             self._kv_tokens[actor] = self._views[actor].free_kv_tokens
         return self._kv_tokens[actor]
 
     def needs(self, responses: Sequence[int]) -> list[int]:
-        """KV tokens that each of them takes wherever it goes."""
+        """KV tokens that each response takes on any receiver."""
         found: list[int] = self._state.held_tokens[np.array(responses, dtype=np.int64)].tolist()
         return found
 
     def give(self, actor: int, kv_tokens: float) -> None:
-        """A response that takes so many KV tokens goes there."""
+        """Assign a response of ``kv_tokens`` to the actor: it takes one slot and that much memory."""
         self.slots[actor] -= 1
         self._kv_tokens[actor] = self.kv_tokens(actor) - kv_tokens
         self.received[actor] = self.received.get(actor, 0) + 1
 
     def completions_short(self, leaving: ActorView, receivers: Iterable[int]) -> int:
-        """Completions, of whomever, without which ``receivers`` have too little memory for all that is unfinished on
-        ``leaving``; 0 where they may have enough. Under ``preempt`` nobody knows what a completion frees: one may do."""
+        """Lower bound on the completions, on any actor, before ``receivers`` have enough memory for all unfinished responses
+        of ``leaving``; 0 where they may have enough. Under ``preempt`` the memory that a completion frees is unknown: the
+        bound is 1."""
         lacks = sum(self.needs(leaving.unfinished)) - sum(max(0.0, self.kv_tokens(a)) for a in receivers)
         if lacks <= 0:
             return 0
@@ -58,11 +59,11 @@ class ReceiverRoom:
 
 
 def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: ReceiverRoom) -> Cut | None:
-    """Cut ``leaving``, each of its unfinished responses going to the receiver with the fewest responses so far that has a free
+    """Cut ``leaving``: each of its unfinished responses goes to the receiver with the fewest responses so far that has a free
     slot and memory for it.
 
     Args:
-        room: of this moment, for all of its decisions; entered is what this one takes.
+        room: free slots and memory at this moment, shared by all decisions of the moment; this call enters what it takes.
 
     Returns:
         None when a response finds no room, or is still on its way to ``leaving``. Then nothing is entered.

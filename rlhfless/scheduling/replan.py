@@ -1,7 +1,7 @@
-"""Re-solving while the step runs: on forecasts of lengths, or on true ones (the oracle).
+"""Policies that re-solve the plan while the step runs: on forecasts of lengths, or on true lengths (the oracle).
 
-Knows ``rlhfless.scheduling.replan_start`` for the start and ``solver.replan`` for the rest; nothing of predictors beyond the
-scenarios that a workload brings.
+``rlhfless.scheduling.replan_start`` chooses the start, ``solver.replanning.replan`` makes the decisions during the step.
+Lengths come from the workload's scenarios, or from the predictor's own forecast.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Forecast = Callable[[Workload], RemainingLengths]
 
 @dataclass(frozen=True)
 class SolverReplan:
-    """Start where looking ahead says that re-planning will end best, then ``solver.replan`` while the step runs.
+    """Start with the groups and price that look-ahead simulation finds best, then use ``solver.replan`` while the step runs.
 
-    The price of time comes from the objective: a weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, the
-    learner's GPUs that wait for generation added; a deadline is worth what its last second costs at the start; a budget what it
-    can pay for. Under a weight, rlhfless.scheduling.replan_start compares the static plan (``Solver``) and re-planned ones at
+    The price of time comes from the objective. A weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, plus the
+    learner's GPUs that wait for generation. A deadline is worth what its last second costs at the start; a budget what it can
+    pay for. Under a weight, rlhfless.scheduling.replan_start compares the static plan (``Solver``) and re-planned ones at
     several prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
     Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration
     (solver.replanning.marginal_value), as responses will move. Where only time counts (w = 1), iterations have no base time or
-    the limit cannot be kept, nothing can be traded: the static plan runs as it is.
+    the limit cannot be kept, nothing can be traded: the static plan runs unchanged.
 
     Args:
-        forecast: makes the remaining-length distributions from the workload. None takes the predictor's own where it has
-            one (``PlanningInput.remaining``), else scenarios stand for them. The truth is never used.
-        looks_ahead: False takes groups of like worth and the price at the random split's T and C: for tracing a front by
-            the price, where several weights would find the same point best.
+        forecast: makes the remaining-length distributions from the workload. None takes the predictor's own forecast if it has
+            one (``PlanningInput.remaining``), else the scenarios. True lengths are never used.
+        looks_ahead: False takes groups of equal marginal value and the price at the random split's T and C: for tracing a front
+            by the price, where several weights would find the same point best.
     """
 
     forecast: Forecast | None = None
@@ -70,7 +70,7 @@ class SolverReplan:
 
 
 class OracleReplan(SolverReplan):
-    """The same with the true lengths: what re-solving is worth when nothing is left to predict."""
+    """``SolverReplan`` with the true lengths: the gain from re-solving under perfect prediction."""
 
     def __init__(self, looks_ahead: bool = True) -> None:
         super().__init__(known_lengths, "oracle+replan", True, looks_ahead)

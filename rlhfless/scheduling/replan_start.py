@@ -1,17 +1,15 @@
-"""The start of a step that will be re-planned: which price of time, which groups, and whether a rule is worth having at all.
+"""Chooses how a re-planned step starts: the price of time, the groups, and whether a re-planning rule pays for itself at all.
 
-Knows the objective, static policies and ``solver.replanning.lookahead``; nothing of what happens after the start.
+Every candidate is a start (the groups of a static plan, or groups of responses of equal marginal value) and a price at which
+the step is re-planned, or none. All are simulated on the same lengths drawn from the forecast, and the candidate whose own time
+and cost have the least ``T^w C^(1-w)`` is chosen. So the price is the one at which the policy's own outcome is best: where its
+realised front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers included. The same formula with
+the static plan's T and C only says where the search begins. Where re-planning does not pay, the time for deciding included,
+the static plan runs without a rule.
 
-Every candidate is a way to begin (the groups of a static plan, or groups of responses of like worth) and a price at which the
-step is re-planned, or none. All are followed on the same lengths drawn from the forecast, and the one whose own time and cost
-have the least ``T^w C^(1-w)`` is taken. So the price is the one at which the policy's own outcome is best: where its realised
-front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers included. The same formula with the
-static plan's T and C only says where to begin to search. Re-planning that cannot pay, the time for deciding included, loses
-to the static plan, which then runs without a rule.
-
-Looking ahead delays the step, so only as many candidates are followed as cost ``FIRST_SHARE`` and ``FURTHER_SHARE`` of the
-static plan's makespan, by their counted work (a clock would make plans depend on the machine's other work). Where not even
-one is worth that, the static plan runs.
+Looking ahead delays the step, so the candidates that are simulated cost at most ``FIRST_SHARE`` and ``FURTHER_SHARE`` of the
+static plan's makespan, by their counted work (a clock would make plans depend on the machine's other work). Where even one
+candidate would cost more, the static plan runs.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class ReplanStart:
 
 
 class Start:
-    """The step before its first iteration: what the groups and the price are worked out from."""
+    """The step before its first iteration: finds the groups and the price from it."""
 
     def __init__(self, given: PlanningInput, remaining: RemainingLengths, static: Plan | None = None) -> None:
         self.given, self.remaining = given, remaining
@@ -99,7 +97,7 @@ class Start:
     # --- candidates -----------------------------------------------------------------------------------------------------
 
     def grouped(self, price: float) -> list[IntArray]:
-        """Groups of responses of like worth; equal ones are dealt at random."""
+        """Return groups of responses of equal marginal value; equal responses are assigned at random."""
         workload, latency = self.given.workload, self.given.latency
         left = time_left_s(price, self.base_s, self.most, self.root)
         worth = token_worth(left, self.base_s, self.load, self.most, self.root)
@@ -111,12 +109,12 @@ class Start:
         return [order[g] for g in groups]
 
     def best(self, price: float) -> ReplanStart:
-        """The candidate with the best foreseen outcome, for a weighted objective.
+        """Return the candidate with the best simulated outcome, for a weighted objective.
 
-        The static plan, and re-planning from its groups at its price. Where the forecast leaves nothing open, also from groups
-        of like worth, and the better of both at higher prices as long as they are better: under a forecast that does, they
-        differ by less than draws do, and the best of many on one draw was worse than the first on public logs. The static plan
-        itself where it has one actor or nothing can be looked at.
+        Candidates are the static plan, and re-planning from its groups at its price. Where the forecast is certain, they are
+        also groups of equal marginal value, and the better of both at higher prices as long as the outcome improves. Under an
+        uncertain forecast these differ by less than draws do, and the best of many on one draw was worse than the first on
+        public logs. The result is the static plan itself where it has one actor or the budget allows no look-ahead.
         """
         size = max(len(self.given.workload), 200) / 1000
         affordable = self.split.makespan_s / (FORESIGHT_S * size)
@@ -146,7 +144,7 @@ class Start:
         return begin if moved else ReplanStart(begin.groups, None)
 
     def _foreseen(self, begin: ReplanStart, left: FloatArray) -> tuple[tuple[float, float], int]:
-        """What right-sizing minimises, for this candidate on the drawn lengths, and how many responses move."""
+        """The value that right-sizing minimises, for this candidate on the drawn lengths, and how many responses move."""
         given = self.given
         pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
         if begin.price is None:
@@ -158,7 +156,7 @@ class Start:
         return sizing_key(time_s + LOOKING_SHARE * busy.max(), cost, given.objective), moved
 
     def _busy_alone(self, groups: list[IntArray], left: FloatArray) -> FloatArray:
-        """The exact times of groups of which nothing moves."""
+        """The exact times of groups without migrations."""
         given = self.given
         generated = given.workload.generated_tokens
         drawn = given.workload.with_response_tokens((generated + left).astype(np.int64))
@@ -167,7 +165,7 @@ class Start:
         return np.asarray(times.busy_s(np.cumsum([0, *map(len, groups)]))[0])
 
     def plan(self, policy: str, groups: list[IntArray]) -> Plan:
-        """The groups as a plan."""
+        """Return the groups as a plan."""
         if groups is self.groups:
             return replace(self.split, policy=policy)
         given = self.given

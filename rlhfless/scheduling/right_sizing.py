@@ -1,8 +1,8 @@
-"""Right-sizing: a way of splitting prompts with the number of actors that is best for the objective on predictions.
+"""Right-sizing: finds the number of actors that is best for the objective on predictions, for any way of splitting prompts.
 
-Knows prompts, groups and the objective; nothing of how prompts are split. It is for any split what
-``solver.planning.random_split`` is for the random one: N has the least ``T^w * C^(1-w)`` of the whole step over the scenarios;
-a deadline or a budget that no N keeps is approached as closely as possible. A prompt's samples stay together.
+The caller provides the split. It does for any split what ``solver.planning.random_split`` does for the random one: N has the
+least ``T^w * C^(1-w)`` of the whole step over the scenarios. A deadline or a budget that no N keeps is approached as closely as
+possible. A prompt's samples stay together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Split = Callable[[Workload, IntArray, int], Iterable[ArrayLike]]
 
 
 def right_sized(name: str, split: Split, given: PlanningInput) -> Plan:
-    """The plan of ``split`` with the best number of actors, each released when it is done.
+    """Return the plan of ``split`` with the best number of actors, each released when it is done.
 
     Raises:
         PlanningError: a response fits on no actor.
@@ -41,7 +41,7 @@ def right_sized(name: str, split: Split, given: PlanningInput) -> Plan:
 
 
 def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], most_actors: int, given: PlanningInput) -> Plan:
-    """The same for responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``most_actors``.
+    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``most_actors``.
 
     Raises:
         PlanningError: a response fits on no actor.
@@ -61,7 +61,7 @@ def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], most_acto
 
 
 def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:
-    """Groups of prompts as groups of their responses, prompts and samples in their order."""
+    """Return groups of prompts as groups of their responses, prompts and samples in their order."""
     by_prompt = np.argsort(workload.prompt_of, kind="stable")
     ends = np.cumsum(np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens)))
     own = np.split(by_prompt, ends[:-1])
@@ -69,7 +69,7 @@ def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArr
 
 
 def predicted_sums(workload: Workload, prompts: IntArray) -> IntArray:
-    """(prompts,) tokens that all responses of each prompt are predicted to need together."""
+    """Return (prompts,) predicted tokens, summed over all responses of each prompt."""
     sums = np.zeros(len(workload.prompt_tokens), dtype=np.int64)
     np.add.at(sums, workload.prompt_of, workload.remaining_tokens)
     return np.asarray(sums[prompts])

@@ -36,12 +36,12 @@ class LocalCut:
     _again: int | None = field(default=None, repr=False)  # completions of the step before which no actor that waits can be cut
 
     def _due(self, view: ActorView) -> int:
-        """Completions at which this actor is to be cut: a share of what the plan assigned to it."""
+        """Completions at which this actor is cut: a share of the responses that the plan assigned to it."""
         first = self._assigned.setdefault(view.actor, view.assigned)
         return max(1, math.ceil(self.tau * first))
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """At tau of its own responses; while actors wait, when enough of the step's may have made room."""
+        """Trigger at tau of the actor's own responses; while actors wait, when step completions may have made room."""
         due = self._due(view)
         return Trigger(due if due > view.completed else None, step_completions=self._again)
 
@@ -74,7 +74,7 @@ class LocalCut:
 
 @dataclass(frozen=True)
 class WithLocalCut:
-    """Another policy's plan (the right-sized random split by default) with the local cut: what the cut alone is worth.
+    """Add the local cut to another policy's plan (the right-sized random split by default): isolates what the cut contributes.
 
     Args:
         tau: share of an actor's responses after which it is cut; 1 switches the cut off.
@@ -92,7 +92,7 @@ class WithLocalCut:
 
 @dataclass(frozen=True)
 class RLHFless:
-    """The published planner with its local cut.
+    """RLHFless as published: its planner with its local cut.
 
     Args:
         tau: share of an actor's responses after which it is cut (0.7 in the paper; 1 switches the cut off).

@@ -1,8 +1,9 @@
 """RLHFuse (arXiv 2409.13221), inter-stage fusion: static groups, one global cut.
 
-When unfinished responses fall under R_t, the m actors with the most remaining work go on and the rest hand over to them.
-m is the smallest number whose slots and memory hold all unfinished responses. About 20 % of the batch is reported as the best
-R_t. Remaining work is not known; the number of unfinished responses stands for it. GPUs of actors that are cut are released.
+When the number of unfinished responses falls under R_t, the m actors with the most remaining work continue and the others hand
+their responses over to them. m is the smallest number whose slots and memory hold all unfinished responses. The paper reports
+about 20 % of the batch as the best R_t. Remaining work is unknown, so the number of unfinished responses is used instead. GPUs
+of actors that are cut are released.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class GlobalCut:
     _done: bool = field(default=False, repr=False)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """At the completion that leaves fewer than the threshold."""
+        """Trigger at the completion that leaves fewer unfinished responses than the threshold."""
         return None if self._done else Trigger(step_completions=max(1, self.total - self.threshold + 1))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """See the module docstring."""
+        """Keep the fewest actors that have room for all unfinished responses and cut the others; see the module docstring."""
         if self._done or state.unfinished_count >= self.threshold:
             return []
         self._done = True
@@ -54,7 +55,7 @@ class GlobalCut:
 
 @dataclass(frozen=True)
 class RLHFuse:
-    """Static groups with the global cut at ``threshold_share`` of the batch."""
+    """RLHFuse: static groups with the global cut at ``threshold_share`` of the batch."""
 
     threshold_share: float = 0.2
     actors: int | None = None

@@ -1,7 +1,7 @@
-"""Single responses dealt to actors in turn: the samples of a prompt are spread, so that no actor gets all of a long one.
+"""Round-robin dispatch of single responses: the samples of a prompt are spread, so that no actor gets all of a long prompt.
 
-Knows which prompt a response belongs to, and lengths only for right-sizing. A split of whole prompts makes actors unequal where
-samples of a prompt are alike; spreading them costs nothing as long as every response is prefilled by itself.
+Lengths are used for right-sizing only. A split of whole prompts makes actors unequal where samples of a prompt have similar
+lengths. Spreading them costs nothing as long as every response computes its own prefill.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from solver.model.workload import IntArray, Workload
 
 
 def in_turn(workload: Workload, actors: int, seed: int) -> list[IntArray]:
-    """Prompts in random order, their responses dealt in turn to so many actors (never more than there are responses)."""
+    """Assign responses round-robin to ``actors`` actors, prompts in random order (never more actors than responses)."""
     rank = np.random.default_rng(seed).permutation(len(workload.prompt_tokens))
     order = np.argsort(rank[workload.prompt_of], kind="stable")
     return [order[first::actors] for first in range(actors)]
@@ -25,7 +25,7 @@ def in_turn(workload: Workload, actors: int, seed: int) -> list[IntArray]:
 
 @dataclass(frozen=True)
 class Spread:
-    """Prompts in random order, their responses dealt in turn to the best number of actors; released when done."""
+    """Prompts in random order, their responses assigned round-robin to the best number of actors; released when done."""
 
     name: str = "spread"
     clairvoyant: bool = False

@@ -1,13 +1,13 @@
-"""Policies that plan with the solver: on predictions, or on true lengths (the oracle).
+"""Policies that plan with the solver: on predictions, or on true lengths (the oracle). No rule runs during the step.
 
-Knows ``solver.plan_generation``, the random split and dealing in turn; nothing of runtime rules.
+Predictions can be wrong, so a plan that is made for them must prove itself on held-out scenarios. Under a weight and with
+scenarios the right-sized random split runs unless another plan is **surely better**. The other plan is chosen on every other
+scenario (the best of many looks better than it is on the scenarios that it was chosen on). It must then be better on the
+held-out ones by more than twice the standard error of the difference.
 
-Predictions are not the truth, so a plan that is made for them has to earn its place. Under a weight and with scenarios the
-right-sized random split runs unless another plan is **surely better**: chosen on every other scenario (the best of many looks
-better than it is on the scenarios that it was chosen on), it must be better on those left out by more than twice the
-standard error of the difference. What is tried is also worth its own time: dealing single responses in turn costs next to
-nothing; ``plan_generation`` is only asked where it takes less than ``SOLVER_SHARE`` of the step, by its counted work (a clock
-would make plans depend on the machine's other work).
+The search must also pay for its own time. Assigning single responses round-robin costs next to nothing. ``plan_generation`` is
+only called where it takes less than ``SOLVER_SHARE`` of the step, by its counted work (a clock would make plans depend on the
+machine's other work).
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ SURE = 2.0  # standard errors by which a plan must be better than the random spl
 
 @dataclass(frozen=True)
 class Solver:
-    """``plan_generation`` on whatever lengths it is given; as ``oracle`` it asks for the true ones. Under a weight and with
-    scenarios, the right-sized random split unless another plan is surely better (see above)."""
+    """Plan with ``plan_generation`` on the lengths of the workload; as ``oracle`` the policy requests the true ones. Under a
+    weight and with scenarios, keep the right-sized random split unless another plan is surely better (see the module
+    docstring)."""
 
     name: str = "solver"
     clairvoyant: bool = False
@@ -70,7 +71,7 @@ class Solver:
 
 
 def planned(given: PlanningInput, workload: Workload, time_limit_s: float) -> Plan:
-    """``plan_generation`` for this workload."""
+    """Return the plan of ``plan_generation`` for this workload."""
     return plan_generation(
         workload, given.cluster, given.latency, given.objective, given.rest, time_limit_s,
         admission=given.admission, seed=given.seed, deterministic=given.deterministic,
@@ -78,17 +79,17 @@ def planned(given: PlanningInput, workload: Workload, time_limit_s: float) -> Pl
 
 
 def groups_of(plan: Plan) -> list[IntArray]:
-    """The responses of every actor."""
+    """Return the responses of every actor."""
     return [np.array(a.responses, dtype=np.int64) for a in plan.actors if a.responses]
 
 
 def with_scenarios(workload: Workload, scenarios: IntArray) -> Workload:
-    """The same with other scenarios."""
+    """Return the same planning input with other scenarios."""
     return replace(workload, scenarios=scenarios)
 
 
 def log_values(groups: list[IntArray], workload: Workload, given: PlanningInput) -> FloatArray:
-    """(S,) logarithm of ``T^w C^(1-w)`` of the whole step in every scenario of ``workload``."""
+    """Return (S,) logarithms of ``T^w C^(1-w)`` of the whole step, one per scenario of ``workload``."""
     admission = admission_of(given.latency, None, given.admission)
     times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups))
     pricing, w = Pricing.of(given.cluster, given.latency, given.objective, given.rest), given.objective.time_weight

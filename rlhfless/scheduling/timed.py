@@ -1,4 +1,4 @@
-"""A policy whose plans are timed. Knows policies; nothing of what they plan or of who compares the seconds."""
+"""A wrapper that records the CPU seconds of each ``plan`` call of another policy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from solver.model.plan import Plan
 
 @dataclass
 class TimedPolicy:
-    """A policy with the seconds of CPU that its plans take, which a busy machine changes less than elapsed ones.
+    """Records the CPU seconds that a policy's plans take; a busy machine changes them less than elapsed seconds.
 
     Attributes:
-        cpu_s: one entry for every plan that was made.
+        cpu_s: one entry per plan.
     """
 
     base: SchedulingPolicy
@@ -22,12 +22,12 @@ class TimedPolicy:
 
     @property
     def name(self) -> str:
-        """The policy's own."""
+        """The name of the wrapped policy."""
         return self.base.name
 
     @property
     def clairvoyant(self) -> bool:
-        """The policy's own."""
+        """Whether the wrapped policy plans with true lengths."""
         return self.base.clairvoyant
 
     def plan(self, given: PlanningInput) -> Plan:

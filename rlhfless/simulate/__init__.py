@@ -1,7 +1,8 @@
-"""What scheduling policies would have made of a logged run: predict, plan, execute on simulated engines, compare.
+"""Simulate what scheduling policies would have made of a logged run: predict, plan, execute on simulated engines, compare.
 
-Knows logs, predictors, policies and the executor; nothing of plots or of the command line. Every policy sees the same
-predictions (clairvoyant ones the true lengths), runs on the same cluster and latency profile, and stands beside the bound.
+Knows logs, predictors, policies and the executor; nothing of plots or of the command line. Every policy gets the same
+predictions (clairvoyant ones the true lengths) and runs on the same cluster and latency profile. Results include the lower
+bound.
 """
 
 from rlhfless.simulate.results import Simulation

@@ -1,6 +1,6 @@
-"""What policies took on a log, beside the bound: tables, sums and ratios.
+"""Results of simulated policies on a log, with the lower bound: one table per step, sums over steps, and ratios of sums.
 
-Knows traces and their measured steps; nothing of how they were planned or executed.
+Input are the policies' traces with their measured steps.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Simulation:
     """Results of several policies on one log.
 
     Attributes:
-        steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, its rest included),
-            ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, predicted_makespan_s,
-            planning_s, moves``.
+        steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, with the phases
+            outside generation), ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds,
+            predicted_makespan_s, planning_s, moves``.
         traces: the trace of every policy.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
     """
@@ -54,7 +54,7 @@ class Simulation:
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"policies": [...], "without_history": [...]}``; what is not known is None."""
+        """Return ``{"policies": [...], "without_history": [...]}``; unknown values are None."""
 
         def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
             rows = table[table["steps"] > 0].to_dict("records")
@@ -65,7 +65,7 @@ class Simulation:
         return {"policies": plain(self.summary()), "without_history": plain(self.summary(False))}
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """Policy, time, cost and the least cost at that time of every policy: sums over all steps, as texts."""
+        """Policy, time, cost and the least cost at that time, one row of texts per policy; sums over all steps."""
         names = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
         sums = self.steps.groupby("policy", sort=False)[names].sum()
         return [

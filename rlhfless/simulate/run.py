@@ -1,6 +1,6 @@
 """Plan and execute the steps of a log under every policy, on simulated engines.
 
-Knows policies and the executor; nothing of how lengths are predicted, or of what is made of the results.
+Steps come with their predicted lengths (``logged_steps``); the result is a ``Simulation`` with one trace per policy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def simulate(
 
     Raises:
         TraceError: the log holds no rows, several runs, none of ``steps``, or a response above the limit.
-        InputError: it is no setting.
+        InputError: the setting is no ``SimulationConfig``.
         PlanningError: a step cannot be planned on this cluster.
         PolicyError: a policy is unknown, or there is none.
     """
@@ -61,7 +61,7 @@ def simulate_steps(
     policies: Sequence[str | SchedulingPolicy],
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
-    """``simulate`` of steps that are predicted already, in another setting for example; the same policies and exceptions."""
+    """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
     if isinstance(policies, str) or not policies:
         raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
     chosen = [
@@ -120,20 +120,20 @@ def simulate_steps(
 
 
 def engines_of(setting: SimulationConfig, step: int) -> EngineFactory:
-    """Makes the engines of one execution of a step."""
+    """Return the engine factory of one execution of a step."""
     if setting.effects is None:
         return SimulatedEngine
     return FaultInjectingFactory(replace(setting.effects, step=step))
 
 
 def links_of(setting: SimulationConfig) -> NodeLinks | None:
-    """The links that transfers of one execution of a step share, if they share any."""
+    """Return the links that the transfers of one execution of a step share; None if they share none."""
     contention = None if setting.effects is None else setting.effects.contention
     return None if contention is None else NodeLinks(contention.carries)
 
 
 def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
-    """The log's rows of a step with the times of this execution in place of the log's own."""
+    """Return the log's rows of a step with the times of this execution instead of the logged times."""
     times = pd.DataFrame([record.rollout_times(i) for i in range(len(logged.rows))], index=logged.rows.index)
     times = times.drop(columns=["response_tokens", "finish_reason"])
     kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
@@ -141,7 +141,7 @@ def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
 
 
 def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: SimulationConfig, policy: str) -> Trace:
-    """One trace of all steps under one policy."""
+    """Return one trace of all steps under one policy."""
     return Trace(
         rollouts=pd.concat([rows for _, rows in records], ignore_index=True),
         allocations=pd.DataFrame([row for record, _ in records for row in record.allocations]),
@@ -153,7 +153,7 @@ def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: Simula
 
 
 def describe(setting: SimulationConfig, policy: str) -> dict[str, Any]:
-    """What ``meta.json`` says of a simulated run."""
+    """Return the contents of ``meta.json`` for a simulated run."""
     return {
         "seeds": {"policy": setting.seed},
         "cluster": vars(setting.cluster),

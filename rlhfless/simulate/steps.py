@@ -1,6 +1,6 @@
-"""The steps of a log as planning sees them: predicted from the steps before, with the truth for those who may see it.
+"""The steps of a log as planning sees them: lengths predicted from earlier steps, and true lengths for clairvoyant policies.
 
-Knows logs, predictors and what policies are given; nothing of execution.
+Input are the rollouts of one run and a ``SimulationConfig``; output is one ``LoggedStep`` per step, in order.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never 
 
 @dataclass(frozen=True)
 class SimulationConfig:
-    """Where, how fast and for what a log is planned.
+    """Cluster, latency, objective and policy parameters of a simulated log.
 
     Attributes:
         response_limit: the longest response that the run allowed; the longest of the log when None.
         reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
-        planned_latency: what policies plan with, where it is not ``latency``, by which everything is executed and bounded: a
-            profile that is off, say.
+        planned_latency: what policies plan with, if it differs from ``latency`` (an inaccurate profile, for example). Execution
+            and bounds always use ``latency``.
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
-        effects: what happens to actors beside decoding; of its outages and delays every step has its own. Nobody plans for it.
+        effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
         deterministic: plans do not depend on how busy the machine is (see ``solver.plan_generation``).
 
     Raises:
@@ -74,9 +74,9 @@ class SimulationConfig:
 
 @dataclass(frozen=True, eq=False)
 class LoggedStep:
-    """One step of a log as planning sees it: predictions from earlier steps, and the truth for those who may see it.
+    """One step of a log as planning sees it: predictions from earlier steps, and true lengths for clairvoyant policies.
 
-    ``remaining`` is the predictor's own forecast of remaining lengths, where it has one.
+    ``remaining`` is the predictor's own forecast of remaining lengths, if it has one.
     """
 
     step: int
@@ -87,7 +87,7 @@ class LoggedStep:
     remaining: RemainingLengths | None = None
 
     def given(self, setting: SimulationConfig, clairvoyant: bool = False) -> PlanningInput:
-        """What a policy plans this step with."""
+        """Return the planning input of this step for a policy."""
         return PlanningInput(
             self.truth if clairvoyant else self.predicted,
             setting.cluster,
@@ -102,7 +102,7 @@ class LoggedStep:
         )
 
     def requests(self) -> Requests:
-        """One request per response with its true length, for simulated engines."""
+        """Return one request per response with its true length, for simulated engines."""
         finish = self.rows["finish_reason"].fillna("stop").tolist()
         limit = self.truth.response_limit
         lengths, owners = self.truth.response_tokens.tolist(), self.truth.prompt_of.tolist()
@@ -120,10 +120,10 @@ def logged_steps(
     reference_answer_tokens: Mapping[str, int] | None = None,
     steps: Collection[int] | None = None,
 ) -> Iterator[LoggedStep]:
-    """The steps of one run in order, each predicted from all steps before it.
+    """Return the steps of one run in order, each predicted from all steps before it.
 
     Args:
-        steps: only these; all when None. Steps that are left out are history all the same.
+        steps: only these; all when None. Omitted steps still count as history.
 
     Raises:
         TraceError: the log holds no rows, several runs, or a response above the limit.

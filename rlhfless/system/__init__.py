@@ -1,1 +1,1 @@
-"""This machine: free memory, scratch folders, model folders, running a notebook."""
+"""Resources of this machine: free memory, scratch folders, model folders, the browser, and running a notebook."""

@@ -1,4 +1,4 @@
-"""Where a Chromium or Chrome is on this machine: pictures of figures are drawn with it. Knows names; starts nothing."""
+"""Finds a Chromium or Chrome on this machine, which draws the pictures of figures. Starts no process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def find_browser() -> str | None:
-    """The program that ``BROWSER_PATH`` names, or the first of ``BROWSERS`` that is installed; None where there is none."""
+    """Return the program that ``BROWSER_PATH`` names, or the first installed of ``BROWSERS``; None where there is none."""
     paths = [os.environ.get("BROWSER_PATH"), *(shutil.which(name) for name in BROWSERS)]
     return next((path for path in paths if path and os.path.exists(path)), None)

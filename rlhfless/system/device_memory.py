@@ -1,6 +1,6 @@
-"""What a device has room for, and the sentence when there is none.
+"""Free memory of a torch device, and a clear error message where an allocation does not fit.
 
-Knows devices and bytes; nothing of models, caches or requests.
+Inputs are devices and sizes in bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ CPU_ALLOCATOR = "DefaultCPUAllocator"  # begins what torch says where the CPU ha
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Bytes that could be allocated now; None where nobody says: on a CPU, Linux does, of this process' container."""
+    """Return the bytes that could be allocated now; None where they are unknown. On a CPU the value is Linux's, for this
+    process' container."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch holds these for itself
         return int(torch.cuda.mem_get_info(device)[0] + unused)
@@ -26,10 +27,10 @@ def free_bytes(device: torch.device) -> int | None:
 
 @contextmanager
 def room(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[None]:
-    """Where torch finds no room inside, say what was being done, what is free, and what to do instead.
+    """Context manager: replace torch's out-of-memory error by one that says what failed, what is free, and what to do instead.
 
     Raises:
-        MemoryError: in place of torch's own error.
+        MemoryError: instead of torch's own error.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Memory of this machine that a process can still get: what is free there, and what its container leaves it.
+"""Memory that a process can still allocate on this machine, limited by its container.
 
-Knows Linux's files; nothing of devices or models. A container's memory is that of a cgroup (version 2), and every cgroup
-in which that one lies limits it too.
+The values come from Linux's files. A container's memory is that of a cgroup (version 2), and every enclosing cgroup limits it
+too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes() -> int | None:
-    """Bytes that could be allocated now: the least that the machine and the cgroups of this process have left; None where
-    nobody says."""
+    """Return the bytes that could be allocated now: the least that the machine and the cgroups of this process have left; None
+    where they are unknown."""
     told = [_of_machine(), *map(_of_cgroup, _own_cgroups())]
     return min((free for free in told if free is not None), default=None)
 
@@ -29,7 +29,7 @@ def _of_machine() -> int | None:
 
 
 def _own_cgroups() -> list[Path]:
-    """Folders of the cgroup of this process and of those in which it lies; a container may see only its own, as the root."""
+    """Return the folders of this process' cgroup and of the enclosing ones; a container may see only its own, as the root."""
     try:
         lines = OWN_CGROUP.read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def _own_cgroups() -> list[Path]:
 
 
 def _of_cgroup(folder: Path) -> int | None:
-    """What a cgroup may use and does not; None where it may use all, or is none."""
+    """Return the memory that a cgroup may still use; None where it has no limit, or the folder is no cgroup."""
     try:
         most, used = ((folder / f"memory.{name}").read_text() for name in ("max", "current"))
         pages = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

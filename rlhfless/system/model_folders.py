@@ -1,6 +1,6 @@
-"""Model folders of transformers, read as data: Python code that a folder brings is never run, and nobody is asked whether to.
+"""Loads local model folders of transformers as data only: Python code in a folder is never run.
 
-Knows how transformers names and refuses such code; nothing of what a model or a tokenizer is for. Does not load transformers.
+transformers would ask on the terminal whether to run such code; here it is refused without asking. Does not load transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES_CODE = ("config.json", "tokenizer_config.json")
 
 
 def from_folder(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """``kind.from_pretrained`` of a local folder, without its code and without a network.
+    """Call ``kind.from_pretrained`` on a local folder, without its code and without a network.
 
     Args:
         kind: an ``Auto`` class of transformers, such as ``AutoTokenizer``.
@@ -26,7 +26,7 @@ def from_folder(kind: Any, folder: str | Path, **options: Any) -> Any:
 
     Raises:
         InputError: it cannot be loaded without the folder's own code.
-        Exception: whatever transformers raises for other reasons.
+        Exception: other errors of transformers are passed on.
     """
     with code_refused(folder):
         return kind.from_pretrained(folder, local_files_only=True, **NO_CODE, **options)
@@ -34,10 +34,10 @@ def from_folder(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def code_refused(folder: str | Path) -> Iterator[None]:
-    """Calls of transformers with ``NO_CODE``, which fail in one sentence where a folder's model needs its own code.
+    """Context manager for calls of transformers with ``NO_CODE``: they fail in one sentence where a model needs its own code.
 
     Raises:
-        InputError: it does.
+        InputError: the folder's model needs its own code.
     """
     try:
         yield

@@ -1,6 +1,6 @@
 """Executes a notebook without a browser, as ``make run`` does.
 
-Knows files and kernels; nothing of what the notebook computes. The notebook writes its page to the path in ``RLHFLESS_PAGE``.
+The notebook writes its page to the path in ``RLHFLESS_PAGE``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def _client(cells: NotebookNode, **options: Any) -> NotebookClient:
-    """A client that always sees the kernel's reply.
+    """Return a client that always receives the kernel's reply.
 
     nbclient answers output widgets (``interact`` makes one) over the shell socket while it waits there for the reply to the
-    cell. Sending behind asyncio's back can use up the socket's only notice that the reply has come, and the client would wait
-    for ever (nbclient issue 312). Asking the socket for its events makes asyncio look again.
+    cell. Sending without asyncio's knowledge can use up the socket's only notification that the reply has come, and the client
+    would wait for ever (nbclient issue 312). Querying the socket for its events makes asyncio check again.
     """
     import zmq
     from nbclient import NotebookClient
@@ -36,7 +36,7 @@ def _client(cells: NotebookNode, **options: Any) -> NotebookClient:
 
 
 def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -> Path:
-    """Execute ``notebook`` in its own folder; returns the executed copy, which lies beside ``page``.
+    """Execute ``notebook`` in its own folder; returns the path of the executed copy, next to ``page``.
 
     Raises:
         InputError: there is no such notebook, a cell failed, or no page was written.

@@ -1,10 +1,10 @@
-"""Folders that go with the process that holds them, however it ends. Also run as a script, by the process that sees to it.
+"""Scratch folders that are removed when their process ends, even if it is killed. Also run as a script: the sweeper process.
 
-Knows files, locks and processes; nothing of what is kept in a folder. A folder is held by whoever has it locked. The system
-gives locks back when a process ends, so one that nobody has locked was left behind. A process that holds folders has a sweeper
-beside it, which waits for its end and removes them; where that was killed too, with all of its container say, the next process
-that makes a folder of that name removes it. Processes whose place for temporary files it was end with the folder, and shared
-memory that is named in it goes. Loads nothing but the standard library.
+A process owns a folder by locking it. The system releases locks when a process ends, so an unlocked folder was left behind by
+an ended process. Each process with folders starts a sweeper process, which waits for its end and removes them. Where the
+sweeper was killed too, with the whole container for example, the next process that makes a folder with the same prefix removes
+it. Processes that use the folder for their temporary files are killed with it, and the shared memory that it names is freed.
+Imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ELSEWHERE = ".shared_memory"  # in a folder: patterns of names of shared memory 
 
 
 def in_memory() -> Path:
-    """Where folders never touch a disk, where the system has such a place."""
+    """Return the folder of shared memory, which never touches a disk; the temporary folder where there is none."""
     return SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 class OwnFolder:
-    """A new folder that this process holds until ``let_go``, or its end. Removes those of its prefix that nobody holds.
+    """A new folder that this process owns until ``let_go`` or its end. Also removes unlocked folders with the same prefix.
 
     Args:
         prefix: of its name, which no other kind of folder has.
@@ -55,24 +55,24 @@ class OwnFolder:
         self._release = weakref.finalize(self, give_up, self.path, lock)
 
     def shared_memory(self, patterns: Iterable[str]) -> None:
-        """Shared memory with such names goes with the folder."""
+        """Remove shared memory with such names together with the folder."""
         with (self.path / ELSEWHERE).open("a") as file:
             file.writelines(f"{pattern}\n" for pattern in patterns)
 
     def let_go(self) -> None:
-        """It may go. Idempotent."""
+        """Release the folder, so that it is removed. Idempotent."""
         self._release()
 
 
 def sweep(prefix: str, where: Path) -> None:
-    """Remove this user's folders of a prefix that nobody holds."""
+    """Remove this user's unlocked folders with a prefix."""
     for place in where.glob(f"{prefix}*"):
         remove_unless_held(place)
 
 
 def remove_unless_held(place: Path) -> bool:
-    """Remove a folder, unless a process holds it; returns whether none does. One of another user stays: what it names would be
-    removed with our rights."""
+    """Remove a folder, unless a process has locked it; returns whether no process has. A folder of another user stays: the
+    shared memory and processes that it names would be removed with this user's rights."""
     try:
         lock = locked(place, fcntl.LOCK_EX | fcntl.LOCK_NB) if place.stat().st_uid == os.geteuid() else None
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def remove_unless_held(place: Path) -> bool:
 
 
 def give_up(place: Path, lock: int) -> None:
-    """This process, which has the folder locked, does not hold it any more; the last one removes it."""
+    """Release this process' lock on the folder; the last process to release it removes it."""
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_at(lock, place):
@@ -95,10 +95,10 @@ def give_up(place: Path, lock: int) -> None:
 
 
 def locked(place: Path, how: int) -> int | None:
-    """The folder, locked: an open file; None where it is gone, or another one by now.
+    """Return the locked folder as an open file; None where it is gone, or was replaced by another.
 
     Raises:
-        BlockingIOError: with ``LOCK_NB``, somebody else has it.
+        BlockingIOError: with ``LOCK_NB``, another process has locked it.
     """
     try:
         lock = os.open(place, os.O_RDONLY)
@@ -116,14 +116,14 @@ def locked(place: Path, how: int) -> int | None:
 
 
 def is_at(lock: int, place: Path) -> bool:
-    """Whether the locked folder is still the one of that name."""
+    """Whether the locked folder is still the one at its path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(lock), place.stat())
     return False
 
 
 def processes_with_temporary(folder: Path) -> list[int]:
-    """Processes that were started with the folder as their place for temporary files (none where there is no /proc)."""
+    """Return the processes started with this folder as their place for temporary files (none without /proc)."""
     mark, found = b"TMPDIR=" + os.fsencode(folder), []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
@@ -133,7 +133,7 @@ def processes_with_temporary(folder: Path) -> list[int]:
 
 
 def _remove(place: Path) -> None:
-    """Remove a folder that this process alone has locked, and what goes with it."""
+    """Remove a folder that only this process has locked, with the processes and shared memory that end with it."""
     for pid in processes_with_temporary(place):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -151,7 +151,7 @@ _to_sweeper: tuple[int, int] | None = None  # the process that it is of, and a p
 
 
 def goes_with_this_process(place: Path) -> None:
-    """Remove the folder when this process has ended, unless another one holds it then."""
+    """Remove the folder after this process has ended, unless another process has locked it then."""
     global _to_sweeper
     with _lock:
         if _to_sweeper is None or _to_sweeper[0] != os.getpid():  # a fork's folders are not its parent's
@@ -173,7 +173,7 @@ def _start_sweeper() -> int:
 
 
 def _sweep_when_over() -> None:
-    """The input names folders and ends with the process that holds them, which may be before the system has taken its locks."""
+    """Read folder names from the input, which closes when the owning process ends, possibly before its locks are released."""
     places = [Path(os.fsdecode(line)) for line in sys.stdin.buffer.read().splitlines()]
     ends_s = time.monotonic() + PATIENCE_S
     while places := [place for place in places if not remove_unless_held(place)]:

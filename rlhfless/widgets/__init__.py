@@ -1,8 +1,7 @@
-"""Dashboards for notebooks: knobs in, figures out. Everything in them is computed by functions that need no widget.
+"""Dashboards for notebooks: controls in, figures out. Functions without widgets compute everything that they show.
 
-``explore``, ``live``, ``compare`` and ``zoom`` need the extra ``notebook`` and are loaded when they are first used. What they
-show is worked out by ``WhatIf`` and ``response_details``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no
-widget.
+``explore``, ``live``, ``compare`` and ``zoom`` need the extra ``notebook`` and are imported on first use. Their contents come
+from ``WhatIf`` and ``response_details``, ``LiveRun``, ``compared`` and ``rlhfless.plots``, which need no widget.
 """
 
 from __future__ import annotations

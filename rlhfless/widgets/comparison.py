@@ -1,6 +1,6 @@
-"""``compare``: several runs or policies beside each other, step by step or all together.
+"""``compare``: a dashboard that compares several runs or policies, step by step or over all steps.
 
-Knows widgets and figures; the numbers and their marks are ``compared``'s.
+It draws widgets and figures; ``compared`` computes the numbers and their marks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Comparison(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``compare`` makes.
 
     Attributes:
-        step: which steps are shown: a step, or ``all steps``. shown: their numbers.
+        step: the steps that are shown: one step, or ``all steps``. shown: their numbers.
     """
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
@@ -56,7 +56,7 @@ class Comparison(SaysWhy, widgets.VBox):  # type: ignore[misc]
 
 
 def numbers_html(shown: Compared) -> str:
-    """The numbers as HTML; a difference to the first row is marked by a sign and in words, not by colour alone."""
+    """Return the numbers as HTML; a sign and words, not colour alone, mark a difference to the first row."""
     table = shown.table.loc[:, shown.table.notna().any()]
     rows, marks = [], []
     for i, (name, values) in enumerate(table.iterrows()):
@@ -79,12 +79,12 @@ def numbers_html(shown: Compared) -> str:
 
 
 def compare(traces: Mapping[str, Trace | str | Path]) -> Comparison:
-    """Several runs or policies beside each other: numbers with what differs marked, time against cost, timelines.
+    """Compare several runs or policies: numbers with differences marked, time against cost, timelines.
 
     The same without widgets: ``compared(traces)``, ``plot_plane``, ``plot_timelines``.
 
     Args:
-        traces: name to trace or trace folder; the first is what the others are compared with. ``simulate(...).traces`` is one.
+        traces: name to trace or trace folder; the first is the base of the comparison. ``simulate(...).traces`` is one.
 
     Raises:
         TraceError: one is no trace or holds several runs, or they share no step.

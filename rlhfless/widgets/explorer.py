@@ -1,8 +1,8 @@
-"""``explore``: sliders over the settings of a step's plan, and everything that follows from them.
+"""``explore``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
 
-Knows widgets and figures; what follows is worked out by ``what_if``, which needs no widget. A move of a slider asks for a new
-plan; a thread works on the newest request only. The plan's panes come first, then the policies, the front and the bound; what
-is still of an earlier request is grey.
+It draws widgets and figures; ``what_if`` computes the results without widgets. Each move of a slider requests a new plan, and a
+thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound. Panes
+that still show an earlier request are grey.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``explore`` makes.
 
     Attributes:
-        what_if: the step. settings: of what is shown.
-        planned, others: what is shown of it by now; ``wait`` waits for the newest.
+        what_if: the step. settings: those of the shown results.
+        planned, others: the results shown so far; ``wait`` waits for the newest.
         error: what went wrong with the newest request, or None.
-        actor: whose responses are shown. response: which one is told of, or None.
+        actor: the actor whose responses are shown. response: the response whose details are shown, or None.
     """
 
     def __init__(self, what_if: WhatIf, settings: Settings) -> None:
@@ -68,7 +68,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self._ask()
 
     def wait(self, timeout_s: float | None = 30.0) -> bool:
-        """Wait until everything that was asked is shown; whether that was so in time."""
+        """Wait until all requested results are shown; returns whether that happened within the timeout."""
         return self._latest.wait(timeout_s)
 
     # --- controls -----------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             control.observe(self._changed, "value")
 
     def _kind_changed(self, change: dict[str, Any]) -> None:
-        """Another kind has other sizes of actors and another list price, if there is one: all of it is one request."""
+        """Update actor sizes and list price (if there is one) to the new GPU kind, as one request."""
         sizes = self._models[change["new"]]
         self._listening = False
         per_actor = self.per_actor.value if self.per_actor.value in sizes else min(sizes)
@@ -115,7 +115,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             self._ask()
 
     def _ask(self) -> None:
-        """Ask for what the controls say."""
+        """Request the results for the values of the controls."""
         self._requests += 1
         profile = self._models[self.kind.value][self.per_actor.value]
         chosen = {
@@ -150,7 +150,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes.answered(newest, ())
 
     def _failed(self, error: Exception) -> None:
-        """Say it where the numbers were; the figures stay grey, as they are of other settings."""
+        """Show the error instead of the numbers; the figures stay grey, as they show other settings."""
         self.error = error
         self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
@@ -193,27 +193,27 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     # --- clicks and keys --------------------------------------------------------------------------------------------------
 
     def _clicked(self, pane: str, point: dict[str, Any]) -> None:
-        """A bar of the timeline chooses an actor, a bar of its responses tells of that one."""
+        """Handle a click: a bar of the timeline chooses an actor, a bar of its responses shows that response."""
         if pane == "timeline" and isinstance(point["y"], int | float):
             self.show_actor(round(point["y"]))
         elif pane == "responses" and isinstance(point["customdata"], int):
             self.show_response(point["customdata"])
 
     def _chosen(self, pane: str, number: int) -> None:
-        """The same by a button: an actor of the table, a response beside the one that is shown."""
+        """Handle a button: an actor of the table, or the response before or after the one that is shown."""
         (self.show_actor if pane == "actors" else self.show_response)(number)
 
     def show_actor(self, actor: int) -> None:
-        """Show the responses of an actor of the plan, the nearest one where there is no such actor."""
+        """Show the responses of an actor of the plan; where there is no such actor, those of the nearest one."""
         if self.planned is not None:
             self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
             self._show_actor(self.planned, self._requests)
 
     def show_response(self, response: int) -> None:
-        """Tell of a response of the step, by its index: texts, history, prediction, and why it is where it is.
+        """Show a response of the step by its index: texts, history, prediction, and the reason for its assignment.
 
         Raises:
-            IndexError: there is no such response; what is told of stays.
+            IndexError: there is no such response; the response shown before stays.
         """
         if self.planned is not None:
             told = response_html(self.what_if, self.planned, self.actor, response)
@@ -221,25 +221,25 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             self.panes.put("response", told)
 
     def copied(self) -> tuple[str, str]:
-        """The state of the controls as Python code and as JSON."""
+        """Return the state of the controls as Python code and as JSON."""
         return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
 
 
 def _as_read(value: float) -> float:
-    """The number that a slider shows: steps of 0.05 add up to 0.30000000000000004."""
+    """Return the number as a slider displays it: steps of 0.05 add up to 0.30000000000000004."""
     return float(f"{value:.12g}")
 
 
 def explore(
     trace: Trace | pd.DataFrame | str | Path, step: int | None = None, settings: Settings | None = None, **changes: Any
 ) -> Explorer:
-    """What if: sliders over the GPUs, the price and the objective of one step of a log; every move plans the step anew.
+    """Show sliders over the GPUs, the price and the objective of one step of a log; every move plans the step again.
 
     The same without widgets: ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
 
     Args:
         trace: a trace, rollouts, or the path of either. step: to plan; the last one when None.
-        settings: to begin with; those of the run where None. changes: single settings to begin with.
+        settings: initial settings; those of the run where None. changes: single initial settings.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.

@@ -1,6 +1,6 @@
-"""What ``explore`` shows of a plan: the plane, the table of actors, and one response. Text from logs is escaped here.
+"""The panes of ``explore`` as figures and HTML: the time-cost plane, the table of actors, and the details of one response.
 
-Knows figures and HTML; nothing of sliders or threads.
+Input is a plan with its results. Text from logs is escaped here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
 def plane(others: Alternatives, settings: Settings) -> go.Figure:
-    """A plan and the policies beside it, the front and the bound, in the time-cost plane."""
+    """Return the time-cost plane with a plan, the policies, the front and the bound."""
     names = {THIS_PLAN: "this plan, executed", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
     seen = others.results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
@@ -36,7 +36,7 @@ def plane(others: Alternatives, settings: Settings) -> go.Figure:
 
 
 def actors_table(actors: pd.DataFrame, chosen: int) -> str:
-    """The plan's actors as HTML, each to be chosen; ``chosen`` is the one whose responses are shown."""
+    """Return the plan's actors as HTML, each selectable; ``chosen`` is the actor whose responses are shown."""
     rows = [
         (
             html_parts.Choice(f"actor-{a.actor}", a.actor, a.actor == chosen), a.gpus, f"{a.responses:,}", f"{a.prompts:,}",
@@ -50,7 +50,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> str:
 
 
 def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
-    """The responses of an actor before and after one, in the order in which they joined; its first one where none is shown."""
+    """Return the actor's responses before and after the given one, in joining order; its first response for None."""
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
     if response is None:
@@ -62,7 +62,7 @@ def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[h
 
 
 def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> str:
-    """What is known of a response, as HTML; texts of the log are escaped. Without one: how to choose one of the actor's."""
+    """Return the details of a response as HTML; texts of the log are escaped. Without a response: how to choose one."""
     if response is None:
         return html_parts.paragraph(HINT) + "".join(map(html_parts.choice, neighbours(planned, actor, None)))
     one = response_details(what_if, planned, response)

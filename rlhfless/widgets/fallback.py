@@ -1,7 +1,7 @@
-"""What stands in a dashboard's place on a page whose widgets did not load: a sentence, not Python's text of the widget.
+"""The text that a page shows instead of a dashboard whose widgets did not load: a sentence rather than the widget's ``repr``.
 
-Knows how Jupyter chooses among forms of an output; nothing of dashboards. Voila shows the text where its widget manager did not
-start, because a request of the page failed on a busy machine, for example; so do pages without a kernel.
+Jupyter chooses among the forms of an output. Voila shows the text form where its widget manager did not start, for example
+because a request of the page failed on a busy machine; so do pages without a kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PLAIN, HTML = "text/plain", "text/html"
 
 
 class SaysWhy:
-    """Mixed into a widget: its forms besides the widget itself are the sentence, with a link that reloads the page."""
+    """Mixin for widgets: the text forms of the output are the sentence, with a link that reloads the page."""
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)  # type: ignore[misc]  # of the widget that this is mixed into

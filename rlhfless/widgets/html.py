@@ -1,6 +1,6 @@
-"""Pieces of HTML that dashboards are made of: cards, tables, texts. Everything that is given as text is escaped here.
+"""HTML fragments of the dashboards: cards, tables and texts. All text arguments are escaped here.
 
-Knows HTML; nothing of what is told. ``panes.css`` says how it looks, in light and dark.
+The styles are in ``panes.css``, for light and dark pages.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ LONGEST = 4_000  # characters of a text of a log that are shown
 
 
 class Choice(NamedTuple):
-    """Something that can be chosen, by mouse or keyboard: a button that tells the dashboard its number.
+    """A button, for mouse and keyboard, that sends its number to the dashboard.
 
     Attributes:
-        label: what it says. number: what it tells. chosen: whether it is what is shown.
+        label: the button's text. number: what it sends. chosen: whether it is the current selection.
     """
 
     label: str
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
 
 def cards(facts: Iterable[tuple[str, Any]]) -> str:
-    """Big numbers with what they are."""
+    """Return large numbers with their labels."""
     parts = "".join(
         f"<div class='rlhfless-card'><b>{html.escape(str(value))}</b><span>{html.escape(name)}</span></div>"
         for name, value in facts
@@ -34,7 +34,7 @@ def cards(facts: Iterable[tuple[str, Any]]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", marks: Sequence[Sequence[str]] = ()) -> str:
-    """A table; the first column is text, the others are numbers as text. A cell may be a ``Choice``.
+    """Return a table; the first column is text, the others are numbers as text. A cell may be a ``Choice``.
 
     Args:
         marks: of every row and cell ``better``, ``worse`` or nothing.
@@ -56,29 +56,29 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "",
 
 
 def choice(one: Choice) -> str:
-    """A button that tells the dashboard its number."""
+    """Return a button that sends its number to the dashboard."""
     pressed = "true" if one.chosen else "false"
     return f"<button type='button' data-tell='{one.number:d}' aria-pressed='{pressed}'>{html.escape(one.label)}</button>"
 
 
 def paragraph(text: str) -> str:
-    """A line of text."""
+    """Return a line of text."""
     return f"<div class='text'>{html.escape(text)}</div>"
 
 
 def quoted(title: str, text: str) -> str:
-    """A text of a log as it is, in a box of its own; a very long one is cut and says so."""
+    """Return a text of a log, unchanged, in its own box; a very long text is truncated with a note."""
     rest = f"\n… and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
     return f"<b>{html.escape(title)}</b><pre dir='auto'>{html.escape(text[:LONGEST] + rest)}</pre>"
 
 
 def problem(text: str) -> str:
-    """What went wrong, in a sentence."""
+    """Return an error message as a sentence."""
     return f"<div class='rlhfless-problem' role='alert'>{html.escape(text)}</div>"
 
 
 def copies(texts: Sequence[tuple[str, str, str]]) -> str:
-    """Buttons that copy texts, and the texts to read.
+    """Return buttons that copy texts, and the texts to read.
 
     Args:
         texts: (label of the button, name of the element, text).

@@ -1,7 +1,6 @@
-"""The newest request, worked on in a thread of its own; those that came before it and have not begun are forgotten.
+"""A worker thread that processes only the newest request; earlier requests that have not started are dropped.
 
-Knows threads; nothing of what is asked or answered. A slider that moves asks dozens of times a second: what it asked before
-its last move is of no interest any more.
+A moving slider sends dozens of requests a second, and all but the last are obsolete.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ Newest = Callable[[], bool]
 
 
 class LatestRequestWorker(Generic[T]):
-    """Hands the newest request to ``work``, in one thread that lives as long as there is one.
+    """Passes the newest request to ``work``, in one thread that lives as long as there are requests.
 
     Args:
         work: called with a request and a ``Newest``.
-        on_error: called with what ``work`` raised; the next request is worked on all the same.
-        wait_s: between two pieces of work. A request that finds nothing to do is worked on at once; of those that come while it
-            is, only the newest after so many seconds is next.
+        on_error: called with what ``work`` raised; the next request is processed all the same.
+        wait_s: pause between two requests. A request that arrives while the worker is idle starts at once. Of the requests that
+            arrive during work, only the newest starts, after this pause.
     """
 
     def __init__(self, work: Callable[[T, Newest], None], on_error: Callable[[Exception], None], wait_s: float = 0.03) -> None:
@@ -36,7 +35,7 @@ class LatestRequestWorker(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def submit(self, request: T) -> None:
-        """Ask for this, instead of whatever was asked before."""
+        """Request this, replacing any request that has not started."""
         with self._changed:
             self._request, self._asked = request, self._asked + 1
             if self._thread is None:
@@ -44,7 +43,7 @@ class LatestRequestWorker(Generic[T]):
                 self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is asked any more; whether that was so in time."""
+        """Wait until no request is left; returns whether that happened within the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout_s)
 
@@ -64,7 +63,7 @@ class LatestRequestWorker(Generic[T]):
             time.sleep(self._wait_s)
 
     def _tell(self, error: Exception) -> None:
-        """Whoever is told of errors may fail as well: the next request is worked on all the same."""
+        """Report the error. The error callback may fail as well: the next request is processed all the same."""
         try:
             self._on_error(error)
         except Exception:

@@ -1,11 +1,12 @@
-"""A run that is driven by buttons: run, pause, stop, and what is known of it at any moment. ``live`` without its widgets.
+"""Runs steps in a thread with run, pause and stop, and keeps the progress. ``live`` without its widgets.
 
-Knows steps under way and how to end them; nothing of widgets or figures. Steps run in a thread. A stop takes effect where
-completed responses are told next, as an interrupt would: the steps before it stand, and of a training run nothing else has
-happened. A training step whose responses are all complete learns from them first, and stands. A pause holds a step where it is
-on the virtual clock; actors of a pool decode on, so there it takes effect between steps. Whoever
-looks is told by one thread at a time: while it runs, so seldom that looks and drawings take about ``SHARE`` of the time between
-them. Not limited, because they come once per step or button, are the row of ``table`` and the look after a change of state.
+A stop takes effect at the next completed responses, like an interrupt: earlier steps are kept, and of the current training step
+nothing has happened. A training step whose responses are all complete learns from them first, and is kept. A pause holds a
+step on the virtual clock where it is. Actors of a pool continue to decode, so there a pause takes effect between steps.
+
+Callbacks come from one thread at a time. During a step their rate is limited, so that snapshots and drawing take about
+``SHARE`` of the time between them. The row of ``table`` and the snapshot after a change of state are not limited, as they come
+once per step or button.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ STATES = ("ready", *UNDER_WAY, "stopped", "done", "failed")
 
 
 class RunStopped(KeyboardInterrupt):
-    """The run was stopped by its button; what was under way ends as at an interrupt."""
+    """Raised in a run whose stop button was pressed; the current step ends as at an interrupt."""
 
 
 @dataclass(frozen=True)
 class ProgressSnapshot:
-    """A step under way: how many responses are complete, and its trace as if it ended now."""
+    """A running step: how many responses are complete, and its trace as if the step ended now."""
 
     step: int
     completed: int
@@ -53,19 +54,19 @@ class ProgressSnapshot:
 
 
 class LiveRun:
-    """A run with a thread of its own.
+    """Runs steps in a thread of its own; ``run``, ``pause`` and ``stop`` control it.
 
     Args:
-        steps: what is run (``steps_of`` makes one of a trainer or an executor).
+        steps: the steps to run (``steps_of`` makes them from a trainer or an executor).
 
     Attributes:
         state: one of ``STATES``.
         traces: of every step that is complete. rest: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
-            last two not a number where there is no static schedule.
-        look: at the step under way, or None. error: what made it fail, or None.
-        on_change: called whenever something changed, by one thread at a time; it may draw. Once it fails it is None.
+            last two NaN where there is no static schedule.
+        look: snapshot of the running step, or None. error: the error that ended the run, or None.
+        on_change: called after every change, by one thread at a time; it may draw. It is set to None once it fails.
     """
 
     def __init__(self, steps: Steps) -> None:
@@ -87,7 +88,7 @@ class LiveRun:
     # --- buttons ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Start, or go on after a pause or a stop. Nothing happens where it runs already or no step is left."""
+        """Start, or continue after a pause or a stop. Does nothing where it runs already or no step is left."""
         with self._changing:
             if self.state in UNDER_WAY:
                 self.state = "running"
@@ -103,7 +104,7 @@ class LiveRun:
         self._tell()
 
     def pause(self) -> None:
-        """Hold the run; ``run`` goes on. Nothing happens where it does not run."""
+        """Pause the run; ``run`` continues it. Does nothing where it does not run."""
         with self._changing:
             if self.state != "running":
                 return
@@ -112,11 +113,11 @@ class LiveRun:
         self._tell()
 
     def stop(self, timeout_s: float | None = 60.0) -> None:
-        """End the run and wait until it has ended: within the step under way, or after it where it only learns any more. After
-        the last step it is ``done``, not ``stopped``.
+        """End the run and wait until it has ended: during the current step, or after it where only learning is left. After the
+        last step the state is ``done``, not ``stopped``.
 
         Raises:
-            TimeoutError: it has not ended in time; it does where completed responses are told next, or when the step is done.
+            TimeoutError: it has not ended in time; it ends at the next completed responses, or when the step is done.
         """
         self._stops = True
         self._goes.set()
@@ -127,7 +128,7 @@ class LiveRun:
             )
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing runs; whether that was so in time."""
+        """Wait until nothing runs; returns whether that happened within the timeout."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
             return not self._thread.is_alive()
@@ -135,7 +136,7 @@ class LiveRun:
 
     @property
     def trace(self) -> Trace | None:
-        """Everything that stands, as one trace; None before any step is complete or was ended with something complete."""
+        """All complete steps and the kept part of a stopped step as one trace; None before anything is complete."""
         whole = [*self.traces, *([] if self.rest is None else [self.rest])]
         return joined(whole) if whole else None
 
@@ -177,7 +178,7 @@ class LiveRun:
             self._hold()
 
     def _show(self, progress: StepProgress | None) -> None:
-        """Have the run looked at, unless that was so recently that it would cost too much."""
+        """Take a snapshot and call ``on_change``, unless the last call is too recent to keep to ``SHARE``."""
         now = time.monotonic()
         if self.on_change is not None and now >= self._next_look:
             self._tell(progress)
@@ -189,7 +190,7 @@ class LiveRun:
         self._tell()
 
     def _tell(self, progress: StepProgress | None = None) -> None:
-        """Have the run looked at. A view that fails stands still from then on: it cannot break what it shows."""
+        """Call ``on_change``. A callback that fails is not called again, so it cannot break the run."""
         with self._telling:
             if self.on_change is None:
                 return
@@ -203,7 +204,7 @@ class LiveRun:
 
 
 def look_of(progress: StepProgress) -> ProgressSnapshot:
-    """A step under way as a trace that could end now: spans are cut at that moment."""
+    """Return a running step as a trace that ends now: open spans are cut at this moment."""
     record, now_s = progress.record, progress.now_s
     spans = [{**row, "end_s": min(row["end_s"], now_s)} for row in progress.spans() if row["start_s"] < now_s]
     trace = Trace(
@@ -214,7 +215,7 @@ def look_of(progress: StepProgress) -> ProgressSnapshot:
 
 
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
-    """A complete step in one row of ``LiveRun.table``; the static schedule is simulated with the lengths that came out."""
+    """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the true lengths."""
     sums = step_metrics(done)
     own = done.allocations[done.allocations["role"].isin(GENERATES)]
     gpu_s = (own["end_s"] - own["start_s"]) * own["gpu_ids"].map(len)
@@ -228,8 +229,9 @@ def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
 
 
 def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
-    """GPU-seconds and USD of the static schedule of a complete step. Not a number where there is none, as its actors are all
-    alike: on a mixed cluster, or where none fits. The meter has nothing to compare with then, and the run goes on."""
+    """Return GPU-seconds and USD of the static schedule of a complete step. They are NaN where there is no static schedule:
+    on a mixed cluster, as its actors are all alike, or where none fits. The meter then has no comparison, and the run
+    continues."""
     if isinstance(setting.cluster, MixedCluster):
         return math.nan, math.nan
     logged = next(logged_steps(done.rollouts, response_limit=setting.response_limit))
@@ -241,7 +243,7 @@ def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
 
 
 def joined(traces: Sequence[Trace]) -> Trace:
-    """The steps of one run as one trace."""
+    """Return the steps of one run as one trace."""
     tables = {
         name: pd.concat([one for trace in traces if len(one := getattr(trace, name))] or [pd.DataFrame()], ignore_index=True)
         for name in ("rollouts", "allocations", "spans", "events")

@@ -1,6 +1,6 @@
-"""What can be run live: the steps that are left of a trainer, or plans with their requests on an executor.
+"""Steps that ``live`` can run: the remaining steps of a trainer, or plans with their requests on an executor.
 
-Knows trainers and executors, by what they can do; nothing of threads, buttons or views.
+Each source implements ``Steps``; threads and views are in ``live_run`` and ``live_view``.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from solver.model.plan import Plan
 
 
 class Steps(Protocol):
-    """What can be run step after step."""
+    """A sequence of steps to run one after the other."""
 
     watch: Watch | None
 
     def left(self) -> int:
-        """Steps that have not been run."""
+        """Number of steps that have not been run."""
         ...
 
     def next(self) -> Trace:
-        """Run one step; its part of the trace."""
+        """Run one step; returns its part of the trace."""
         ...
 
     def setting(self) -> SimulationConfig:
-        """Where and how fast, for what the static schedule would have cost."""
+        """Cluster and latency, for the cost of the static schedule."""
         ...
 
     def interrupted(self, error: BaseException) -> Trace | None:
-        """What stands of a step that was ended by ``error``."""
+        """Return what is kept of a step that ``error`` ended."""
         ...
 
 
 class TrainerSteps:
-    """The steps of a ``Trainer``. One that was stopped has not happened: weights and trace agree with the last that has."""
+    """The steps of a ``Trainer``. A stopped step has not happened: weights and trace agree with the last complete step."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.decodes_on = trainer, trainer.pool is not None
@@ -49,7 +49,7 @@ class TrainerSteps:
 
     @property
     def watch(self) -> Watch | None:
-        """Told of generation under way."""
+        """Set the callback for progress of generation."""
         return self.trainer.watch  # type: ignore[no-any-return]
 
     @watch.setter
@@ -69,7 +69,7 @@ class TrainerSteps:
         return SimulationConfig(self.trainer.cluster, self.trainer.latency, response_limit=self.trainer.config.response_limit)
 
     def interrupted(self, error: BaseException) -> Trace | None:
-        """Nothing: the step has not happened."""
+        """Return nothing: the step has not happened."""
         return None
 
 
@@ -82,7 +82,7 @@ class ExecutorSteps:
 
     @property
     def watch(self) -> Watch | None:
-        """Told of the step under way."""
+        """Set the callback for progress of the running step."""
         return self.executor.watch
 
     @watch.setter
@@ -106,7 +106,7 @@ class ExecutorSteps:
         return SimulationConfig(self.executor.cluster, self.executor.latency, response_limit=limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
-        """The rows of what was done of the step, where any response was complete."""
+        """Return the rows of the completed part of the step, where any response was complete."""
         record = error.__dict__.get("record")
         if record is None or not record.completions:
             return None
@@ -119,7 +119,7 @@ class ExecutorSteps:
 
 
 def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Steps:
-    """What ``live`` runs: the steps that are left of a trainer, or plans with their requests on an executor.
+    """Return what ``live`` runs: the remaining steps of a trainer, or plans with their requests on an executor.
 
     Raises:
         TypeError: ``source`` is neither, or an executor comes without work or with something else.
@@ -137,7 +137,7 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
 
 
 def rollout_rows_of(record: StepRecord, requests: Sequence[Request] = ()) -> pd.DataFrame:
-    """The rows of the responses that are complete; a prompt without a name is called by its number."""
+    """Return the rows of the complete responses; a prompt without a name is named by its number."""
     prompt_of = {r.response: r for r in requests}
     seen: dict[str, int] = {}
     rows = []

@@ -1,7 +1,7 @@
-"""``live``: buttons that run, pause and stop a run, and a view of it while it goes.
+"""``live``: buttons that run, pause and stop a run, and a live view of it.
 
-Knows widgets and figures; how a run is driven is ``live_run``'s business. A run has one view: a cell that is run again gets a
-new one on the same run, and the old one stands still.
+It draws widgets and figures; ``live_run`` drives the run. A run has one view: a cell that is run again gets a new view of the
+same run, and the old view is no longer updated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """The view that ``live`` makes.
 
     Attributes:
-        run: what the buttons drive; ``run.trace`` is everything that stands.
+        run: the run that the buttons drive; ``run.trace`` has everything that is kept.
     """
 
     def __init__(self, run: LiveRun) -> None:
@@ -57,7 +57,7 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
             self.panes.put("facts", html_parts.problem(str(error)))
 
     def refresh(self) -> None:
-        """Show the run as it is now."""
+        """Show the current state of the run."""
         run = self.run
         running, left = run.state in UNDER_WAY, run.steps.left()
         self._buttons["run"].disabled = run.state == "running" or not (running or left)
@@ -77,13 +77,13 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
 
 
 def timeline(shown: Trace, run: LiveRun) -> Any:
-    """The timeline of a step; what the user zoomed into stays while it grows."""
+    """Return the timeline of a step; the user's zoom stays while it grows."""
     figure = plot_timeline(shown, roles=GENERATES)
     return figure.update_layout(uirevision=f"step {shown.steps[-1]}", height=420, title_font_size=13)
 
 
 def facts(run: LiveRun) -> str:
-    """State and meters as HTML: of all complete steps and the step under way."""
+    """Return state and meters as HTML: of all complete steps and the running step."""
     table = run.table
     total = {
         name: float(table[name].sum()) if name in table else 0.0 for name in ("gpu_seconds", "idle_gpu_seconds", "cost_usd")
@@ -119,10 +119,10 @@ def facts(run: LiveRun) -> str:
 
 
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:
-    """Run, pause and stop a run, and watch it: timeline of the step under way, cost meter, curves over the steps.
+    """Run, pause and stop a run, and watch it: timeline of the running step, cost meter, curves over the steps.
 
-    A cell that is run again shows the same run, wherever it is by then, so make the source in another cell. Other work is a new
-    run, unless one is under way on the executor. The same without widgets: ``LiveRun(steps_of(source))``.
+    A cell that is run again shows the same run in its current state, so make the source in another cell. Other work is a new
+    run, unless the executor is running one. The same without widgets: ``LiveRun(steps_of(source))``.
 
     Args:
         source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
@@ -137,7 +137,7 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
 
 
 def _goes_on(run: LiveRun, work: Sequence[tuple[Plan, Sequence[Request]]]) -> bool:
-    """The run is under way, or has steps left of this very work."""
+    """Whether the run is active, or has steps left of this same work."""
     theirs = getattr(run.steps, "work", [])
     same = len(theirs) == len(work) and all(own is given for own, given in zip(theirs, work, strict=True))
     return run.state in UNDER_WAY or (same and run.steps.left() > 0)

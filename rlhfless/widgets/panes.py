@@ -1,9 +1,9 @@
-"""A grid of plotly figures and of HTML, as one widget: what every dashboard draws on.
+"""A grid of plotly figures and HTML as one widget: every dashboard draws on it.
 
-Knows plotly's JSON and the browser's side in ``panes.js``; nothing of what is shown. A page needs three models: the box of this
-file, an ordinary ipywidgets model with everything that is shown; a small anywidget in the box, which draws; and the kernel's
-``plotly_js.shared``. The box holds what is shown because anywidget gives a page 2 s to start a widget and drops all messages
-to a widget that was slower. A figure is drawn with ``Plotly.react`` from one message, whatever changed in it.
+The browser's part is ``panes.js``. A page needs three models: the box of this file, an ordinary ipywidgets model with all
+contents; a small anywidget in the box, which draws; and the kernel's ``plotly_js.shared``. The box holds the contents because
+anywidget gives a page 2 s to start a widget and drops all messages to a slower one. Each figure is drawn with ``Plotly.react``
+from one message, whatever changed in it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Rows = Sequence[Sequence[tuple[str, float]]]
 
 
 def script() -> str:
-    """What draws, as one ES module; plotly.js is no part of it."""
+    """Return the drawing code as one ES module, without plotly.js."""
     return "".join((HERE / name).read_text("utf-8") for name in ("library.js", "panes.js"))
 
 
 class PanesView(anywidget.AnyWidget):  # type: ignore[misc]
-    """The page's side of panes; ``box`` is the model that holds what it draws."""
+    """The browser's view of the panes; ``box`` is the model with the contents."""
 
     _esm = script()
     _css = (HERE / "panes.css").read_text("utf-8")
@@ -48,11 +48,11 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
     """Figures and pieces of HTML in rows.
 
     Args:
-        rows: of (name, share of the row's width); on a narrow page the panes of a row stand below each other.
-        html: names of the panes that hold HTML instead of a figure. What is put there must be escaped.
-        on_click: told the pane's name and ``curve, point, x, y, customdata, trace`` of a click in a figure.
-        on_zoom: told the pane's name and the new time range ``(from, to)``, or None for all of it.
-        on_choice: told the pane's name and the number of a ``pieces.Choice`` that was pressed.
+        rows: of (name, share of the row's width); on a narrow page the panes of a row are stacked.
+        html: names of the panes that hold HTML instead of a figure. The HTML must be escaped.
+        on_click: called with the pane's name and ``curve, point, x, y, customdata, trace`` of a click in a figure.
+        on_zoom: called with the pane's name and the new time range ``(from, to)``, or None for the whole range.
+        on_choice: called with the pane's name and the number of an ``html.Choice`` that was pressed.
     """
 
     rows = traitlets.List().tag(sync=True)
@@ -81,27 +81,27 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.on_msg(self._told)
 
     def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
-        """Show a figure in a pane; ``request`` is found again in the page, as what the pane shows."""
+        """Show a figure in a pane; ``request`` is stored in the page with the figure."""
         assert {trace.type for trace in figure.data} <= plotly_js.TYPES, "what the page's plotly.js cannot draw"
         figure.update_layout(meta={"request": request})
         setattr(self, f"pane_{name}", figure.to_json())
 
     def put(self, name: str, html: str) -> None:
-        """Show HTML in a pane; whatever came from a log in it must be escaped."""
+        """Show HTML in a pane; text from a log in it must be escaped."""
         setattr(self, f"pane_{name}", html)
 
     def grey(self, names: Collection[str]) -> None:
-        """Grey these panes, as what they show is being worked out anew, and no others."""
+        """Grey exactly these panes while their contents are computed again."""
         self.stale = sorted(names)
 
     def ask(self, names: Collection[str], submit: Callable[[], object]) -> None:
-        """Grey these panes and ask for what they are to show: no ``answered`` of an earlier request comes between."""
+        """Grey these panes and request their contents, atomically: no ``answered`` of an earlier request comes between."""
         with self._greying:
             self.grey(names)
             submit()
 
     def answered(self, newest: Newest, still: Collection[str]) -> None:
-        """Leave only these panes grey, unless something else has been asked since."""
+        """Leave only these panes grey, unless a newer request has been made."""
         with self._greying:
             if newest():
                 self.grey(still)

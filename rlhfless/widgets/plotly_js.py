@@ -1,8 +1,8 @@
-"""plotly.js for the panes: a file of this package, checked, and the model that carries it to a page once per kernel.
+"""The bundled plotly.js file, checked by its hash, and the widget model that sends it to a page once per kernel.
 
-Knows the file and its hash; nothing of figures. The file is the cartesian bundle of plotly.js, a third of the whole library:
-``vendor/README.md`` says where it comes from. It travels as binary data of an ordinary ipywidgets model, so it needs no network
-and no port, and a kernel that is busy with a cell has sent it before.
+The file is the cartesian bundle of plotly.js, a third of the whole library: ``vendor/README.md`` names its source. It is sent
+as binary data of an ordinary ipywidgets model, so it needs no network and no port, and it is sent before a cell makes the
+kernel busy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPES = frozenset(
 
 
 def checked(file: Path = FILE, sha256: str = SHA256) -> tuple[bytes, str]:
-    """Read the bundle.
+    """Read the bundled plotly.js and check its hash.
 
     Returns:
         Its bytes and the empty text; or no bytes and a sentence that says what is wrong with the file.
@@ -48,8 +48,8 @@ class PlotlyJs(widgets.Widget):  # type: ignore[misc]
     """The bundle as a model of the page.
 
     Attributes:
-        code: the bundle, empty where the file is missing or damaged. sha256: what the page compares it with.
-        problem: a sentence about the file, empty where it is well. sent: how often it was sent; changes with every try.
+        code: the bundle, empty where the file is missing or damaged. sha256: the hash that the page checks.
+        problem: a sentence about the file, empty where the file is valid. sent: how often it was sent; changes with every try.
     """
 
     code = traitlets.Bytes().tag(sync=True)
@@ -73,7 +73,7 @@ _shared: PlotlyJs | None = None
 
 
 def shared() -> PlotlyJs:
-    """The one model of this kernel, made when it is first asked for and anew after it was closed."""
+    """Return the one model of this kernel, made on first use and again after it was closed."""
     global _shared
     with _LOCK:
         if _shared is None or _shared.comm is None:

@@ -1,8 +1,7 @@
-"""One response of a plan: what was known of it, what became of it, and why it is where it is.
+"""Explains one response of a plan: its history and prediction, its outcome, and the reason for its assignment.
 
-Knows plans and the log's earlier steps; nothing of widgets. The reason is an experiment, not a story: the response alone is
-moved to each of the other actors, at most the ``MOST_TRIED`` nearest in length, and the plan is timed anew by the planning
-model.
+The reason is a computed experiment: the response alone is moved to each of the other actors, at most the ``MOST_TRIED`` nearest
+in length, and the planning model times each changed plan.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ TEXTS = ("prompt", "response")
 
 @dataclass(frozen=True, eq=False)
 class ResponseDetails:
-    """A response and its place.
+    """A response and its assignment.
 
     Attributes:
         prompt_id, sample: which response. texts: ``prompt`` and ``response`` as far as the log has them; untrusted.
-        predicted_tokens, response_tokens: before, and as it came out. actor: where the plan has it.
-        rank, of: it is the rank-th longest of so many responses there, by prediction; shortest, longest: predicted tokens
-            there.
+        predicted_tokens, response_tokens: predicted and true length. actor: the plan's assignment.
+        rank, of: it is the rank-th longest of ``of`` responses on the actor, by prediction; shortest, longest: predicted tokens
+            on the actor.
         start_s, end_s: of its generation, from the start of the step.
         history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
         elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved; ``change`` is relative, of
@@ -54,7 +53,7 @@ class ResponseDetails:
 
     @property
     def reason(self) -> str:
-        """Why it is there, in a sentence or two of plain text."""
+        """The reason for its assignment, in a sentence or two of plain text."""
         told = (
             f"Actor {self.actor} has {self.of} responses predicted at {self.shortest:,} to {self.longest:,} tokens; this one "
             f"({self.predicted_tokens:,}) is number {self.rank} of them by length."
@@ -80,7 +79,7 @@ class ResponseDetails:
 
 
 def response_details(what_if: WhatIf, planned: Planned, response: int) -> ResponseDetails:
-    """What is known of a response of the plan, and what moving it would do.
+    """Return the details of a response of the plan, and the effect of moving it.
 
     Args:
         response: its index in the step's workload, which is its row in ``planned.trace.rollouts``.

@@ -1,6 +1,6 @@
-"""Several runs or policies in numbers beside each other, with what differs marked. ``compare`` without its widgets.
+"""Tables that compare several runs or policies, with differences marked. ``compare`` without its widgets.
 
-Knows traces; nothing of widgets or figures. The first is what the others are compared with.
+Input are traces by name; the first is the base of the comparison.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ NOTICED = 0.005
 
 
 class Compared(NamedTuple):
-    """Runs beside each other.
+    """Tables of several runs.
 
     Attributes:
-        table: one row per name, over the same steps of all: sums of times and costs, means of ``actors`` and the rest.
+        table: one row per name, over the steps that all have: sums of times and costs, means of ``actors`` and the other
+            columns.
         relative: the same relative to the first row, minus 1.
-        marks: ``better``, ``worse``, ``differs`` (where neither is) or the empty text, in the same places.
+        marks: ``better``, ``worse``, ``differs`` (where neither is) or the empty text, in the same cells.
         steps: the steps that all of them have.
         differs: what the runs' descriptions differ in: ``name`` → one text per run.
     """
@@ -39,10 +40,10 @@ class Compared(NamedTuple):
 
 
 def trace_given(given: Trace | str | Path, name: str = "") -> Trace:
-    """A trace that is given, or its folder's.
+    """Return a trace, or read it from its folder.
 
     Args:
-        name: what the user calls it, for messages.
+        name: the user's name for it, for messages.
 
     Raises:
         TraceError: it is neither, or cannot be read.
@@ -57,7 +58,7 @@ def trace_given(given: Trace | str | Path, name: str = "") -> Trace:
 
 
 def traces_given(given: Mapping[str, Trace | str | Path]) -> dict[str, Trace]:
-    """Name to trace, of traces and folders.
+    """Return name to trace, from traces and folders.
 
     Raises:
         TraceError: they have no names, or one is no trace.
@@ -68,7 +69,7 @@ def traces_given(given: Mapping[str, Trace | str | Path]) -> dict[str, Trace]:
 
 
 def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None) -> Compared:
-    """Numbers of several traces beside each other.
+    """Compare the numbers of several traces.
 
     Args:
         traces: name to trace or trace folder; each of one run. step: this one alone; all steps that they share when None.
@@ -119,7 +120,7 @@ def _mark(column: str, change: float) -> str:
 
 
 def _differs(traces: Mapping[str, Trace]) -> dict[str, list[str]]:
-    """What the descriptions of the runs differ in, the cluster and the configuration entry by entry."""
+    """Differences between the descriptions of the runs; cluster and configuration are compared entry by entry."""
     flat = []
     for trace in traces.values():
         one: dict[str, str] = {}

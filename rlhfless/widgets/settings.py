@@ -1,6 +1,6 @@
-"""Settings of a what-if: the GPUs, what they cost, what is best, how lengths are predicted. One value, as JSON or Python too.
+"""Settings of a what-if as one value: GPUs, price, objective and predictor, convertible to JSON and to Python code.
 
-Knows profiles, prices and predictors by name; nothing of logs, plans or widgets.
+Profiles, prices and predictors are given by name and checked here.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ KINDS: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], str]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What is chosen: the GPUs, what they cost, what is best, and how lengths are predicted.
+    """Settings of a what-if: GPUs, price, objective and predictor.
 
     Args:
-        profile: latency profile, the name of a shipped one or the path of a file; it says the GPU kind and the GPUs per actor.
+        profile: latency profile, the name of a shipped one or the path of a file; it sets the GPU kind and the GPUs per actor.
         gpus: in the cluster; up to 8 are one node, more are whole nodes of 8.
         time_weight: 1 is time only, 0 is cost only. tau: of the policy ``rlhfless``; 1 never cuts.
         usd_per_gpu_hour: price; the list price of the profile's kind when None.
@@ -91,7 +91,7 @@ class Settings:
 
     @cached_property
     def setting(self) -> SimulationConfig:
-        """The same as ``rlhfless.simulate`` takes it.
+        """The settings as a ``SimulationConfig`` for ``rlhfless.simulate``.
 
         Raises:
             InputError: no price is given, and there is no list price of the profile's GPU kind.
@@ -106,12 +106,12 @@ class Settings:
         return SimulationConfig(cluster, latency, Objective(self.time_weight), time_limit_s=QUICK_S, tau=self.tau)
 
     def to_json(self) -> str:
-        """One JSON object, which ``from_json`` reads."""
+        """Return one JSON object, which ``from_json`` reads."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The settings that ``to_json`` wrote.
+        """Return the settings that ``to_json`` wrote.
 
         Raises:
             InputError: the text is no JSON object, has other names, or a value is wrong.
@@ -125,7 +125,7 @@ class Settings:
         return cls(**given)
 
     def to_python(self, source: str, step: int) -> str:
-        """Lines of Python that compute the same without a widget.
+        """Return lines of Python that compute the same without a widget.
 
         Args:
             source: the log's path; the empty text where it has none, then the code needs it as ``trace``.
@@ -142,7 +142,7 @@ class Settings:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings with single ones of them changed.
+    """Return the settings with some of them changed.
 
     Raises:
         InputError: they are no settings, a name is no setting's, or a value is wrong.
@@ -157,12 +157,12 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 @lru_cache(maxsize=32)
 def latency_of(profile: str) -> LatencyModel:
-    """The latency model of a profile, read once."""
+    """Return the latency model of a profile, read once."""
     return load_profile(profile)
 
 
 def default_settings(meta: Mapping[str, Any]) -> Settings:
-    """The profile and the number of GPUs of a run, by its ``meta.json``, where the profile is a shipped one."""
+    """Return the profile and the number of GPUs of a run, by its ``meta.json``, where the profile is a shipped one."""
     profile, cluster = meta.get("profile"), meta.get("cluster") or {}
     if profile not in list_profiles():
         return Settings()
@@ -171,7 +171,7 @@ def default_settings(meta: Mapping[str, Any]) -> Settings:
 
 
 def models(*given: str) -> dict[str, dict[int, str]]:
-    """``kind · model`` → GPUs per actor → the profile of both, of shipped profiles and those ``given`` by name or path.
+    """Return ``kind · model`` → GPUs per actor → the profile of both, of shipped profiles and those ``given`` by name or path.
 
     A second profile of the same kind, model and size has an entry of its own, which ends in its name or path.
     """

@@ -1,8 +1,7 @@
-"""What if: one step of a log under other settings. Everything that ``explore`` shows, as functions that need no widget.
+"""Plans one step of a log under other settings and simulates it. ``explore`` without its widgets.
 
-Knows logs, planning and simulation; nothing of widgets or figures. Settings are a value; what follows from them comes in two
-parts, because a reader of a slider waits for the first and looks at the second: the plan with its execution, then the policies,
-the front and the bound to compare it with.
+Inputs are a log and ``Settings``. The results come in two parts, because the user of a slider waits for the first part: the
+plan with its execution, then the policies, the front and the bound to compare it with.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Planned:
 
     Attributes:
         plan: for the predicted lengths. trace: of the plan on simulated engines; record: the same before it became a trace.
-        seconds: what planning and execution took here.
+        seconds: time that planning and execution took on this machine.
     """
 
     settings: Settings
@@ -93,19 +92,19 @@ class Planned:
 
     @cached_property
     def cost_usd(self) -> float:
-        """The same in dollars."""
+        """Dollars that the executed step was billed."""
         return billed(self.record)[1]
 
 
 def billed(record: StepRecord) -> tuple[float, float]:
-    """GPU-seconds and dollars of a step's allocations."""
+    """Return GPU-seconds and dollars of a step's allocations."""
     held = [(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]), row["usd_per_gpu_s"]) for row in record.allocations]
     return sum(gpu_s for gpu_s, _ in held), sum(gpu_s * usd for gpu_s, usd in held)
 
 
 @dataclass(frozen=True, eq=False)
 class Alternatives:
-    """What a plan is compared with.
+    """Policies, front and bound to compare a plan with.
 
     Attributes:
         results: ``policy, time_s, gpu_seconds, cost_usd, bound_gpu_seconds`` of the plan itself (``this plan``) and every
@@ -128,7 +127,7 @@ class WhatIf:
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
-        default: settings to begin with.
+        default: initial settings.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
@@ -158,7 +157,7 @@ class WhatIf:
         self._requests: dict[str, Requests] = {}
 
     def logged(self, predictor: str) -> LoggedStep:
-        """The step with the lengths that a predictor gives it from all earlier steps; worked out once.
+        """Return the step with the lengths that a predictor gives it from all earlier steps; computed once.
 
         Raises:
             InputError: there is no such predictor.
@@ -191,13 +190,13 @@ class WhatIf:
         return Planned(settings, logged, plan, record, trace, time.perf_counter() - began)
 
     def alternatives(self, planned: Planned, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
-        """Run every policy of ``POLICIES`` under the plan's settings, and work out front and bound.
+        """Run every policy of ``POLICIES`` under the plan's settings, and compute front and bound.
 
         Args:
-            wanted: asked between policies; once it says no, the rest is left out and None is returned.
+            wanted: called between policies; once it returns False, the rest is left out and None is returned.
 
         Raises:
-            InputError: it is no plan of ``plan``.
+            InputError: ``planned`` is no result of ``plan``.
         """
         if not isinstance(planned, Planned):
             raise InputError(f"{type(planned).__name__} is no plan of a step; what WhatIf.plan returns is needed")

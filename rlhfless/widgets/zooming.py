@@ -1,7 +1,7 @@
-"""``zoom``: the timeline of a step with any number of spans; the closer one looks, the more of it is drawn one by one.
+"""``zoom``: a dashboard with the timeline of a step with any number of spans; zooming in draws single spans.
 
-Knows the timeline and the panes; nothing of what is in a trace. A step with too many spans for bars is a heatmap of busy
-shares; zooming in draws the part that is seen anew, as a finer heatmap or, once it has few enough spans, as bars.
+A step with too many spans for bars is drawn as a heatmap of busy shares. Zooming in draws the visible part again, as a finer
+heatmap or, once it has few enough spans, as bars.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Zoom(Panes):
     """The timeline that ``zoom`` makes.
 
     Attributes:
-        between_s: the part that is seen, in seconds since the step's start; None for all of it.
+        between_s: the visible part, in seconds since the step's start; None for the whole step.
     """
 
     def __init__(self, trace: Trace, step: int | None, run: str | None, max_spans: int) -> None:
@@ -38,7 +38,7 @@ class Zoom(Panes):
         self._show(0, None)
 
     def wait(self, timeout_s: float | None = 30.0) -> bool:
-        """Wait until the newest zoom is drawn; whether that was so in time."""
+        """Wait until the newest zoom is drawn; returns whether that happened within the timeout."""
         return self._latest.wait(timeout_s)
 
     def _zoomed(self, _: str, between_s: tuple[float, float] | None) -> None:
@@ -59,19 +59,19 @@ class Zoom(Panes):
         self.draw("timeline", figure, asked)
 
     def _failed(self, error: Exception) -> None:
-        """Say it in the timeline's place, which stays grey, as it is not the part that is seen."""
+        """Show the error instead of the timeline, which stays grey, as it is not the visible part."""
         self.error = error
         self.draw("timeline", message_figure("GPU timeline", clean(f"{type(error).__name__}: {error}", 200)), self._asked)
 
 
 def zoom(trace: Trace | str | Path, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:
-    """The GPU timeline of a step of any size, to zoom into; double-click shows all of it again.
+    """Show the GPU timeline of a step of any size, to zoom into; double-click shows the whole step again.
 
     The same without widgets: ``plot_timeline(trace, step, between_s=(from, to))``.
 
     Args:
         trace: any trace, or its folder. step: the last one when None. run: the first one of the trace when None.
-        max_spans: what is seen is drawn as bars where it has at most so many spans.
+        max_spans: the visible part is drawn as bars where it has at most so many spans.
 
     Raises:
         TraceError: it is no trace.

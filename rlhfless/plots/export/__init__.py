@@ -1,1 +1,1 @@
-"""Figures outside a notebook: HTML pages, images, PDF in print style, tables of their data."""
+"""Export of figures: HTML pages, images, PDF in print style, and tables of their data."""

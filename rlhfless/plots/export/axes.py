@@ -1,6 +1,6 @@
-"""The axes of a figure as columns of a table: their names with units, the texts of their ticks, and their panels.
+"""Axes of a figure as table columns: names with units, tick texts and panels.
 
-Knows plotly's figures as dictionaries, those that were read from JSON among them; nothing of traces.
+Figures are plotly dictionaries, including those that were read from JSON.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Spec = Mapping[str, Any]
 
 
 def plain(text: Any) -> str:
-    """Text of a figure without markup, on one line."""
+    """Return text of a figure without markup, on one line."""
     line = re.sub(r"<br\s*/?>", " ", str(text))
     return " ".join(unmarked(line).split())
 
 
 def unmarked(text: str) -> str:
-    """The text without markup, as it is read."""
+    """Return the text without markup, as a reader sees it."""
     return html.unescape(re.sub(r"<[^<>]*>", "", text))
 
 
 def column_name(title: Any, otherwise: str) -> str:
-    """``cost (GPU-seconds)`` as ``cost_gpu_s``; ``otherwise`` for an axis without a title."""
+    """Return ``cost (GPU-seconds)`` as ``cost_gpu_s``; ``otherwise`` for an axis without a title."""
     text, unit = plain(title or "").split(";")[0], ""
     found = re.fullmatch(r"(.*?)\s*\(([^()]*)\)", text)
     if found and (unit := UNITS.get(re.split(r",| of ", found[2])[0].strip(), "")):
@@ -48,7 +48,7 @@ def column_name(title: Any, otherwise: str) -> str:
 
 
 def values_of(stored: Any) -> np.ndarray | None:
-    """An array of a figure, which its JSON may hold as base64; None where there is none."""
+    """Return an array of a figure, which its JSON may hold as base64; None where the figure has none."""
     if stored is None:
         return None
     if isinstance(stored, Mapping):
@@ -62,7 +62,7 @@ def values_of(stored: Any) -> np.ndarray | None:
 
 
 class Axes:
-    """The axes of a figure: their columns, the texts of their ticks, and the numbers of panels."""
+    """The axes of a figure: their columns, tick texts and panel numbers."""
 
     def __init__(self, layout: Spec, traces: Sequence[Spec]) -> None:
         self._layout = layout
@@ -74,7 +74,7 @@ class Axes:
         return trace.get("xaxis") or "x", trace.get("yaxis") or "y"
 
     def panel(self, pair: tuple[str, str]) -> dict[str, Any]:
-        """Its number and the heading above it, where there are several."""
+        """Return the panel's number and the heading above it, where there are several panels."""
         if len(self._panels) < 2:
             return {}
         (left, right), (_, top) = (self._of(axis).get("domain") or (0.0, 1.0) for axis in pair)
@@ -86,8 +86,8 @@ class Axes:
         return {"panel": self._panels.get(pair), "panel_title": next(above, None)}
 
     def column(self, axis: str, otherwise: str = "") -> str:
-        """By the axis's title, or that of one which moves with it, or of one on its left in its row; its letter where none of
-        them has one and nothing else is given."""
+        """Return the column name of the axis, by its title, the title of an axis that moves with it, or that of an axis on its
+        left in its row; without a title and without another name given, its letter."""
         own = self._of(axis)
         group, place = own.get("matches", axis), own.get("domain")
         with_it = [a for a in self._names(axis[0]) if a == group or self._of(a).get("matches") == group]
@@ -97,7 +97,7 @@ class Axes:
         return column_name(title, otherwise or axis[0])
 
     def ticks(self, axis: str) -> dict[Any, str]:
-        """Number to text, where the axis writes texts at numbers."""
+        """Return number to text, where the axis shows texts at numbers."""
         own = self._of(axis)
         at, texts = values_of(own.get("tickvals")), values_of(own.get("ticktext"))
         if at is None or texts is None or [str(n) for n in at] == [plain(text) for text in texts]:

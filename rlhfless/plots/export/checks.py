@@ -1,6 +1,6 @@
-"""What can be told of a figure as a table, and what is refused, in a sentence that names the trace.
+"""Checks whether a figure can be exported as a table; the error names the trace that cannot.
 
-Knows plotly's figures and traces as dictionaries; nothing of axes, names of columns or rows.
+Figures and traces are plotly dictionaries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CELLS = ("heatmap", "contour")
 
 
 def spec_of(figure: Any) -> Spec:
-    """A figure, or one as a dictionary, as a dictionary.
+    """Return a figure, or its dictionary form, as a dictionary.
 
     Raises:
         InputError: it is neither.
@@ -32,8 +32,7 @@ def spec_of(figure: Any) -> Spec:
 
 
 def check_form(trace: Spec, x: np.ndarray | None, y: np.ndarray | None, z: np.ndarray | None) -> None:
-    """Refuse a trace of another kind, or with coordinates or error bars of another form, than a table is made of (an
-    InputError)."""
+    """Raise an InputError for a trace whose kind, coordinates or error bars cannot be written as a table."""
     kind = trace.get("type") or "scatter"
     if kind not in KINDS:
         raise _refused(trace, f"is a {kind}", f"only {', '.join(KINDS)} have a table")
@@ -47,7 +46,7 @@ def check_form(trace: Spec, x: np.ndarray | None, y: np.ndarray | None, z: np.nd
 
 
 def counted(trace: Spec, letter: str, count: int) -> np.ndarray:
-    """The coordinates of a trace that has none of its own: from ``x0`` on, ``dx`` apart (0 and 1 where it says nothing).
+    """Return the coordinates of a trace that has none of its own: from ``x0`` on, ``dx`` apart (default 0 and 1).
 
     Raises:
         InputError: one of them is no number, such as a date.
@@ -60,7 +59,7 @@ def counted(trace: Spec, letter: str, count: int) -> np.ndarray:
 
 
 def _errors(trace: Spec, letter: str) -> str:
-    """How error bars are given, as plotly reads it: ``data`` where they are arrays or there are none."""
+    """Return the type of the error bars, as plotly reads it: ``data`` where they are arrays or there are none."""
     errors = trace.get(f"error_{letter}") or {}
     if errors.get("visible") is False:
         return "data"

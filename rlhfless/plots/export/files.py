@@ -1,4 +1,4 @@
-"""Figures as files: a page, a picture, or the data behind them as csv.
+"""Writes figures as files: an HTML page, an image, or the data as csv.
 
     from rlhfless.plots.export.files import save, save_data
     from rlhfless.plots import paper_style
@@ -8,7 +8,7 @@
     save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no title, no background
     save_data(figure, "out/plane.csv")
 
-Knows files; nothing of what figures show. The same figure gives the same bytes.
+The same figure gives the same bytes.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
-    """Write a figure; the suffix says how.
+    """Write a figure; the suffix selects the format.
 
-    PDF and SVG are lines and texts, but for clouds of points that WebGL draws, and for hatches in a PDF, which browsers print
-    as pixels, 96 per inch: they are most of its bytes. An SVG has hatches as lines.
+    PDF and SVG consist of lines and texts. Exceptions are point clouds drawn by WebGL, and hatches in a PDF: browsers print
+    both as pixels, 96 per inch, and they are most of the file's bytes. An SVG has hatches as lines.
 
     Args:
         figure: any plotly figure.
-        path: ``.html`` is a page that needs no network, ``.png``, ``.svg`` and ``.pdf`` are pictures; its folder is made, and
-            the file is replaced in one go.
+        path: ``.html`` is a page that needs no network, ``.png``, ``.svg`` and ``.pdf`` are images; its folder is made, and the
+            file is replaced atomically.
         dpi: pixels per inch of a PNG, at 96 of the figure's own pixels per inch: 192 is sharp on screens, print wants 300.
-        background: of a PNG, because viewers put any colour behind what is transparent; None leaves it so. SVG and PDF have
-            the figure's own, which is none.
+        background: of a PNG, because viewers put any colour behind transparent pixels; None keeps it transparent. SVG and PDF
+            have the figure's own background, which is none.
 
     Returns:
         The path.
 
     Raises:
-        MissingExtra: a picture needs kaleido.
+        MissingExtra: an image needs kaleido.
         InputError: no figure, another suffix, or the file cannot be written. NoPicture: there is no browser, or it cannot draw
             this.
     """
@@ -65,10 +65,10 @@ def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: s
 def save_all(
     figures: Iterable[tuple[go.Figure, str | Path]], *, dpi: float = DPI, background: str | None = "white"
 ) -> list[Path]:
-    """Write several figures, all pictures in one browser; nothing is written where one of them cannot be drawn.
+    """Write several figures, all images in one browser; nothing is written where one of them cannot be drawn.
 
     Args:
-        figures: each with its path; see ``save``, also for the other arguments and what is raised.
+        figures: each with its path; for the other arguments and the exceptions see ``save``.
     """
     wanted = [(figure, _checked(figure, path)) for figure, path in figures]
     if not 10 <= dpi <= 2400:
@@ -81,11 +81,11 @@ def save_all(
 
 
 def save_data(shown: go.Figure | pd.DataFrame, path: str | Path) -> Path:
-    """Write the data behind a figure (see ``rlhfless.plots.data_of``), or a table, as csv.
+    """Write the data of a figure (see ``rlhfless.plots.data_of``), or a table, as csv.
 
     Numbers have nine digits. A text that a spreadsheet would take for a formula (it begins with ``=``, ``+``, ``-``, ``@`` or
-    white space and is no number) gets an apostrophe in front: names come from logs of others, and tables beside figures are
-    opened by double click. ``data_of`` has all texts as they are.
+    white space and is no number) gets a leading apostrophe: names come from other people's logs, and users open these tables by
+    double click. ``data_of`` keeps all texts unchanged.
 
     Raises:
         InputError: the path is no ``.csv``, or cannot be written; it is no figure, or one whose data have no table.
@@ -130,7 +130,7 @@ def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) 
 
 
 def _page(figure: go.Figure) -> bytes:
-    """A page with nothing but the figure."""
+    """Return a page that holds only the figure."""
     shown = figure.to_html(config=STILL, include_plotlyjs=True, full_html=False, div_id="figure", auto_play=False)
     title = html.escape(plain(figure.layout.title.text or "figure"))
     page = (

@@ -1,7 +1,7 @@
-"""A page of text, tables and figures as one HTML file that needs no network: plotly.js is in it once.
+"""Builds a page of text, tables and figures as one HTML file that needs no network; plotly.js is included once.
 
-Knows HTML and its file; nothing of traces. Everything that is given as text is escaped here. Figures keep their data as JSON
-in one script; one of several (a step, a policy) is drawn when it is chosen. Light and dark follow the reader's system.
+All text arguments are escaped here. The data of figures are JSON in one script. Of alternative figures (per step, per policy)
+only the chosen one is drawn. Light and dark style follow the reader's system.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ narrow.addEventListener("change", all);
 
 
 def escaped(text: Any) -> str:
-    """Text as HTML: one line, not longer than a table cell should be, harmless."""
+    """Return text as HTML: one line, not longer than a table cell should be, without active markup."""
     line = " ".join(str(text).split())
     return html.escape(line if len(line) <= LONGEST_CELL else line[: LONGEST_CELL - 1] + "…")
 
 
 class Page:
-    """Parts of a page in the order in which they are added."""
+    """The parts of a page in the order in which they are added."""
 
     def __init__(self, title: str, lead: str) -> None:
         self.title, self.lead = title, lead
@@ -148,35 +148,35 @@ class Page:
         self._figures: list[str] = []
 
     def section(self, title: str) -> None:
-        """Begin a section."""
+        """Start a section."""
         self._sections.append(title)
         self._parts.append(f'<h2 id="section-{len(self._sections)}">{escaped(title)}</h2>')
 
     def heading(self, title: str) -> None:
-        """A heading within a section."""
+        """Add a heading within a section."""
         self._parts.append(f"<h3>{escaped(title)}</h3>")
 
     def text(self, text: str) -> None:
-        """A paragraph."""
+        """Add a paragraph."""
         self._parts.append(f"<p>{html.escape(' '.join(text.split()))}</p>")
 
     def basis(self, lines: Iterable[tuple[str, str]]) -> None:
-        """What the section rests on: ``measured``, ``modelled``, ... and what is."""
+        """Add the basis of the section: ``measured``, ``modelled``, ... each with the values that are."""
         rows = (f"<p><b>{escaped(name)}:</b> {html.escape(' '.join(text.split()))}</p>" for name, text in lines)
         self._parts.append(f'<div class="basis">{"".join(rows)}</div>')
 
     def cards(self, cards: Iterable[tuple[str, str]]) -> None:
-        """Numbers that stand out: (name, value with unit)."""
+        """Add large numbers: (name, value with unit)."""
         cells = (f'<div class="card"><b>{escaped(value)}</b><span>{escaped(name)}</span></div>' for name, value in cards)
         self._parts.append(f'<div class="cards">{"".join(cells)}</div>')
 
     def facts(self, facts: Iterable[tuple[str, str]]) -> None:
-        """Names and what they mean or are worth, in as many columns as fit."""
+        """Add names and their meanings or values, in as many columns as fit."""
         rows = (f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in facts)
         self._parts.append(f"<dl>{''.join(rows)}</dl>")
 
     def table(self, caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> None:
-        """A table whose first columns are text and whose others are numbers."""
+        """Add a table whose first columns are text and whose other columns are numbers."""
 
         def row(cells: Sequence[str], tag: str) -> str:
             marks = [' class="text"' if i < text_columns else "" for i in range(len(cells))]
@@ -189,16 +189,16 @@ class Page:
         )
 
     def code(self, caption: str, lines: Iterable[str]) -> None:
-        """Lines to copy, as they are."""
+        """Add lines to copy, unchanged."""
         text = html.escape("\n".join(lines))
         self._parts.append(f"<p>{escaped(caption)}:</p><pre>{text}</pre>")
 
     def figure(self, figure: Any) -> None:
-        """A plotly figure."""
+        """Add a plotly figure."""
         self.choice("", {"": figure})
 
     def choice(self, label: str, figures: Mapping[str, Any], selected: str | None = None) -> None:
-        """Figures of which the reader chooses one; ``selected`` (the first when None) is drawn first."""
+        """Add figures of which the reader chooses one; ``selected`` (the first when None) is drawn first."""
         name = f"figure-{len(self._figures) + 1}"
         first = next(iter(figures)) if selected is None else selected
         options = "".join(
@@ -211,7 +211,7 @@ class Page:
         self._figures.append(f'"{name}":{{{specs}}}')
 
     def render(self, footer: str) -> str:
-        """The whole page."""
+        """Return the whole page as HTML."""
         from plotly.offline import get_plotlyjs
 
         links = "".join(f'<a href="#section-{i}">{escaped(title)}</a>' for i, title in enumerate(self._sections, start=1))
@@ -233,7 +233,7 @@ class Page:
 
 
 def page_path(out: str | Path, refusal: type[Exception]) -> Path:
-    """The path of a page, refused with ``refusal`` where it is a folder."""
+    """Return the path of a page; raise ``refusal`` where it is a folder."""
     path = Path(out)
     if path.is_dir() or not path.name:
         raise refusal(f"{path}: is a folder; name the HTML file to write")
@@ -241,7 +241,7 @@ def page_path(out: str | Path, refusal: type[Exception]) -> Path:
 
 
 def write_page(path: Path, text: str, refusal: type[Exception]) -> Path:
-    """Write a page in one go, its folder made; refused with ``refusal`` where that cannot be."""
+    """Write a page atomically and make its folder; raise ``refusal`` where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""What a notebook found, section by section: told in its cells, and in the end one HTML page for readers without a kernel.
+"""Collects a notebook's results, section by section, and writes them as one HTML page for readers without a kernel.
 
-Knows pages and files; nothing of what the figures show.
+A section is a title, a text and an optional plotly figure; notebook cells print it as they add it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ class Section(NamedTuple):
 class FiguresPage:
     """Sections in the order in which their titles were first added.
 
-    A title stands once: adding it again replaces its section, so a cell that is run again changes the page, but not its length.
+    Titles are unique: adding a title again replaces its section, so a cell that is run again changes the page but not its
+    length.
     """
 
     def __init__(self) -> None:
         self.sections: dict[str, Section] = {}
 
     def add(self, title: str, text: str, figure: Any = None) -> Any:
-        """Keep a section for the page; returns its figure, which a cell shows where that is its last line."""
+        """Add a section to the page; returns its figure, which a cell shows where the call is its last line."""
         paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
         self.sections[title] = Section("\n\n".join(paragraph for paragraph in paragraphs if paragraph), figure)
         return figure
 
     def found(self, title: str, text: str, figure: Any = None) -> Any:
-        """Print what a section found, and ``add`` it; returns its figure."""
+        """Print the text of a section, and ``add`` it; returns its figure."""
         self.add(title, text, figure)
         for paragraph in self.sections[title].text.split("\n\n"):
             print(textwrap.fill(paragraph, WIDTH))
@@ -52,7 +53,7 @@ class FiguresPage:
         """Write the sections as one HTML file that needs no network and no kernel; sliders work in it.
 
         Args:
-            title, lead: of the page. out: the file, unless ``RLHFLESS_PAGE`` names another; it is replaced in one go, and its
+            title, lead: of the page. out: the file, unless ``RLHFLESS_PAGE`` names another; it is replaced atomically, and its
                 folder is made.
 
         Raises:

@@ -1,8 +1,8 @@
-"""Figures for print: their size in millimetres, fonts in points, no title and no background, colours as they are.
+"""Restyles figures for print: size in millimetres, fonts in points, no title and no background, colours unchanged.
 
-Knows plotly's layout; nothing of what figures show, nor of files. A figure is laid out anew for its size, never scaled down, so
-that texts are as large as was asked for. What would be cut off is made to fit: texts are broken into lines, the legend
-goes below, and of ticks that would overlap only every second (third, ...) keeps its text.
+A figure gets a new layout for its size and is never scaled down, so texts have exactly the requested size. Overflowing parts
+are made to fit: texts are broken into lines, the legend moves below the plot, and of overlapping ticks only every second
+(third, ...) keeps its text.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ def paper_style(
     font: str = SANS,
     title: bool = False,
 ) -> go.Figure:
-    """A copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of exactly this size.
+    """Return a copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of exactly this size.
 
     Args:
-        figure: any figure of ours. A slider is left out: what it shows now stays.
+        figure: any figure of this package. A slider is left out: its current frame stays.
         width_mm: 170 is the text of an A4 page, 85 a column of two. Panels side by side and bars with texts want 170.
-        height_mm: what the figure needs when None.
-        font_pt: of texts on axes and in the legend; what is smaller on the screen is smaller here too, but never below 6 pt.
-        font: family, as CSS has it; the first one that is installed is used, and is in the PDF.
-        title: keep the title. Papers have captions, so it is left out with its second line; what it says belongs there.
+        height_mm: the height that the figure needs when None.
+        font_pt: of texts on axes and in the legend; texts that are smaller on the screen stay smaller, but never below 6 pt.
+        font: family, as CSS has it; the first one that is installed is used, and is embedded in the PDF.
+        title: keep the title. Papers have captions, so the title and its second line are left out by default.
 
     Raises:
         InputError: a size is not one of a figure on paper.
@@ -119,7 +119,7 @@ def paper_style(
 
 
 def _with_arrays(node: Any) -> Any:
-    """Arrays in place of the base64 that figures hold which were read from a file."""
+    """Replace base64 data, which figures have that were read from a file, by arrays."""
     if isinstance(node, dict):
         return values_of(node) if "bdata" in node else {key: _with_arrays(value) for key, value in node.items()}
     return [_with_arrays(one) for one in node] if isinstance(node, list) and node and isinstance(node[0], dict) else node
@@ -141,7 +141,7 @@ def _scale(node: dict[str, Any], parent: str, factor: float) -> None:
 
 
 def _is_length(key: str, parent: str, node: Mapping[str, Any]) -> bool:
-    """Whether it is one on the screen, and no text's."""
+    """Whether the value is a length on the screen, and not of a text."""
     if key == "size":
         return parent in ("marker", "pattern")
     if key == "width":
@@ -152,7 +152,7 @@ def _is_length(key: str, parent: str, node: Mapping[str, Any]) -> bool:
 
 
 def _inner_height(figure: go.Figure) -> float:
-    """Of what lies within the margins, on the screen."""
+    """Height of the area within the margins, on the screen."""
     margin = figure.layout.margin
     return float((figure.layout.height or 450) - (margin.t or 100) - (margin.b or 80))
 

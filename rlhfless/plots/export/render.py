@@ -1,8 +1,7 @@
 """Draws figures as PNG, SVG and PDF with kaleido, all of a call in one browser; the same figure gives the same bytes.
 
-Knows kaleido and the three formats; nothing of figures or files. The browser loads nothing from a network. plotly names parts
-of a picture by chance, and the browser writes the time into a PDF: both are fixed here. Another version of the browser, or
-other fonts, may draw other pixels.
+The browser loads nothing from a network. plotly gives parts of a picture random names, and the browser writes the time into a
+PDF: both are fixed here. Another version of the browser, or other fonts, may draw other pixels.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NO_BROWSER = "a Chromium or Chrome is needed: install one, or name it in BROWSER
 
 
 class NoPicture(InputError):
-    """A picture cannot be drawn: of the browser, or of the figure."""
+    """Raised where the browser or the figure prevents drawing a picture."""
 
 
 class ImageRequest(NamedTuple):
@@ -50,14 +49,14 @@ class ImageRequest(NamedTuple):
 
 
 def why_no_pictures() -> str:
-    """Why no picture can be drawn here, in a sentence; the empty text where one can."""
+    """Return why no picture can be drawn on this machine, as a sentence; the empty text where pictures can be drawn."""
     if importlib.util.find_spec("kaleido") is None:
         return str(missing_extra("a picture of a figure", "kaleido", "export"))
     return "" if _browser() else f"a picture of a figure cannot be drawn: {NO_BROWSER}"
 
 
 def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
-    """The files of pictures, in their order.
+    """Return the file contents of the pictures, in their order.
 
     Raises:
         MissingExtra: kaleido is not installed.
@@ -96,7 +95,7 @@ def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
 
 
 def _browser() -> str | None:
-    """Ours, or the one that plotly_get_chrome has brought."""
+    """Return the installed browser, or the one that plotly_get_chrome has installed."""
     if found := find_browser():
         return found
     from choreographer.browsers.chromium import Chromium
@@ -106,7 +105,7 @@ def _browser() -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """All that an error says, in one line; that of a browser that does not start has several sentences as its arguments."""
+    """Return the whole text of an error on one line; an error of the browser's start has several sentences as its arguments."""
     said = error.args if all(isinstance(part, str) for part in error.args) else (str(error),)
     return " ".join(" ".join(said).split()).rstrip(".") or type(error).__name__
 
@@ -120,22 +119,22 @@ def _finished(data: bytes, drawing: ImageRequest) -> bytes:
 
 
 def _png(data: bytes, drawing: ImageRequest) -> bytes:
-    """With its size on paper: pixels per metre, after the header of 33 bytes."""
+    """Add the size on paper: pixels per metre, after the header of 33 bytes."""
     per_metre = round(drawing.dpi / MM_PER_INCH * 1000)
     chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
     return data[:33] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:]
 
 
 def _svg(data: bytes, drawing: ImageRequest) -> bytes:
-    """With its size in millimetres, which is the same on a screen; its own units stay CSS pixels."""
+    """Set the size in millimetres, which is the same on a screen; the SVG's own units stay CSS pixels."""
     width, height = (f"{size / PX_PER_INCH * MM_PER_INCH:.6g}mm" for size in (drawing.width, drawing.height))
     size = re.compile(rb'(<svg [^>]*?)width="[^"]*" height="[^"]*"')
     return size.sub(rb'\g<1>width="%s" height="%s"' % (width.encode(), height.encode()), data, count=1)
 
 
 def _pdf(data: bytes, drawing: ImageRequest) -> bytes:
-    """Without the time, and of the size that was asked for: the browser rounds it to 1/300 inch. A PDF tells where its
-    parts begin, so that what is written has as many bytes as what was there."""
+    """Remove the time and set the requested size: the browser rounds it to 1/300 inch. A PDF stores the byte offsets of its
+    parts, so every replacement has as many bytes as the text before it."""
 
     def exact(found: re.Match[bytes]) -> bytes:
         points = [size / PX_PER_INCH * PT_PER_INCH for size in (drawing.width, drawing.height)]

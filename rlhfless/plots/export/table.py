@@ -1,9 +1,8 @@
-"""The data behind a figure as one tidy table: a row per point, bar, cell or line that it draws, of all its frames.
+"""Exports the data of a figure as one tidy table: a row per point, bar, cell or line, over all its frames.
 
-Knows plotly's figures, of any origin; nothing of what they show. Which kinds of traces have a table, and in which form, says
-``checks.py``. Columns are named by the titles of the axes, units at their
-end (``time (s)`` becomes ``time_s``), or as the ``meta`` of a trace says where an axis has none (``{"y": "plan"}``). Lines that
-only join what other traces show (no name, no hover) are no data.
+Figures of any origin are accepted; ``checks.py`` defines the supported kinds of traces and their forms. Columns are named by
+the titles of the axes, with units at their end (``time (s)`` becomes ``time_s``), or by the ``meta`` of a trace where an axis
+has no title (``{"y": "plan"}``). Lines that only join points of other traces (no name, no hover) are no data.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ CUSTOM = re.compile(r"(?:(?:^|[>\s])(?P<before>[^<>:%]+): )?%\{customdata(?:\[(?
 
 
 def data_of(figure: Any) -> pd.DataFrame:
-    """What a figure draws, as a table.
+    """Return the data that a figure draws, as a table.
 
     Args:
-        figure: a plotly figure, or one as a dictionary (read from JSON, say).
+        figure: a plotly figure, or its dictionary form (read from JSON, for example).
 
     Returns:
         ``series`` (the name in the legend), then a column per axis. Where there are several: ``frame`` (of a slider; empty for
         what is in all of them), ``panel`` (1 is the first) and ``panel_title``. Bars with a base have ``from_...`` and
-        ``to_...``, error bars ``low_...`` and ``high_...``, heatmaps a row per cell; ticks that are texts stand beside their
-        numbers (``..._at``). What is told when the mouse points there is ``hover``, as plain text. A straight line across a
-        panel is a row that knows one axis. Texts are as they were before they were made safe for HTML.
+        ``to_...``, error bars ``low_...`` and ``high_...``, heatmaps a row per cell. Tick texts are in their own column, and
+        their numbers in ``..._at``. ``hover`` is the hover text, as plain text. A straight line across a panel is a row with a
+        value for one axis only. Texts are as they were before they were made safe for HTML.
 
     Raises:
-        InputError: it is no figure; a trace is of another kind than ``figure_forms.KINDS``, has several levels of categories,
-            error bars by anything but arrays, a heatmap's edges instead of its cells, or dates that are only counted on.
+        InputError: it is no figure; a trace is of another kind than ``checks.KINDS``, has several levels of categories, error
+            bars by anything but arrays, a heatmap's edges instead of its cells, or dates that are only counted on.
     """
     spec = spec_of(figure)
     layout, traces = spec.get("layout") or {}, list(spec.get("data") or ())
@@ -54,7 +53,7 @@ def data_of(figure: Any) -> pd.DataFrame:
 
 
 def _drawn(spec: Spec, traces: Sequence[Spec]) -> Iterator[dict[str, Any]]:
-    """Every trace once: those that frames change in every frame, the others as they are; decoration left out."""
+    """Return every trace once: those that frames change in every frame, the others unchanged; decoration left out."""
     frames = spec.get("frames") or ()
     moving = {i for frame in frames for i in frame.get("traces") or range(len(frame["data"]))}
     every = [{**trace, "number": i} for i, trace in enumerate(traces) if i not in moving]
@@ -96,7 +95,7 @@ def _rows(trace: Spec, axes: Axes) -> pd.DataFrame | None:
 def _coordinates(
     trace: Spec, letter: str, found: np.ndarray, axis: str, axes: Axes, others: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The columns of one axis."""
+    """Return the columns of one axis."""
     name = axes.column(axis, _said(trace, letter))
     name = f"{name}_{letter}" if name in others else name
     along = "x" if trace.get("orientation") == "h" else "y"
@@ -118,7 +117,7 @@ def _coordinates(
 
 
 def _besides(trace: Spec, count: int) -> dict[str, Any]:
-    """What else a trace says of its points: custom data by the names in its hover text, texts at points, hover texts."""
+    """Return the other columns of a trace's points: custom data (named by the hover text), texts at points, hover texts."""
     columns: dict[str, Any] = {}
     custom = values_of(trace.get("customdata"))
     if custom is not None and len(custom) >= count:
@@ -134,14 +133,14 @@ def _besides(trace: Spec, count: int) -> dict[str, Any]:
 
 
 def _said(trace: Spec, of: str) -> str:
-    """How a trace's ``meta`` names its custom data, or the column of an axis that has no title; or the empty text."""
+    """Return the name that a trace's ``meta`` gives its custom data or an axis without title; or the empty text."""
     said = trace.get("meta")
     return str(said.get(of) or "") if isinstance(said, Mapping) else ""
 
 
 def _custom_name(trace: Spec, at: int | None) -> str:
-    """As the trace's ``meta`` says, or its hover text: ``with %{customdata} actors`` and ``busy: %{customdata} s`` have the
-    columns ``actors`` and ``busy_s``."""
+    """Return the name from the trace's ``meta`` or its hover text: ``with %{customdata} actors`` and ``busy: %{customdata} s``
+    have the columns ``actors`` and ``busy_s``."""
     if said := _said(trace, "customdata"):
         return said
     for found in CUSTOM.finditer(str(trace.get("hovertemplate") or "")):
@@ -156,7 +155,7 @@ def _custom_name(trace: Spec, at: int | None) -> str:
 
 
 def _texts(stored: Any, count: int) -> list[str | None]:
-    """A text per point, plain; lines of a hover text are separated by semicolons."""
+    """Return one plain text per point; lines of a hover text are separated by semicolons."""
     texts = [stored] * count if isinstance(stored, str) else [*stored, *[""] * count][:count]
     return [plain(str(text).replace("<br>", "; ")) or None for text in texts]
 
@@ -164,7 +163,7 @@ def _texts(stored: Any, count: int) -> list[str | None]:
 def _cells(
     trace: Spec, z: np.ndarray, x: np.ndarray | None, y: np.ndarray | None, pair: tuple[str, str], axes: Axes
 ) -> pd.DataFrame:
-    """A row per cell of a heatmap."""
+    """Return a row per cell of a heatmap."""
     height, width = len(z), len(z[0]) if len(z) else 0
     across = counted(trace, "x", width) if x is None else x
     down = counted(trace, "y", height) if y is None else y
@@ -179,7 +178,7 @@ def _cells(
 
 
 def _without_gaps(table: pd.DataFrame, x: np.ndarray | None, y: np.ndarray | None) -> pd.DataFrame:
-    """A trace of several lines has gaps between them: they are numbered instead."""
+    """Remove the gaps between the lines of a trace; the lines are numbered instead."""
     gap = np.all([pd.isna(found) for found in (x, y) if found is not None], axis=0)
     if not gap.any():
         return table
@@ -187,7 +186,7 @@ def _without_gaps(table: pd.DataFrame, x: np.ndarray | None, y: np.ndarray | Non
 
 
 def _straight_lines(layout: Spec, axes: Axes) -> Iterator[dict[str, Any]]:
-    """Lines across a panel, with the text that stands at them: bounds, limits, and what others found."""
+    """Return lines across a panel with the text at them: bounds, limits, and published values."""
     notes = layout.get("annotations") or ()
     for shape in layout.get("shapes") or ():
         if shape.get("type") != "line":

@@ -1,7 +1,7 @@
-"""Makes the texts of a figure fit its size: titles, headings, ticks and labels of bars, and how high what is below the plot is.
+"""Makes the texts of a figure fit its size: titles, headings, ticks, bar labels, and the height of the parts below the plot.
 
-Knows plotly's layout as dictionaries, and guesses the widths of texts from their letters: no browser is asked. Sizes are CSS
-pixels; ``em`` is the size of the font.
+Layouts are plotly dictionaries. Text widths are estimated from the letters, without a browser. Sizes are CSS pixels; ``em`` is
+the size of the font.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of 
 
 
 def axes_of(layout: Mapping[str, Any], letter: str) -> list[dict[str, Any]]:
-    """The axes of a letter."""
+    """Return the axes of a letter."""
     return [layout[key] for key in axis_keys(layout, letter)]
 
 
 def length_of(text: str) -> int:
-    """Letters of the longest line, markup left out."""
+    """Return the number of letters in the longest line, without markup."""
     lines = re.split(r"<br\s*/?>", text)
     return max(len(unmarked(line)) for line in lines)
 
 
 def wrapped(text: str, width_px: float, em: float) -> str:
-    """The text in lines that fit; text with markup that has spaces in it stays as it is."""
+    """Return the text in lines that fit; text with markup that has spaces in it stays unchanged."""
     most = max(8, int(width_px / (LETTER * em)))
     if length_of(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
         return text
@@ -46,7 +46,7 @@ def wrapped(text: str, width_px: float, em: float) -> str:
 
 
 def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: float) -> float:
-    """Pixels for a text beside those that stand at the same height."""
+    """Pixels for a text next to the other texts at the same height."""
     if note.get("showarrow") or not str(note.get("xref", "")).endswith(("paper", "domain")):
         return width
     place = [note.get(key) for key in ("xref", "yref", "y")]
@@ -58,7 +58,7 @@ def _room(note: Mapping[str, Any], notes: Sequence[Mapping[str, Any]], width: fl
 
 
 def fit_notes(notes: Sequence[dict[str, Any]], width: float, em: float) -> None:
-    """Break texts in the figure into lines; headings between panels, where there is one line's room, become smaller first."""
+    """Break texts in the figure into lines; headings between panels, which have room for one line, get a smaller font first."""
     for note in notes:
         font = note.setdefault("font", {})
         font["size"] = min(font.get("size") or em, em)
@@ -78,7 +78,7 @@ def _are_words(values: Any) -> bool:
 
 
 def words_of(data: Sequence[Mapping[str, Any]], letter: str, axis: str | None = None) -> set[str]:
-    """The names of categories on an axis (``x2``), or on all of a letter."""
+    """Return the names of categories on an axis (``x2``), or on all of a letter."""
     own = (t for t in data if axis is None or (t.get(f"{letter}axis") or letter) == axis)
     return {str(word) for trace in own if _are_words(trace.get(letter)) for word in trace[letter]}
 
@@ -86,7 +86,7 @@ def words_of(data: Sequence[Mapping[str, Any]], letter: str, axis: str | None = 
 def break_words(data: Sequence[dict[str, Any]], layout: Mapping[str, Any], width: float, beside: float, em: float) -> None:
     """Break names of categories into lines: below the plot they share its width, at its left they have ``beside`` pixels.
 
-    A name is broken alike on all axes, because panels may share them, and not at all where it would be too long all the same.
+    A name is broken alike on all axes, because panels may share them. It is not broken where its lines would still be too long.
     """
     for letter in "xy":
         rooms = [beside]
@@ -103,7 +103,7 @@ def break_words(data: Sequence[dict[str, Any]], layout: Mapping[str, Any], width
 
 
 def reach(note: Mapping[str, Any], inner: float, em: float) -> float:
-    """Pixels by which a text stands out above the plot."""
+    """Pixels by which a text extends above the plot."""
     if not str(note.get("yref", "")).endswith("paper"):
         return 0.0
     tall: float = LINE * ((note.get("font") or {}).get("size") or em) * (note["text"].count("<br>") + 1) + 0.3 * em
@@ -136,7 +136,7 @@ def fit_axis(axis: dict[str, Any], letter: str, length: float, em: float) -> Non
 
 
 def make_room(trace: Mapping[str, Any], layout: dict[str, Any], width: float, inner: float) -> None:
-    """Where bars have texts at their ends, let the axis go on as far as these do."""
+    """Extend the axis as far as the texts at the ends of bars."""
     texts = trace.get("text")
     if trace.get("type") != "bar" or trace.get("textposition") != "outside" or texts is None or not len(texts):
         return
@@ -155,7 +155,7 @@ def make_room(trace: Mapping[str, Any], layout: dict[str, Any], width: float, in
 
 
 def rows_height(layout: Mapping[str, Any], em: float) -> float:
-    """Pixels that panels need for what stands between them: ticks and titles of the upper ones, headings of the lower ones."""
+    """Pixels that panels need for the parts between them: ticks and titles of the upper ones, headings of the lower ones."""
     needed = 0.0
     for axis in axes_of(layout, "x"):
         bottom, _ = _domain(layout, axis)
@@ -171,14 +171,14 @@ def rows_height(layout: Mapping[str, Any], em: float) -> float:
 
 
 def _domain(layout: Mapping[str, Any], axis: Mapping[str, Any]) -> tuple[float, float]:
-    """From where to where the panel above an x axis reaches, as shares of the height."""
+    """Vertical range of the panel above an x axis, as shares of the height."""
     above = layout.get(f"yaxis{str(axis.get('anchor') or 'y')[1:]}") or {}
     low, high = above.get("domain") or (0.0, 1.0)
     return float(low), float(high)
 
 
 def ticks_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
-    """About the height of ticks and title below the plot, in pixels; plotly makes room for them as they really are."""
+    """Estimated height of ticks and title below the plot, in pixels; plotly reserves their true height."""
     titles = [str((axis.get("title") or {}).get("text") or "") for axis in axes_of(layout, "x")]
     lines = max((title.count("<br>") + 1 for title in titles if title), default=0)
     names = words_of(data, "x")
@@ -190,7 +190,7 @@ def ticks_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], w
 
 
 def legend_height(data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], width: float, em: float) -> float:
-    """About the height of the legend below the plot, in pixels; plotly makes room for it as it really is."""
+    """Estimated height of the legend below the plot, in pixels; plotly reserves its true height."""
     shown = {t["name"] for t in data if t.get("name") and t.get("showlegend") is not False}
     if layout.get("showlegend") is False or len(shown) < 2:
         return 0.0
