@@ -62,7 +62,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
 
-test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (within 8 minutes on two quiet cores)
+test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (10 minutes on two cores)
 	$(PY) -m pytest -m "not full and not nightly" $(BESIDE)
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
