@@ -106,10 +106,6 @@ def retimed_step() -> Any:
     return plain(found, NAMES)
 
 
-OF_TRAINING = replace(NAMES, left_out=NAMES.left_out | {"seconds", "prepare_seconds", "judging_s"})
-"""Without what this machine took for judging and learning."""
-
-
 def torch_steps() -> Any:
     """Steps on torch engines, charged by the profile, with every token and log-probability; then a short training run."""
     model, tokenizer = load_model(DATA / "models" / "arithmetic-grpo")
@@ -128,7 +124,7 @@ def torch_steps() -> Any:
             tokens = {"token_ids": [c.token_ids for c in done], "logprobs": [c.logprobs for c in done]}
             found[f"step {one.step}, {name}"] = {**rows_of(record), **tokens}
     for algorithm in ("grpo", "ppo"):
-        found[f"training, {algorithm}"] = plain(trained(algorithm), OF_TRAINING)
+        found[f"training, {algorithm}"] = trained(algorithm)
     return plain(found, NAMES)
 
 
