@@ -21,6 +21,7 @@ import pandas as pd
 from plain import plain
 from produce import DATA, NAMES, rows_of, shipped_run
 
+import solver
 from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -142,4 +143,6 @@ def trained(algorithm: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if not Path(solver.__file__).is_relative_to(Path(__file__).parents[2]):
+        raise SystemExit(f"{solver.__file__}: is another project's; set PYTHONPATH to the folder that {__file__} is in")
     Path(sys.argv[1]).write_text(json.dumps(torch_steps(), allow_nan=False))

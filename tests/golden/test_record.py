@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
+from before import checked_out
 from compare import RELATIVE, differences, told
 from plain import Names, plain
 from record import load, save
@@ -64,6 +65,14 @@ def test_what_was_saved_is_loaded_and_is_the_same_file_again(tmp_path: Path):
     assert save("item", load("item", tmp_path), tmp_path).read_bytes() == first
     with pytest.raises(FileNotFoundError, match="there is no record of 'other'"):
         load("other", tmp_path)
+
+
+def test_a_commit_that_is_not_there_is_named():
+    with (
+        pytest.raises(SystemExit, match=r"no-such-commit: cannot be checked out .*; name a commit"),
+        checked_out("no-such-commit"),
+    ):
+        raise AssertionError("it was checked out")
 
 
 class Pair(NamedTuple):
