@@ -48,12 +48,13 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def produced(project: Path, out: Path) -> Any:
-    """Return what the torch engine of a project folder makes; its own modules come before those that are installed.
+    """Return what the torch engine of a project folder makes; its own modules come before those that are installed. One thread,
+    as threads that wait for each other take minutes on a busy machine.
 
     Raises:
         subprocess.CalledProcessError: It failed; what it wrote stands above.
     """
-    environment = {**os.environ, "PYTHONPATH": str(project)}
+    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, str(project / PRODUCER), str(out)], cwd=project, env=environment, check=True)
     return json.loads(out.read_text())
 
