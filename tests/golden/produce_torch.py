@@ -37,6 +37,8 @@ from solver import Cluster, deduplicate
 
 POLICIES = ("rlhfuse", "rlhfless", "fold", "oracle+replan")
 PROMPTS, SAMPLES, LIMIT = 4, 8, 320
+MEASURED = frozenset({"prepare_seconds", "seconds", "judging_s"})
+"""What the details of spans tell of learning in seconds of this machine."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def torch_steps() -> Any:
             tokens = {"token_ids": [c.token_ids for c in done], "logprobs": [c.logprobs for c in done]}
             found[f"step {one.step}, {name}"] = {**rows_of(record), **tokens}
     for algorithm in ("grpo", "ppo"):
-        found[f"training, {algorithm}"] = trained(algorithm)
+        found[f"training, {algorithm}"] = plain(trained(algorithm), replace(NAMES, left_out=NAMES.left_out | MEASURED))
     return plain(found, NAMES)
 
 
