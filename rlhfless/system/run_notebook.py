@@ -66,9 +66,8 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         resources={"metadata": {"path": source.parent}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # errors only: the kernel listens on loopback, no need to warn
     )
-    os.environ["RLHFLESS_PAGE"] = str(target)
     try:
-        client.execute()
+        client.execute(env={**os.environ, "RLHFLESS_PAGE": str(target)})
     except CellExecutionError as error:
         what = f"{error.ename}: {error.evalue}"
         raise InputError(f"{source}: a cell failed ({what}); the notebook as far as it ran is {executed}") from None

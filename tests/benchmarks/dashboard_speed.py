@@ -25,8 +25,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "browser"), str(HERE.parent / "support")]
 
-from lab import WIDE, Lab, browser, missing, notebook, pane, run_all, shown_request, wait_drawn  # noqa: E402
+from lab import WIDE, Lab, missing, notebook, pane, run_all, shown_request, wait_drawn  # noqa: E402
 from log_samples import rollouts  # noqa: E402
+from real_browser import browser  # noqa: E402
 
 from rlhfless.plots import plot_timeline  # noqa: E402
 from rlhfless.widgets import Settings, WhatIf  # noqa: E402

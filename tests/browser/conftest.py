@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import PATIENCE_S, ROOT, TALL, WIDE, Lab, browser, missing
+from lab import ROOT, TALL, WIDE, Lab, missing
 from log_samples import rollouts
+from real_browser import PATIENCE_S, browser
 
 PICTURES = ROOT / "out" / "screenshots"
 WHY_NOT = missing()

@@ -14,15 +14,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from real_browser import PATIENCE_S
+
 from rlhfless.system.browser import BROWSERS, find_browser
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0  # of everything that is waited for: machines may be slow, and others may use them
 WIDE, TALL = {"width": 1440, "height": 900}, {"width": 1440, "height": 1900}
 LAPTOP = {"width": 1366, "height": 768}
 
@@ -35,19 +35,6 @@ def missing() -> str:
     if find_browser() is None:
         return f"no browser tests: none of {', '.join(BROWSERS)} is installed (apt-get install chromium)"
     return ""
-
-
-@contextlib.contextmanager
-def browser() -> Iterator[Any]:
-    """A browser without a window."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox", "--disable-gpu"])
-        try:
-            yield opened
-        finally:
-            opened.close()
 
 
 class Lab:

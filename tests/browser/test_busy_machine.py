@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import PATIENCE_S, Lab, notebook, pane, wait_text
+from lab import Lab, notebook, pane, wait_text
+from real_browser import PATIENCE_S
 from test_voila import served
 
 from rlhfless.widgets.fallback import SENTENCE

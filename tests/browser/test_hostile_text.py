@@ -16,7 +16,8 @@ import pytest
 from bare_page import show
 from every_plot import LATENCY, WORKLOAD, every_plot
 from figures import hover_text, markup_of_texts, point_at
-from lab import PATIENCE_S, WIDE, pane, wait_drawn
+from lab import WIDE, pane, wait_drawn
+from real_browser import PATIENCE_S
 
 import solver
 from rlhfless import plots

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from figures import illegible, markup_of_texts, plotly_data
-from lab import PATIENCE_S, Lab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+from lab import Lab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+from real_browser import PATIENCE_S
 
 from rlhfless.trace import read_trace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from figures import hover_text, illegible, markup_of_texts, move_slider, plotly_data, point_at, share_buttons
-from lab import LAPTOP, PATIENCE_S, ROOT, WIDE
+from lab import LAPTOP, ROOT, WIDE
 from log_samples import HOSTILE, rollouts
+from real_browser import DRAWN, PATIENCE_S
 
 from rlhfless.cli import main
 
@@ -22,13 +24,14 @@ TIERS = {"trl": [], "hostile": pytest.mark.full, "arithmetic-grpo": pytest.mark.
 TELEPHONE = {"width": 390, "height": 844}
 GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
+LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
 OF_A_TRACE = ["What was executed", "What could be saved", "What better schedules would have done", "Time against cost"]
 OF_A_LOG = ["In short", "Your run", "What could be saved", "What if", "What to change", *OF_A_TRACE[2:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--response-limit", "512"], OF_A_LOG),
-    "trl": ([str(TRL), "--tokenizer", str(TRL), "--response-limit", "24", "--gpus", "8"], OF_A_LOG),
+    "trl": ([LONG_NAME, "--tokenizer", LONG_NAME, "--response-limit", "24", "--gpus", "8"], OF_A_LOG),
     "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
 }
 
@@ -38,11 +41,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Writes the report of one of ``SOURCES`` as the command does, once."""
     folder = tmp_path_factory.mktemp("reports")
     rollouts(prompts=24, samples=8).to_json(folder / "hostile.jsonl", orient="records", lines=True)
+    shutil.copytree(TRL, folder / LONG_NAME)
 
     def write(name: str) -> Path:
         out = folder / f"{name}.html"
         if not out.exists():
-            words = [str(folder / word) if word == "hostile.jsonl" else word for word in SOURCES[name][0]]
+            words = [str(folder / word) if (folder / word).exists() else word for word in SOURCES[name][0]]
             done = CliRunner().invoke(main, ["report", *words, "--steps", "2", "-o", str(out)])
             assert done.exit_code == 0, done.output
         return out
@@ -55,8 +59,8 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
     """Opens a report and keeps what it asks for and what it says to the console."""
     contexts = []
 
-    def open_report(name: str, scheme: str = "light") -> Any:
-        context = chromium.new_context(viewport=WIDE, color_scheme=scheme)
+    def open_report(name: str, scheme: str = "light", viewport: dict[str, int] = WIDE) -> Any:
+        context = chromium.new_context(viewport=viewport, color_scheme=scheme)
         contexts.append(context)
         context.set_default_timeout(1e3 * PATIENCE_S)
         page = context.new_page()
@@ -65,9 +69,7 @@ def opened(chromium: Any, report: Callable[[str], Path]) -> Any:
         page.on("pageerror", lambda error: page.errors.append(str(error)))
         page.on("console", lambda said: page.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.goto(report(name).as_uri())
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('.figure > div[id]')].every((div) => div.querySelector('.main-svg'))"
-        )
+        page.wait_for_function(DRAWN, polling=200)
         return page
 
     yield open_report
@@ -138,15 +140,15 @@ WIDTH = "document.scrollingElement.scrollWidth"
 
 @pytest.mark.parametrize("name", [pytest.param("trl", marks=pytest.mark.full), pytest.param("arithmetic-grpo", marks=NIGHTLY)])
 def test_a_report_fits_a_telephone(name: str, opened: Any, pages: Callable) -> None:
-    page = opened(name)
-    wide = page.evaluate(PLACES)
-    page.set_viewport_size(TELEPHONE)
-    page.wait_for_function(f"() => ({COVERED})().length === 0 && {WIDTH} <= {TELEPHONE['width']}")  # each figure is drawn anew
+    page = opened(name, viewport=TELEPHONE)
+    page.wait_for_function(f"() => ({COVERED})().length === 0", polling=200)  # legends find their places after drawing
+    assert page.evaluate(WIDTH) <= TELEPHONE["width"]
     kept = page.evaluate("[...document.querySelectorAll('.figure > div[id]')].map((div) => div._fullLayout._size.h)")
     assert min(kept) > 60, "plots keep their height"
     pages(page, f"report_telephone_{name}")
+    wide = json.dumps(opened(name).evaluate(PLACES), separators=(",", ":"))
     page.set_viewport_size(WIDE)
-    page.wait_for_function(f"(places) => JSON.stringify({PLACES}) === places", arg=json.dumps(wide, separators=(",", ":")))
+    page.wait_for_function(f"(places) => JSON.stringify({PLACES}) === places", polling=200, arg=wide)  # each is drawn anew
     assert page.errors == []
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import PATIENCE_S, ROOT, pane, wait_drawn
+from lab import ROOT, pane, wait_drawn
+from real_browser import PATIENCE_S
 
 pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from error_messages import refused
+from real_browser import drawn_page
 from small_notebooks import execute
 
 from rlhfless.cli import main
@@ -49,8 +50,6 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
     "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
 TIERS = {"01_one_step": [], "08_paper/01_figures": pytest.mark.nightly}  # it has no small parameters; the others are full
-CHROMIUM = find_browser()
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
 def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
@@ -74,6 +73,7 @@ def test_cells_that_print_into_an_output_widget_do_not_stop_the_run(tmp_path: Pa
     executed = run_notebook(tmp_path / "widgets.ipynb", tmp_path / "out" / "page.html")
     assert [c.execution_count for c in nbformat.read(executed, as_version=4).cells] == list(range(1, len(cells) + 1))
     assert (tmp_path / "out" / "page.html").read_text() == "<p>done</p>"
+    assert "RLHFLESS_PAGE" not in os.environ, "the next page of this process is written where it is told"
 
 
 @pytest.mark.full
@@ -88,18 +88,18 @@ def test_a_failing_cell_says_which_notebook_and_why(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=TIERS.get(n, pytest.mark.full)) for n in PAGES])
-def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path], tmp_path: Path) -> None:
-    check_page(name, executed_notebook(name), tmp_path / "profile")
+def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path]) -> None:
+    check_page(name, executed_notebook(name))
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", PAGES)
 def test_the_notebooks_run_as_they_are_shipped(name: str, tmp_path: Path) -> None:
     (tmp_path / "executed").mkdir()
-    check_page(name, execute(name, tmp_path / "executed", {}), tmp_path / "profile")
+    check_page(name, execute(name, tmp_path / "executed", {}))
 
 
-def check_page(name: str, executed: Path, profile: Path) -> None:
+def check_page(name: str, executed: Path) -> None:
     """The page that a notebook wrote has its sections, loads nothing, and is drawn by a browser."""
     assert executed.name == "page.ipynb"
     page = executed.with_suffix(".html")
@@ -108,9 +108,8 @@ def check_page(name: str, executed: Path, profile: Path) -> None:
     assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=[\"']?(https?:)?//", text), "the page loads something"
     for heading in headings:
         assert heading in text
-    if CHROMIUM is None:
+    if find_browser() is None:
         pytest.skip("no Chromium here to open pages with (apt-get install chromium)")
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--virtual-time-budget=20000", "--dump-dom"]
-    shown = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=900, check=True).stdout
+    shown = drawn_page(page)
     assert shown.count('class="main-svg"') >= drawings, "figures are drawn"
     assert ('class="slider-container"' in shown) == sliders, "sliders can be moved without a kernel"

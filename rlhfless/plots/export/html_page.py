@@ -24,10 +24,11 @@ CSS = """
 body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px; }
-h1 { font-size: 26px; margin: 8px 0 4px; line-height: 1.25; overflow-wrap: anywhere; }
+h1 { font-size: 26px; margin: 8px 0 4px; line-height: 1.25; }
 h2 { font-size: 20px; margin: 44px 0 8px; padding-top: 14px; border-top: 2px solid var(--line); }
 h3 { font-size: 16px; margin: 26px 0 4px; }
 p { margin: 6px 0 10px; max-width: 88ch; }
+h1, p, li, dd { overflow-wrap: anywhere; }
 .lead { color: var(--soft); font-size: 16px; }
 nav { display: flex; flex-wrap: wrap; gap: 6px 18px; margin: 10px 0 14px; }
 a { color: var(--accent); }
@@ -50,7 +51,7 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(430px, 10
   font-size: 14px; }
 dl div { display: flex; gap: 16px; padding: 4px 0; border-bottom: 1px solid var(--line); }
 dt { flex: 0 0 150px; color: var(--soft); font-weight: 600; }
-dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+dd { margin: 0; font-variant-numeric: tabular-nums; }
 .figure { border: 1px solid var(--line); border-radius: 8px; margin: 10px 0 18px; overflow-x: auto; }
 .choice { display: inline-block; padding: 12px 14px 2px; }
 select { font: inherit; padding: 3px 8px; border-radius: 6px; border: 1px solid var(--line); background: var(--paper);
