@@ -44,7 +44,7 @@ def main() -> int:
 def one_step(target: Path) -> Path:
     """Draw both figures and put them side by side."""
     trace = read_trace(ROOT / "data" / "traces" / "arithmetic-grpo")
-    setting = SimulationConfig(solver.Cluster(2, 8, 1, "cpu"), load_profile("cpu-tiny-qwen2"), response_limit=320)
+    setting = SimulationConfig(solver.Cluster(2, 8, 1, "cpu"), load_profile("cpu-tiny-qwen2"), max_response_tokens=320)
     results = simulate(trace.rollouts, setting, POLICIES, steps=trace.steps[-4:]).steps
     left = plot_timeline(trace, trace.steps[-1], roles=["decode"])
     right = plot_plane(results, note="last four steps of the shipped run")

@@ -3,10 +3,10 @@
 Knows traces, logs and simulated results; nothing of plots or pages. All comparisons use the run's own responses.
 """
 
-from rlhfless.analysis.calibration import Calibration, calibration, logged_rest, stated_rest
+from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, HABITS, SHUFFLED, RunSetup, run_setup
-from rlhfless.analysis.gpu_seconds import Account, Rest, account
+from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
 from rlhfless.analysis.log_checks import generation_checks, log_checks
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
@@ -20,7 +20,7 @@ __all__ = [
     "Account",
     "Advice",
     "Calibration",
-    "Rest",
+    "PhaseSeconds",
     "RunSetup",
     "Size",
     "Variant",
@@ -34,13 +34,13 @@ __all__ = [
     "generation_s",
     "last_visits",
     "log_checks",
-    "logged_rest",
+    "logged_phases",
     "plan_every_step",
     "prices_of",
     "run_setup",
     "savings",
     "savings_of_executed",
-    "stated_rest",
+    "stated_phases",
     "variants",
     "what_if",
 ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.gpu_seconds import REST, Rest
+from rlhfless.analysis.gpu_seconds import REST, PhaseSeconds
 from rlhfless.latency.held_out_errors import HeldOut, held_out
 
 
@@ -40,18 +40,18 @@ class Calibration:
         return self.checked is not None and self.checked.constant_is_better
 
 
-def logged_rest(scalars: pd.DataFrame) -> Rest | None:
+def logged_phases(scalars: pd.DataFrame) -> PhaseSeconds | None:
     """Return the mean logged seconds of preparation, learning and syncing; None where the log has none of them."""
     found = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
-    return Rest(**found, basis="logged") if found else None
+    return PhaseSeconds(**found, basis="logged") if found else None
 
 
-def stated_rest(prepare_s: float | None, learn_s: float | None, logged: Rest | None) -> Rest:
+def stated_phases(prepare_s: float | None, learn_s: float | None, logged: PhaseSeconds | None) -> PhaseSeconds:
     """Return the stated seconds of each phase; a phase that is not stated keeps its logged seconds, or 0."""
     if prepare_s is None and learn_s is None:
-        return Rest() if logged is None else logged
-    own = Rest() if logged is None else logged
-    return Rest(
+        return PhaseSeconds() if logged is None else logged
+    own = PhaseSeconds() if logged is None else logged
+    return PhaseSeconds(
         own.prepare_s if prepare_s is None else prepare_s, own.learn_s if learn_s is None else learn_s, own.sync_s,
         basis="stated" if logged is None else "stated and logged",
     )  # fmt: skip

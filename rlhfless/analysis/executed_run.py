@@ -119,7 +119,9 @@ class AsExecuted:
         """See ``SchedulingPolicy``."""
         names, owner = np.unique(np.array(self.actor_of), return_inverse=True)
         groups = [np.flatnonzero(owner == i) for i in range(len(names))]
-        return assemble(self.name, groups, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        return assemble(
+            self.name, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission
+        )
 
 
 def calibrated_by_spans(
@@ -142,7 +144,7 @@ def calibrated_by_spans(
     work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0))
     usable = [step for step in steps if step in known and step not in changed]
     simulated = {}
-    for one in logged_steps(trace.rollouts, response_limit=setting.response_limit, steps=usable):
+    for one in logged_steps(trace.rollouts, max_response_tokens=setting.max_response_tokens, steps=usable):
         names = tuple(one.rows["actor"].astype(str))
         if len(set(names)) <= setting.cluster.max_actors:
             simulated[one.step] = float(simulate_steps([one], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])

@@ -30,7 +30,7 @@ TAIL = 0.9  # share of a step's responses after which its tail begins
 
 
 @dataclass(frozen=True)
-class Rest:
+class PhaseSeconds:
     """Seconds of a step outside generation, averaged over steps.
 
     Attributes:
@@ -76,15 +76,17 @@ class Account:
         return float(self.lines.loc[self.lines["idle"], "gpu_s"].sum() / self.gpu_s) if self.gpu_s else 0.0
 
 
-def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None = None, *, basis: str = "simulated") -> Account:
+def account(
+    trace: Trace, setup: RunSetup, cluster: Cluster, phases: PhaseSeconds | None = None, *, basis: str = "simulated"
+) -> Account:
     """Return the GPU-seconds of the trace's steps by use.
 
     Args:
         trace: the run's own schedule, with allocations and spans of role ``decode`` or ``prefill``.
-        cluster: the reserved GPUs. rest: the step outside generation.
+        cluster: the reserved GPUs. phases: the step outside generation.
         basis: the source of the trace's times, as a word for the reader.
     """
-    rest = Rest() if rest is None else rest
+    phases = PhaseSeconds() if phases is None else phases
     uses: dict[str, float] = {}
     slot_idle = 0.0
     rows = []
@@ -109,7 +111,7 @@ def account(trace: Trace, setup: RunSetup, cluster: Cluster, rest: Rest | None =
     steps = pd.DataFrame(rows)
     least = ROUNDING * sum(uses.values())
     lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > least]
-    lines += _outside(rest, setup, cluster, len(steps))
+    lines += _outside(phases, setup, cluster, len(steps))
     table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
     total = table["gpu_s"].sum()
     table["usd"] = table["gpu_s"] * cluster.usd_per_gpu_hour / 3600.0
@@ -169,17 +171,17 @@ def _last_response(step: int, rows: pd.DataFrame, begin: float, end: float) -> d
     }  # fmt: skip
 
 
-def _outside(rest: Rest, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
+def _outside(phases: PhaseSeconds, setup: RunSetup, cluster: Cluster, steps: int) -> list[tuple[str, bool, float, str]]:
     """GPU-seconds outside generation: the learner's GPUs at work, and the actors' GPUs that wait for them. Empty where learning
     overlaps generation, as it is then part of no step."""
     if not setup.synchronous:
         return []
     workers = cluster.gpus if setup.colocated else setup.learner_gpus
     lines = [
-        (use, False, workers * steps * float(getattr(rest, name)), rest.basis)
+        (use, False, workers * steps * float(getattr(phases, name)), phases.basis)
         for name, use in REST.items()
-        if getattr(rest, name) > 0 and workers
+        if getattr(phases, name) > 0 and workers
     ]
-    if not setup.colocated and rest.seconds:
-        lines.append((ACTORS_WAIT, True, cluster.gpus * steps * rest.seconds, rest.basis))
+    if not setup.colocated and phases.seconds:
+        lines.append((ACTORS_WAIT, True, cluster.gpus * steps * phases.seconds, phases.basis))
     return lines

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.calibration import Calibration
-from rlhfless.analysis.gpu_seconds import Rest
+from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
 
 
@@ -20,7 +20,7 @@ def log_checks(
     rollouts: pd.DataFrame,
     simulated_s: pd.Series,
     calibrated: Calibration,
-    rest: Rest,
+    phases: PhaseSeconds,
     *,
     profile: str,
     synchronous: bool,
@@ -30,19 +30,21 @@ def log_checks(
     Args:
         scalars: one row per ``step``. rollouts: of the same run.
         simulated_s: seconds of generation by step, under the run's own schedule by the uncalibrated profile. profile: its name.
-        calibrated: how the profile was scaled. rest: the seconds outside generation that the report computes with.
-        synchronous: a step is generation and ``rest``, one after the other.
+        calibrated: how the profile was scaled. phases: the seconds outside generation that the report computes with.
+        synchronous: a step is generation and ``phases``, one after the other.
     """
     yield from cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True)
     yield from generation_checks(scalars, simulated_s, calibrated, profile)
-    stated = {name: getattr(rest, name) for name in ("prepare_s", "learn_s")} if "stated" in rest.basis else {}
+    stated = {name: getattr(phases, name) for name in ("prepare_s", "learn_s")} if "stated" in phases.basis else {}
     if stated:
         yield from cross_check(scalars, pd.DataFrame(stated, index=scalars["step"].to_numpy()), "as stated")
     if synchronous:
-        whole = rest.prepare_s > 0 and rest.learn_s > 0
-        ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + rest.seconds})
+        whole = phases.prepare_s > 0 and phases.learn_s > 0
+        ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + phases.seconds})
         how = (
-            "simulated generation and all else" if whole else "simulated generation" + " and what is known" * bool(rest.seconds)
+            "simulated generation and all else"
+            if whole
+            else "simulated generation" + " and what is known" * bool(phases.seconds)
         )
         yield from cross_check(scalars, ours, how, at_least=not whole)
 

@@ -43,7 +43,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
         PlanningError: a response fits on no actor.
     """
     refuse_several_runs(rollouts["run"].unique())
-    limit = setting.response_limit or max(1, int(rollouts["response_tokens"].max()))
+    limit = setting.max_response_tokens or max(1, int(rollouts["response_tokens"].max()))
     predicted = last_visits(rollouts)
     medians = _medians_before(rollouts)
     rows = []
@@ -57,9 +57,9 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
         owner, _ = pd.factorize(own["prompt_id"])
         first = np.unique(owner, return_index=True)[1]
         prompt_tokens = own["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
-        workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), response_limit=limit)
+        workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), max_response_tokens=limit)
         plan = plan_generation(
-            workload, setting.cluster, setting.latency, setting.objective, setting.rest, time_limit_s=TIME_LIMIT_S,
+            workload, setting.cluster, setting.latency, setting.objective, setting.phases, time_limit_s=TIME_LIMIT_S,
             admission=setting.admission, seed=setting.seed, deterministic=setting.deterministic,
         )  # fmt: skip
         rows.append(

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.framework_defaults import RunSetup
-from rlhfless.analysis.gpu_seconds import Rest
+from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.simulate import Simulation
 from solver.model.cluster import Cluster
 
@@ -39,7 +39,7 @@ def savings(
     setup: RunSetup,
     cluster: Cluster,
     policies: Sequence[str],
-    rest: Rest | None = None,
+    phases: PhaseSeconds | None = None,
     *,
     steps: Sequence[int] | None = None,
 ) -> pd.DataFrame:
@@ -48,24 +48,24 @@ def savings(
     Args:
         simulation: generation alone (no ``NonGenerationPhases``) under ``policies``.
         theirs: for each of ``setup.candidates`` the seconds of generation by step (``generation_s``).
-        rest: the step outside generation, the same on both sides.
+        phases: the step outside generation, the same on both sides.
         steps: only these; all that were simulated when None.
 
     Returns:
         See ``compared``; the base is the schedule of each of ``setup.candidates``, with all GPUs allocated.
     """
-    rest = Rest() if rest is None or not setup.synchronous else rest  # else learning is a part of no step
+    phases = PhaseSeconds() if phases is None or not setup.synchronous else phases  # else learning is a part of no step
     learner_gpus = setup.counted_learner_gpus
     chosen = [int(one.step) for one in simulation.logged] if steps is None else list(steps)
-    fixed = cluster.gpus * rest.seconds if setup.colocated else 0.0
+    fixed = cluster.gpus * phases.seconds if setup.colocated else 0.0
 
     def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
-        time_s = generation_s + rest.seconds
+        time_s = generation_s + phases.seconds
         return StepTotals(time_s, np.asarray(gpu_s + fixed + learner_gpus * time_s))
 
     base = {}
     for name in setup.candidates:
-        time_s = np.array([theirs[name][step] for step in chosen]) + rest.seconds
+        time_s = np.array([theirs[name][step] for step in chosen]) + phases.seconds
         base[name] = StepTotals(time_s, (cluster.gpus + learner_gpus) * time_s)
     return compared(simulation, policies, chosen, base, whole)
 

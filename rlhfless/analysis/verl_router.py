@@ -234,8 +234,8 @@ def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Simulati
     owner, _ = pd.factorize(names)
     first = np.unique(owner, return_index=True)[1]
     prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)
-    limit = setting.response_limit or max(1, int(rows["response_tokens"].max()))
-    work = Workload(prompt_tokens[first], owner, rows["response_tokens"].to_numpy(dtype=np.int64), response_limit=limit)
+    limit = setting.max_response_tokens or max(1, int(rows["response_tokens"].max()))
+    work = Workload(prompt_tokens[first], owner, rows["response_tokens"].to_numpy(dtype=np.int64), max_response_tokens=limit)
     arrival = np.random.default_rng(seed).permutation(len(rows))
     theirs = np.empty(len(rows), dtype=np.int64)
     theirs[arrival] = np.arange(len(rows)) % replicas  # fewest in flight, before anything has ended

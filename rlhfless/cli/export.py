@@ -31,15 +31,17 @@ def export(
     verl_router: Path | None,
     log: LogOptions,
     hardware: Hardware,
-    response_limit: int | None,
+    max_response_tokens: int | None,
 ) -> None:
     """Write the trace or log PATH for another tool."""
     if (perfetto is None) == (verl_router is None):
         raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if log.without_limits != LogOptions() or any(value is not None for value in (*vars(hardware).values(), response_limit)):
+        if log.without_limits != LogOptions() or any(
+            value is not None for value in (*vars(hardware).values(), max_response_tokens)
+        ):
             raise InputError(
-                "--perfetto writes what the trace holds; how to read a log, --response-limit and options of GPUs are for "
+                "--perfetto writes what the trace holds; how to read a log, --max-response-tokens and options of GPUs are for "
                 "--verl-router"
             )
         from rlhfless.trace import read_trace
@@ -58,8 +60,8 @@ def export(
     from rlhfless.simulate import SimulationConfig
 
     cluster, latency = hardware.cluster()
-    rollouts = log.open(path, response_limit).trace.rollouts
-    setting = SimulationConfig(cluster, latency, response_limit=response_limit)
+    rollouts = log.open(path, max_response_tokens).trace.rollouts
+    setting = SimulationConfig(cluster, latency, max_response_tokens=max_response_tokens)
     effect = router_effect(rollouts, setting)
     written = write_router(verl_router, rollouts, setting, log.tokenizer)
     click.echo(f"wrote {', '.join(map(str, written))}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is.")
 @click.option("--tokenizer", help="Tokenizer of the run's model, where only texts are logged: a local folder or a hub name.")
 @click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; may be repeated.")
-@click.option("--response-limit", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
+@click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @click.option(
     "--unsafe-pickle", is_flag=True, help="Load slime's dumps even if that runs code in them; for your own files only."
 )
@@ -33,7 +33,7 @@ def import_(
     framework: str,
     tokenizer: str | None,
     maps: tuple[str, ...],
-    response_limit: int | None,
+    max_response_tokens: int | None,
     unsafe_pickle: bool,
     limits: Limits,
     preview: bool,
@@ -49,7 +49,7 @@ def import_(
     log = import_log(
         path,
         ImportOptions(
-            tokenizer, column_mapping(maps), response_limit, unsafe_pickle=unsafe_pickle, progress=True, limits=limits
+            tokenizer, column_mapping(maps), max_response_tokens, unsafe_pickle=unsafe_pickle, progress=True, limits=limits
         ),
         framework,
     )

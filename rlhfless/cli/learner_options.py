@@ -27,17 +27,18 @@ _OPTIONS = (
         "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
         help="Of matrix products; weights stay float32.",
     ),
-    click.option("--token-budget", type=int, default=4096, show_default=True, help="Tokens that a process computes at a time."),
+    click.option("--max-tokens-per-micro-batch", type=int, default=4096, show_default=True,
+    help="Tokens that a process computes at a time."),
     click.option("--learner-processes", type=int, default=1, show_default=True, help="Processes that share the weights."),
     click.option(
         "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
         help="Of the models; auto: cuda where it is free.",
     ),
-    click.option("--clip-low", type=float, default=0.2, show_default=True, help="How far a token's ratio may fall."),
-    click.option("--clip-high", type=float, default=0.2, show_default=True, help="How far it may rise."),
+    click.option("--clip-ratio-low", type=float, default=0.2, show_default=True, help="How far a token's ratio may fall."),
+    click.option("--clip-ratio-high", type=float, default=0.2, show_default=True, help="How far it may rise."),
     click.option("--gamma", type=float, default=1.0, show_default=True, help="Of PPO: discount per token."),
     click.option("--lam", type=float, default=1.0, show_default=True, help="Of PPO: lambda of its advantages."),
-    click.option("--value-weight", type=float, default=0.1, show_default=True, help="Of PPO: of the critic's loss."),
+    click.option("--vf-coef", type=float, default=0.1, show_default=True, help="Of PPO: of the critic's loss."),
 )  # fmt: skip
 
 

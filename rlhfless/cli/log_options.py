@@ -47,7 +47,7 @@ class LogOptions:
         """The same, as if no limit had been stated."""
         return replace(self, max_line_mib=None, max_rows=None, max_unpacked_gib=None)
 
-    def imported(self, response_limit: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
+    def imported(self, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
         """The same for an import.
 
         Raises:
@@ -56,14 +56,14 @@ class LogOptions:
         from rlhfless.trace import ImportOptions
 
         return ImportOptions(
-            self.tokenizer, column_mapping(self.maps), response_limit, frozenset(keep), progress=True, limits=self.limits
+            self.tokenizer, column_mapping(self.maps), max_response_tokens, frozenset(keep), progress=True, limits=self.limits
         )
 
-    def open(self, path: Path, response_limit: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
+    def open(self, path: Path, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
         """The log at a path, of one run where --run names it.
 
         Args:
-            response_limit: the longest response that the run allowed, where the user said so.
+            max_response_tokens: the longest response that the run allowed, where the user said so.
             keep: further columns of a table that are needed.
 
         Raises:
@@ -72,7 +72,7 @@ class LogOptions:
         """
         from rlhfless.trace import open_log
 
-        return open_log(path, self.imported(response_limit, keep), self.framework).of_run(self.run)
+        return open_log(path, self.imported(max_response_tokens, keep), self.framework).of_run(self.run)
 
 
 def limits_of_import(command: Command) -> Command:

@@ -24,7 +24,7 @@ Decorator = Callable[[Command], Command]
 time_weight_option = click.option("--time-weight", type=float, default=0.7, show_default=True, help="1 time only, 0 cost only.")
 usd_option = click.option("--usd-per-gpu-hour", type=float, help="Price.  [default: list price of the profile's GPU kind]")
 response_limit_option = click.option(
-    "--response-limit", type=int, help="Longest response allowed.  [default: longest of the log]"
+    "--max-response-tokens", type=int, help="Longest response allowed.  [default: longest of the log]"
 )
 admission_option = click.option("--admission", type=click.Choice(["reserve", "preempt"]), default="reserve", show_default=True)
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is random.")
@@ -109,9 +109,9 @@ def hardware_options(*, required: bool = True, gpus: str = "GPUs in all.", profi
 
 
 def rest_options(command: Command) -> Command:
-    """--prepare-s, --learn-s and --learner-gpus: the step outside generation, as the argument ``rest``."""
+    """--prepare-s, --learn-s and --learner-gpus: the step outside generation, as the argument ``phases``."""
 
-    def step_rest() -> Callable[..., Any]:
+    def step_phases() -> Callable[..., Any]:
         from solver.model.objective import NonGenerationPhases
 
         return NonGenerationPhases
@@ -121,7 +121,7 @@ def rest_options(command: Command) -> Command:
         click.option("--learn-s", type=float, default=0.0, help="Seconds of learning after preparation."),
         click.option("--learner-gpus", type=int, default=0, help="GPUs of the learner beside the actors'."),
     ]
-    return together("rest", step_rest, options)(command)
+    return together("phases", step_phases, options)(command)
 
 
 def together(argument: str, made_by: Callable[[], Callable[..., Any]], options: Sequence[Decorator]) -> Decorator:

@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 @click.option("--budget-gpu-s", type=float, help="Least time within these GPU-seconds instead.")
 @click.option("--budget-usd", type=float, help="Least time within these dollars instead.")
 @click.option("--cost", type=click.Choice(["gpu_s", "usd"]), default="gpu_s", show_default=True, help="What cost counts.")
-@click.option("--tail", type=float, default=1.0, show_default=True, help="Plan for the mean of this worst share of scenarios.")
+@click.option(
+    "--cvar-alpha", type=float, default=1.0, show_default=True, help="Plan for the mean of this worst share of scenarios."
+)
 @prefill_options
 @click.option("--share-prefill", is_flag=True, help="An actor computes a prompt once for all its responses there.")
-@click.option("--least-actors", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--most-actors", type=click.IntRange(1), help="[default: all that fit]")
+@click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--max-actors", type=click.IntRange(1), help="[default: all that fit]")
 @click.option("--prewarmed", type=click.IntRange(0), default=0, show_default=True, help="Actors without a cold start.")
 @click.option("--release", type=click.Choice(["done", "generation", "step"]), default="done", show_default=True)
 @time_limit_option(1.0, "")
@@ -62,15 +64,15 @@ def plan(
     step: int | None,
     hardware: Hardware,
     time_weight: float,
-    response_limit: int | None,
-    rest: NonGenerationPhases,
+    max_response_tokens: int | None,
+    phases: NonGenerationPhases,
     prefill: PrefillOptions,
     pools: tuple[str, ...],
     deadline_s: float | None,
     budget_gpu_s: float | None,
     budget_usd: float | None,
     cost: str,
-    tail: float,
+    cvar_alpha: float,
     prewarmed: int,
     time_limit_s: float,
     form: str,
@@ -84,13 +86,13 @@ def plan(
     from solver.prefix_sharing.deduplicate import deduplicate
 
     cluster, latency = hardware.cluster(prewarmed)
-    objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, tail)
-    table = log.open(rollouts, response_limit, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
+    objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
+    table = log.open(rollouts, max_response_tokens, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
     known = sorted(int(s) for s in table["step"].unique())
     wanted = known[-1] if step is None else step
     if wanted not in known:
         raise InputError(f"{rollouts}: has no step {wanted}; its steps are {known[0]} to {known[-1]}")
-    logged = next(logged_steps(table, response_limit=response_limit, steps=[wanted]))
+    logged = next(logged_steps(table, max_response_tokens=max_response_tokens, steps=[wanted]))
     where, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
     work = logged.predicted
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
@@ -98,11 +100,11 @@ def plan(
         options |= {"keep_together": "cheaper", "prefill": sharing}
     else:
         options["keep_together"] = prefill.keep_together
-    result = plan_generation(work, where, models, objective, rest, time_limit_s, **options)
+    result = plan_generation(work, where, models, objective, phases, time_limit_s, **options)
     said = ""
     if sharing is not None and not prefill.together_if_cheaper:
         shared = deduplicate(
-            result, work, where, models, objective=objective, rest=rest, admission=options["admission"], **sharing
+            result, work, where, models, objective=objective, phases=phases, admission=options["admission"], **sharing
         )
         result, said = shared.plan, repr(shared)
     if form == "json":

@@ -22,7 +22,7 @@ LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
-    "How to read the log": ("framework", "tokenizer", "maps", "run", "response_limit", *LIMITS),
+    "How to read the log": ("framework", "tokenizer", "maps", "run", "max_response_tokens", *LIMITS),
     "The page": ("out", "time_weight", "max_steps"),
 }
 
@@ -48,7 +48,7 @@ HEADINGS = {
     "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times that the log holds."
 )
 @log_options
-@click.option("--response-limit", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
+@click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @time_weight_option
 @click.option("--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Most steps to simulate.")
 def report(
@@ -56,7 +56,7 @@ def report(
     out: Path,
     hardware: Hardware,
     log: LogOptions,
-    response_limit: int | None,
+    max_response_tokens: int | None,
     time_weight: float,
     max_steps: int,
     **stated: Any,
@@ -69,7 +69,7 @@ def report(
     from solver.model.objective import Objective
 
     assumptions = _assumptions(**stated)
-    opened = log.open(path, response_limit)
+    opened = log.open(path, max_response_tokens)
     trace = opened.trace
     if len(trace.allocations) and assumptions != Assumptions():
         raise InputError(f"{path}: was executed, and its trace says what it held and took; leave options of logged runs out")
@@ -85,8 +85,8 @@ def report(
     profile = hardware.profile or trace.meta.get("profile") or DEFAULT_PROFILE
     hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
     cluster, latency = hardware.cluster()
-    limit = response_limit or (trace.meta.get("config") or {}).get("response_limit")
-    setting = SimulationConfig(cluster, latency, Objective(time_weight), response_limit=limit)
+    limit = max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
+    setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
     if out.suffix == ".ipynb":
         if len(trace.allocations):
             raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
@@ -118,8 +118,8 @@ def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
         wrong, needed = "profile", "a profile's name"
     elif config and not isinstance(config, dict):
         wrong, needed = "config", "an object"
-    elif config and config.get("response_limit") is not None and not is_count(config["response_limit"]):
-        wrong, needed = "config", "an object with a whole number above 0 as response_limit, or without it,"
+    elif config and config.get("max_response_tokens") is not None and not is_count(config["max_response_tokens"]):
+        wrong, needed = "config", "an object with a whole number above 0 as max_response_tokens, or without it,"
     else:
         return
     raise InputError(f"{path / 'meta.json'}: {wrong} is {as_given(meta[wrong])}; {needed} is needed")

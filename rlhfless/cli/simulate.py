@@ -54,14 +54,14 @@ def simulate(
     log: LogOptions,
     hardware: Hardware,
     time_weight: float,
-    response_limit: int | None,
+    max_response_tokens: int | None,
     admission: str,
     policies: str,
     predictor: str,
     tau: float,
     static_actors: int | None,
     hold: str,
-    rest: NonGenerationPhases,
+    phases: NonGenerationPhases,
     migration: str,
     time_limit_s: float,
     deterministic: bool,
@@ -84,8 +84,8 @@ def simulate(
         cluster,
         latency,
         Objective(time_weight),
-        rest,
-        response_limit=response_limit,
+        phases,
+        max_response_tokens=max_response_tokens,
         time_limit_s=time_limit_s,
         tau=tau,
         static_actors=static_actors,
@@ -97,7 +97,7 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    result = run_simulation(log.open(rollouts, response_limit).trace.rollouts, setting, names, make_predictor(predictor))
+    result = run_simulation(log.open(rollouts, max_response_tokens).trace.rollouts, setting, names, make_predictor(predictor))
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)

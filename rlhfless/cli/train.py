@@ -13,23 +13,25 @@ from rlhfless.cli.learner_options import learner_options
 from rlhfless.cli.options import check_size, seed_option, time_weight_option
 
 HEADINGS = {
-    "Run": ["out", "resume", "steps", "seed", "keep", "loggers"],
+    "Run": ["out", "resume", "steps", "seed", "save_total_limit", "loggers"],
     "Task": [
-        "task", "prompt_column", "answer_column", "model", "rewards", "pool", "prompts_per_step", "samples", "response_limit",
+        "task", "prompt_column", "answer_column", "model", "rewards", "pool", "prompts_per_step", "samples_per_prompt",
+        "max_response_tokens",
         "temperature",
     ],
     "Algorithm": [
-        "algorithm", "updates", "aggregation", "clip_low", "clip_high", "std", "kl_weight", "mask_truncated", "old_logprobs",
-        "importance_cap", "critic", "gamma", "lam", "value_weight",
+        "algorithm", "num_updates", "loss_aggregation", "clip_ratio_low", "clip_ratio_high", "advantage_std", "kl_coef",
+        "mask_truncated", "old_logprobs_from",
+        "importance_ratio_cap", "critic", "gamma", "lam", "vf_coef",
     ],
     "Learner": [
         "learning_rate", "critic_learning_rate", "schedule", "warmup_steps", "schedule_steps", "optimizer", "weight_decay",
-        "max_grad_norm", "precision", "token_budget", "learner_processes", "device",
+        "max_grad_norm", "precision", "max_tokens_per_micro_batch", "learner_processes", "device",
     ],
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
     "Actors": [
         "executor", "engine", "gpus", "gpus_per_node", "gpus_per_actor", "profile", "memory_gib", "charging", "ray_address",
-        "keep_s", "prewarm",
+        "idle_timeout_s", "prewarm",
     ],
 }  # fmt: skip
 
@@ -39,7 +41,7 @@ HEADINGS = {
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
 @click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
 @seed_option
-@click.option("--keep", type=int, default=1, show_default=True, help="Checkpoints that are kept, the latest ones.")
+@click.option("--save-total-limit", type=int, default=1, show_default=True, help="Checkpoints that are kept, the latest ones.")
 @click.option(
     "--log",
     "loggers",
@@ -56,31 +58,31 @@ HEADINGS = {
     "--prompts", "pool", type=int, default=128, show_default=True, help="Prompts of an epoch, which visits each once."
 )
 @click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Prompts of a step.")
-@click.option("--samples", type=int, default=8, show_default=True, help="Responses per prompt.")
-@click.option("--response-limit", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
+@click.option("--samples-per-prompt", type=int, default=8, show_default=True, help="Responses per prompt.")
+@click.option("--max-response-tokens", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
 @click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="What is learned by.")
-@click.option("--updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
+@click.option("--num-updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
 @click.option(
-    "--aggregation",
+    "--loss-aggregation",
     type=click.Choice(["token", "sequence", "constant"]),
     default="token",
     show_default=True,
     help="Of token losses.",
 )
 @click.option(
-    "--std",
+    "--advantage-std",
     type=click.Choice(["population", "sample", "none"]),
     default="population",
     show_default=True,
     help="GRPO: divides advantages.",
 )
-@click.option("--kl-weight", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
+@click.option("--kl-coef", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
 @click.option("--mask-truncated", is_flag=True, help="Learn nothing from responses that the limit ended.")
 @click.option(
-    "--old-logprobs", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True, help="Of ratios."
+    "--old-logprobs-from", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True, help="Of ratios."
 )
-@click.option("--importance-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
+@click.option("--importance-ratio-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
 @click.option("--critic", default="head", show_default=True, help="PPO: head, model, or a folder.")
 @learner_options
 @click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
@@ -112,7 +114,9 @@ HEADINGS = {
     help="Of the virtual clock.",
 )  # fmt: skip
 @click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
-@click.option("--keep-s", type=float, default=60.0, show_default=True, help="How long idle actors of a pool wait for work (s).")
+@click.option(
+    "--idle-timeout-s", type=float, default=60.0, show_default=True, help="How long idle actors of a pool wait for work (s)."
+)
 @click.option(
     "--prewarm",
     type=click.Choice(["none", "shortest", "forecast"]),

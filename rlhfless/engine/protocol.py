@@ -27,7 +27,7 @@ class Request:
         prompt_tokens: number of tokens of its prompt.
         limit_tokens: it ends by ``length`` at this many tokens.
         prompt: index of its prompt in the step's workload; None when unknown, then no prompt is shared.
-        there_tokens: prompt tokens whose KV cache was received for it; the others are computed when it joins.
+        cached_tokens: prompt tokens whose KV cache was received for it; the others are computed when it joins.
         prefix_kv: KV state of these tokens (the prompt's last may be missing), as the engine's kind computes it once for many
             responses; real engines only.
         shares_prompt: of the responses to one ``prompt`` with this flag, the first that joins this engine's batch computes the
@@ -60,7 +60,7 @@ class Request:
     kv: Any = field(default=None, repr=False)
     signals: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     prompt: int | None = None
-    there_tokens: int = 0
+    cached_tokens: int = 0
     prefix_kv: Any = field(default=None, repr=False)
     shares_prompt: bool = False
     start_s: float | None = None
@@ -129,7 +129,7 @@ class Engine(Protocol):
 
     Attributes:
         slots: maximum number of responses in the batch.
-        reuses_prefixes: whether it can continue from a part of a response's context (``Request.there_tokens``,
+        reuses_prefixes: whether it can continue from a part of a response's context (``Request.cached_tokens``,
             ``Request.shares_prompt``). An engine that cannot refuses such requests (vLLM's accepts ``shares_prompt``, because
             it shares equal prompts by itself).
     """

@@ -83,7 +83,13 @@ class Executor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, plan: Plan, requests: Sequence[Request], *, rest: NonGenerationPhases = NonGenerationPhases()) -> StepRecord:  # noqa: B008 (frozen)
+    def run(
+        self,
+        plan: Plan,
+        requests: Sequence[Request],
+        *,
+        phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008
+    ) -> StepRecord:
         """Run the next step and return its record; see ``run_step``.
 
         Raises:
@@ -91,14 +97,14 @@ class Executor:
         """
         if self._closed:
             raise RuntimeError("this executor was closed; make another one to run more steps")
-        given: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "rest": rest}
-        with self._watching(len(requests)) as (watch, watch_replays):
+        given: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
+        with self._watching(len(requests)) as (watch, on_replay_progress):
             if self.pool is not None:
                 record = self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, watch=watch, **given)
             else:
                 record = run_step(
                     plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, watch=watch,
-                    watch_replays=watch_replays, **given,
+                    on_replay_progress=on_replay_progress, **given,
                 )  # fmt: skip
         self.clock_s, self.next_step = record.end_s, self.next_step + 1
         return record
@@ -127,12 +133,12 @@ class Executor:
                 if self.watch is not None:
                     self.watch(progress)
 
-            def watch_replays(done: int, of: int) -> None:
+            def on_replay_progress(done: int, of: int) -> None:
                 if not replays:
                     replays.append(bars.enter_context(_bar_class()(total=of, desc=f"{step} measured", unit="replay")))
                 replays[0].update(done - replays[0].n)
 
-            yield watch, watch_replays
+            yield watch, on_replay_progress
 
 
 def _bar_class() -> Any:

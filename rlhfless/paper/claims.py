@@ -104,7 +104,9 @@ def _prefill(found: Numbers) -> Verdict:
 
 
 def _redundant(found: Numbers) -> Verdict:
-    share = found.table.pivot(index="prompt_tokens", columns="samples", values="redundant_share")[figure_03c.PAPER_SAMPLES]
+    share = found.table.pivot(index="prompt_tokens", columns="samples_per_prompt", values="redundant_share")[
+        figure_03c.PAPER_SAMPLES
+    ]
     own = figure_03c.GSM8K_PROMPT_TOKENS
     others = ", ".join(f"{value:.0%} with {tokens:,} tokens" for tokens, value in share.items() if tokens != own)
     return verdict(

@@ -72,7 +72,7 @@ class Outcome:
     """Results of the policies for one history on one machine.
 
     Attributes:
-        rest: preparation and learning of a step. learner_gpu_s: their cost. rest_on_all: the same on all GPUs, at perfect
+        phases: preparation and learning of a step. learner_gpu_s: their cost. phases_on_all: the same on all GPUs, at perfect
             scaling.
         steps: ``COLUMNS``, one row per policy and step. simulation: the source of these rows.
     """
@@ -80,9 +80,9 @@ class Outcome:
     history: LengthHistory
     machine: Machine
     algorithm: str
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     learner_gpu_s: float
-    rest_on_all: NonGenerationPhases
+    phases_on_all: NonGenerationPhases
     steps: pd.DataFrame
     simulation: Simulation
 
@@ -113,11 +113,11 @@ def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingP
     return make_policy(name, tau=tau, static_actors=static_actors)
 
 
-def rest_of(history: LengthHistory, machine: Machine, algorithm: str, steps: Sequence[int]) -> NonGenerationPhases:
+def phases_of(history: LengthHistory, machine: Machine, algorithm: str, steps: Sequence[int]) -> NonGenerationPhases:
     """Return preparation and learning of a step of mean size among these."""
     rows = history.rollouts[history.rollouts["step"].isin(steps)]
     tokens = float(rows["response_tokens"].sum()) + float(rows["prompt_tokens"].fillna(0).sum())
-    return machine.rest(algorithm, tokens / len(steps))
+    return machine.phases(algorithm, tokens / len(steps))
 
 
 def compare(
@@ -145,12 +145,12 @@ def compare(
         admission: how KV memory is allocated, where it is short (``solver.model.admission``).
     """
     steps = history.evaluated if most_steps is None else history.last(most_steps)
-    rest = rest_of(history, machine, algorithm, steps)
+    phases = phases_of(history, machine, algorithm, steps)
     setting = SimulationConfig(
         machine.cluster,
         machine.latency,
         Objective(weight),
-        response_limit=history.response_limit,
+        max_response_tokens=history.max_response_tokens,
         time_limit_s=time_limit_s,
         admission=admission,
         seed=seed,
@@ -158,21 +158,21 @@ def compare(
     )
     chosen = [policy_named(p, machine.static_actors) if isinstance(p, str) else p for p in policies]
     result = simulate(history.rollouts, setting, chosen, predictor, steps)
-    learner_gpu_s = machine.learner_gpus * rest.seconds
+    learner_gpu_s = machine.learner_gpus * phases.seconds
     table = result.steps.rename(
         columns={"time_s": "generation_s", "gpu_seconds": "generation_gpu_s", "idle_gpu_seconds": "generation_idle_gpu_s"}
     )
     free = machine.cluster.gpus - machine.learner_gpus  # a learner takes its GPUs from actors where no others are left
     holding = np.minimum(table["actors"].astype(float) * machine.latency.gpus_per_actor, free)
-    waiting_gpu_s = np.where(table["policy"].isin(held), holding, 0.0) * rest.seconds
-    elastic_s = {name: machine.on_all_gpus(rest, kept).seconds for name, kept in ELASTIC.items()}
+    waiting_gpu_s = np.where(table["policy"].isin(held), holding, 0.0) * phases.seconds
+    elastic_s = {name: machine.on_all_gpus(phases, kept).seconds for name, kept in ELASTIC.items()}
     on_all_s = table["policy"].map(elastic_s)
-    table["step_s"] = table["generation_s"] + on_all_s.fillna(rest.seconds)
+    table["step_s"] = table["generation_s"] + on_all_s.fillna(phases.seconds)
     learning_gpu_s = (on_all_s * machine.gpus).fillna(learner_gpu_s)
     table["step_gpu_s"] = table["generation_gpu_s"] + waiting_gpu_s + learning_gpu_s
     table["step_idle_gpu_s"] = table["generation_idle_gpu_s"] + waiting_gpu_s
     return Outcome(
-        history, machine, algorithm, rest, learner_gpu_s, machine.on_all_gpus(rest), table[COLUMNS].reset_index(drop=True),
+        history, machine, algorithm, phases, learner_gpu_s, machine.on_all_gpus(phases), table[COLUMNS].reset_index(drop=True),
         result,
     )  # fmt: skip
 
@@ -198,9 +198,9 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
     bounds = {one.step: bound for one, bound in zip(simulated.logged, simulated.bounds, strict=True)}
     curves = [curve_of(bound) for bound in simulated.bounds]
     for scope in SCOPES:
-        rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+        rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
         best = possible(curves, weight, rest_s, rest_gpu_s)
-        on_all_s = best.shortest_s - len(curves) * (rest_s - (outcome.rest_on_all.seconds if scope == "step" else 0.0))
+        on_all_s = best.shortest_s - len(curves) * (rest_s - (outcome.phases_on_all.seconds if scope == "step" else 0.0))
         of = dict(iter(outcome.steps.groupby("policy", sort=False)))
         naive_s, naive_gpu_s = float(of[naive][f"{scope}_s"].sum()), float(of[naive][f"{scope}_gpu_s"].sum())
         start = value(naive_s, naive_gpu_s)

@@ -27,17 +27,17 @@ GSM8K_PROMPT_TOKENS = 105
 class Figure03cSetting:
     """Setting: GRPO, Qwen2.5-3B, GSM8K. GSM8K prompts have about 105 tokens with a chat template; the paper's cap is 1,024."""
 
-    samples: tuple[int, ...] = (1, 2, 4, 8)
+    samples_per_prompt: tuple[int, ...] = (1, 2, 4, 8)
     prompt_tokens: tuple[int, ...] = (GSM8K_PROMPT_TOKENS, 256, 512, 1024)
     machine: Machine = QWEN_3B_L40S
 
 
 def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
-    """Return ``prompt_tokens, samples, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
+    """Return ``prompt_tokens, samples_per_prompt, basis, prefill_gpu_s, redundant_gpu_s, busy_gpu_s, redundant_share``."""
     rows = []
     latency = setting.machine.latency
-    for samples in setting.samples:
-        base = sources.gsm8k(samples)
+    for samples_per_prompt in setting.samples_per_prompt:
+        base = sources.gsm8k(samples_per_prompt)
         for tokens in setting.prompt_tokens:
             history = replace(base, rollouts=base.rollouts.assign(prompt_tokens=tokens))
             outcome = compare(history, setting.machine, "GRPO", ["static"])
@@ -45,12 +45,12 @@ def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
             prefill = spans[spans["phase"] == "prefill"]
             prefill_s = float((prefill["end_s"] - prefill["start_s"]).sum())
             responses = len(history.rollouts[history.rollouts["step"].isin(history.evaluated)])
-            again = responses * (samples - 1) / samples * tokens * latency.prefill_per_token_s
+            again = responses * (samples_per_prompt - 1) / samples_per_prompt * tokens * latency.prefill_per_token_s
             own = outcome.steps
             busy = float((own["generation_gpu_s"] - own["generation_idle_gpu_s"]).sum())
             rows.append(
                 {
-                    "prompt_tokens": tokens, "samples": samples, "basis": base.basis,
+                    "prompt_tokens": tokens, "samples_per_prompt": samples_per_prompt, "basis": base.basis,
                     "prefill_gpu_s": prefill_s * latency.gpus_per_actor, "redundant_gpu_s": again * latency.gpus_per_actor,
                     "busy_gpu_s": busy, "redundant_share": again * latency.gpus_per_actor / busy,
                 }
@@ -64,7 +64,7 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
     for i, (tokens, own) in enumerate(found.table.groupby("prompt_tokens")):
         what = f"prompts of {tokens:,} tokens" + (" (GSM8K)" if tokens == GSM8K_PROMPT_TOKENS else "")
         fig.add_scatter(
-            x=own["samples"], y=own["redundant_share"], mode="lines+markers", name=what,
+            x=own["samples_per_prompt"], y=own["redundant_share"], mode="lines+markers", name=what,
             line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 9},
         )  # fmt: skip
     fig.add_scatter(
@@ -72,7 +72,7 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
         marker={"symbol": "star", "size": 15, "color": "#E69F00", "line": {"width": 1, "color": "#444444"}},
     )  # fmt: skip
     paper_line(fig, PAPER_SHARE, "")
-    fig.update_xaxes(title="responses per prompt", tickvals=list(setting.samples))
+    fig.update_xaxes(title="responses per prompt", tickvals=list(setting.samples_per_prompt))
     fig.update_yaxes(title="redundant prefill / busy GPU time", tickformat=".0%", rangemode="tozero")
     basis = found.table["basis"].iloc[0]
     return styled(
@@ -82,7 +82,7 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
 
 def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    at = found.table[found.table["samples"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
+    at = found.table[found.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
     where = f"it is reached with prompts of {reached[0]} tokens" if reached else "it is reached at no prompt length here"
     return Caption(
@@ -95,5 +95,5 @@ def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Figure03cSetting(), samples=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))
+FAST = replace(Figure03cSetting(), samples_per_prompt=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))
 FIGURE = PaperFigure("3c", TITLE, Figure03cSetting(), FAST, numbers, plot, caption)

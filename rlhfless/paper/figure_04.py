@@ -37,16 +37,17 @@ def histories(setting: Figure04Setting, sources: Sources) -> list[LengthHistory]
 
 
 def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
-    """Return ``data_set, basis, response_limit, share, tokens``: the length that a share of the responses does not exceed."""
+    """Return ``data_set, basis, max_response_tokens, share, tokens``: the length that a share of the responses does not
+    exceed."""
     tables = []
     for history in histories(setting, sources):
         rows = history.rollouts
         lengths = rows["response_tokens"][rows["step"] == rows["step"].max()].to_numpy(dtype=float)
         share = np.linspace(0.0, 1.0, setting.quantiles)
-        cell = {"data_set": history.name, "basis": history.basis, "response_limit": history.response_limit}
+        cell = {"data_set": history.name, "basis": history.basis, "max_response_tokens": history.max_response_tokens}
         tables.append(pd.DataFrame({"share": share, "tokens": np.quantile(lengths, share)}).assign(**cell))
     table = pd.concat(tables, ignore_index=True)
-    return Numbers(table[["data_set", "basis", "response_limit", "share", "tokens"]])
+    return Numbers(table[["data_set", "basis", "max_response_tokens", "share", "tokens"]])
 
 
 def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:

@@ -61,13 +61,13 @@ def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str,
 
 
 def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
-    """Return ``data_set, basis, samples, actors, split, makespan_s, gpu_s, saved`` (against the mean random split with the same
-    number of actors)."""
+    """Return ``data_set, basis, samples_per_prompt, actors, split, makespan_s, gpu_s, saved`` (against the mean random split
+    with the same number of actors)."""
     cluster, latency = setting.machine.cluster, setting.machine.latency
     rows = []
     for history in histories(sources):
-        logged = next(logged_steps(history.rollouts, response_limit=history.response_limit, steps=history.last(1)))
-        samples = len(logged.truth) // len(logged.truth.prompt_tokens)
+        logged = next(logged_steps(history.rollouts, max_response_tokens=history.max_response_tokens, steps=history.last(1)))
+        samples_per_prompt = len(logged.truth) // len(logged.truth.prompt_tokens)
         bound = clairvoyant_bound(logged.truth, cluster, latency)
         ways = list(orders(logged, setting))
         for actors in setting.actors:
@@ -81,7 +81,8 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
             means["bound"] = np.array([fastest, bound.gpu_seconds(fastest * (1 + 1e-9))])
             rows += [
                 {
-                    "data_set": history.name, "basis": history.basis, "samples": samples, "actors": actors, "split": split,
+                    "data_set": history.name, "basis": history.basis, "samples_per_prompt": samples_per_prompt,
+                    "actors": actors, "split": split,
                     "makespan_s": float(time_s), "gpu_s": float(gpu_s), "saved": 1 - float(gpu_s) / float(means["random"][1]),
                 }
                 for split, (time_s, gpu_s) in means.items()
@@ -91,8 +92,8 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
 
 def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
     """Plot the saving by number of actors."""
-    cells = list(found.table.groupby(["data_set", "basis", "samples"], sort=False))
-    heads = [f"{name} x {samples} ({basis})" for (name, basis, samples), _ in cells]
+    cells = list(found.table.groupby(["data_set", "basis", "samples_per_prompt"], sort=False))
+    heads = [f"{name} x {samples_per_prompt} ({basis})" for (name, basis, samples_per_prompt), _ in cells]
     fig = make_subplots(rows=1, cols=len(cells), subplot_titles=heads, shared_yaxes=True, horizontal_spacing=0.03)
     for col, (_, own) in enumerate(cells, start=1):
         for i, (split, label) in enumerate(SPLITS.items()):
@@ -113,12 +114,13 @@ def caption(setting: Figure07bSetting, found: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     most = max(setting.actors)
     said = []
-    for (name, basis, samples), own in found.table[found.table["actors"] == most].groupby(
-        ["data_set", "basis", "samples"], sort=False
+    for (name, basis, samples_per_prompt), own in found.table[found.table["actors"] == most].groupby(
+        ["data_set", "basis", "samples_per_prompt"], sort=False
     ):
         by = own.set_index("split")["saved"]
         said.append(
-            f"{name} x {samples} ({basis}) {by['true']:.0%} with the truth, {by['predicted']:.0%} with the last visit's mean"
+            f"{name} x {samples_per_prompt} ({basis}) {by['true']:.0%} with the truth, {by['predicted']:.0%} with the "
+            f"last visit's mean"
         )
     logs = sorted(set(found.table["data_set"][found.table["basis"] == "log"]))
     return Caption(

@@ -32,7 +32,7 @@ class Figure09Setting:
     """Setting: GRPO, 4 samples per prompt of about 500 tokens (so that prefill is visible), 6 actors over two nodes of 8."""
 
     actors: int = 6
-    samples: int = 4
+    samples_per_prompt: int = 4
     responses: int = 512
     prompt_tokens: float = 500.0
     machine: Machine = QWEN_3B_L40S
@@ -42,12 +42,12 @@ class Figure09Setting:
 def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
     """Return ``holder, node, phase, start_s, end_s, background``; phase ``held`` is the allocation itself."""
     model = replace(GSM8K, prompt_tokens=setting.prompt_tokens)
-    history = modelled(model, setting.samples, responses=setting.responses, epochs=2, seed=setting.seed)
+    history = modelled(model, setting.samples_per_prompt, responses=setting.responses, epochs=2, seed=setting.seed)
     machine = setting.machine
     cluster = replace(machine.cluster, node_bytes_per_s=NODE_BYTES_PER_S, network_bytes_per_s=NETWORK_BYTES_PER_S)
-    rest = replace(machine.rest("GRPO", 0.0), learner_gpus=machine.learner_gpus)
+    phases = replace(machine.phases("GRPO", 0.0), learner_gpus=machine.learner_gpus)
     policy = PrefillActor(FixedActors(setting.actors, tau=1.0), machine.learner_gpus)
-    where = Simulated(cluster, machine.latency, Objective(), rest, history.response_limit)
+    where = Simulated(cluster, machine.latency, Objective(), phases, history.max_response_tokens)
     trace = simulate(history.rollouts, where, [policy], steps=history.last(1)).traces["rlhfless"]
     held = trace.allocations.assign(phase="held", background=False)
     columns = ["holder", "phase", "start_s", "end_s", "background"]
@@ -87,7 +87,7 @@ def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
         )  # fmt: skip
     fig.update_yaxes(categoryorder="array", categoryarray=[label[h] for h in rows])
     fig.update_xaxes(title="seconds since the step's start")
-    note = f"{setting.samples} samples of prompts of about {setting.prompt_tokens:.0f} tokens, Qwen2.5-3B on L40S"
+    note = f"{setting.samples_per_prompt} samples of prompts of about {setting.prompt_tokens:.0f} tokens, Qwen2.5-3B on L40S"
     return styled(fig, TITLE, note, barmode="overlay", legend={**WIDE_LEGEND, "y": -0.25}, height=430)
 
 

@@ -72,11 +72,11 @@ FAST = replace(
 
 def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources: Sources) -> LengthHistory:
     """Return the lengths of one cell."""
-    samples = SAMPLES[algorithm]
+    samples_per_prompt = SAMPLES[algorithm]
     if data_set == "GSM8K" and algorithm == "GRPO":
-        return sources.gsm8k(samples)
+        return sources.gsm8k(samples_per_prompt)
     model = {"GSM8K": GSM8K, "GPQA": GPQA, "LiveCodeBench": LIVECODEBENCH}[data_set]
-    return modelled(model, samples, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
+    return modelled(model, samples_per_prompt, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
 
 
 def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:

@@ -46,7 +46,7 @@ class Figure11Setting:
     """Setting: GRPO with 4 samples, 3 epochs of 4 steps; the last two have history."""
 
     responses: int = 512
-    samples: int = 4
+    samples_per_prompt: int = 4
     epochs: int = 3
     steps_per_epoch: int = 4
     machine: Machine = QWEN_3B_L40S
@@ -73,7 +73,8 @@ def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
     (sums of steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
     generation alone."""
     history = modelled(
-        GSM8K, setting.samples, responses=setting.responses, epochs=setting.epochs, steps_per_epoch=setting.steps_per_epoch,
+        GSM8K, setting.samples_per_prompt, responses=setting.responses, epochs=setting.epochs,
+        steps_per_epoch=setting.steps_per_epoch,
         seed=setting.seed,
     )  # fmt: skip
     outcome = compare(
@@ -96,7 +97,7 @@ def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
 def _bound(outcome: Outcome, scope: str) -> pd.DataFrame:
     """Return by time the least cost of any of the steps: the minimum of their curves, so that no step is below."""
     bounds = outcome.simulation.bounds
-    rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+    rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, FURTHEST, 40)
     least = np.array([min(bound.gpu_seconds(t * (1 + 1e-9)) for bound in bounds) for t in times])
     known = np.isfinite(least)

@@ -33,7 +33,8 @@ BOUNDS = {
     "bound-on-all": "bound: the same with a learner on all GPUs",
 }
 COLUMNS = [
-    "panel", "scope", "policy", "step", "samples", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s", "share",
+    "panel", "scope", "policy", "step", "samples_per_prompt", "mean_tokens", "actors", "prefill_tokens", "time_s", "gpu_s",
+    "share",
 ]  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class Figure13Setting:
     epochs: int = 8
     drift: float = 0.25
     responses: int = 512
-    samples: tuple[int, ...] = (1, 2, 3, 4, 8)
+    samples_per_prompt: tuple[int, ...] = (1, 2, 3, 4, 8)
     policies: tuple[str, ...] = SHOWN
     machine: Machine = QWEN_3B_L40S
     seed: int = 0
@@ -75,11 +76,11 @@ def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
 def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     """Return every policy's steps with its share of the headroom in each, and of every step the bounds: the least time, at
     any cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
-    rest_s, rest_gpu_s = (outcome.rest.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+    rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     curves = {
         one.step: curve_of(bound) for one, bound in zip(outcome.simulation.logged, outcome.simulation.bounds, strict=True)
     }
-    rests = {"bound": rest_s, **({"bound-on-all": outcome.rest_on_all.seconds} if scope == "step" else {})}
+    rests = {"bound": rest_s, **({"bound-on-all": outcome.phases_on_all.seconds} if scope == "step" else {})}
     bounds = pd.DataFrame(
         [
             {"policy": name, "step": step, "time_s": curve.shortest_s + own_s, "gpu_s": curve.never_gpu_s + rest_gpu_s}
@@ -101,8 +102,8 @@ def _prefill(setting: Figure13Setting) -> pd.DataFrame:
     rows = []
     actors = setting.machine.static_actors
     policies: list[SchedulingPolicy] = [Static(actors), Deduplicated(Static(actors), "dedup")]
-    for samples in setting.samples:
-        history = modelled(GSM8K, samples, responses=setting.responses, epochs=2, seed=setting.seed)
+    for samples_per_prompt in setting.samples_per_prompt:
+        history = modelled(GSM8K, samples_per_prompt, responses=setting.responses, epochs=2, seed=setting.seed)
         outcome = compare(history, setting.machine, "GRPO", policies, seed=setting.seed)
         sums = totals(outcome)
         share = sums[sums["scope"] == "generation"].set_index("policy")["share"]
@@ -111,7 +112,7 @@ def _prefill(setting: Figure13Setting) -> pd.DataFrame:
             own = outcome.steps[outcome.steps["policy"] == policy]
             rows.append(
                 {
-                    "panel": "prefill", "scope": "generation", "policy": policy, "samples": samples,
+                    "panel": "prefill", "scope": "generation", "policy": policy, "samples_per_prompt": samples_per_prompt,
                     "prefill_tokens": computed, "time_s": float(own["generation_s"].sum()),
                     "gpu_s": float(own["generation_gpu_s"].sum()), "share": share[policy],
                 }
@@ -135,21 +136,21 @@ def shares(found: Numbers) -> str:
 def prefill_saved(found: Numbers) -> dict[int, float]:
     """Return samples of a prompt to the share of prefill tokens that computing each prompt once saves."""
     part = found.table[found.table["panel"] == "prefill"]
-    tokens = part.pivot(index="samples", columns="policy", values="prefill_tokens")
+    tokens = part.pivot(index="samples_per_prompt", columns="policy", values="prefill_tokens")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in tokens.iterrows()}
 
 
 def prefill_cost_saved(found: Numbers) -> dict[int, float]:
     """Return samples of a prompt to the share of GPU-seconds of generation that computing each prompt once saves."""
     part = found.table[found.table["panel"] == "prefill"]
-    cost = part.pivot(index="samples", columns="policy", values="gpu_s")
+    cost = part.pivot(index="samples_per_prompt", columns="policy", values="gpu_s")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
 def prefill_share(found: Numbers) -> dict[int, float]:
     """Return that saving as a share of the headroom of generation alone, measured from the naive system."""
     part = found.table[(found.table["panel"] == "prefill") & (found.table["policy"] == "dedup")]
-    return {int(g): float(share) for g, share in zip(part["samples"], part["share"], strict=True)}
+    return {int(g): float(share) for g, share in zip(part["samples_per_prompt"], part["share"], strict=True)}
 
 
 def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
@@ -191,7 +192,7 @@ def _add_prefill(fig: go.Figure, found: Numbers) -> None:
     drawn = (("static", "every response prefills", bar_of(0, GREY)), ("dedup", "each prompt once", bar_of(1, ORANGE)))
     for policy, name, marker in drawn:
         own = prefill[prefill["policy"] == policy]
-        x = [f"{int(g)}" for g in own["samples"]]
+        x = [f"{int(g)}" for g in own["samples_per_prompt"]]
         for row, y in ((2, own["prefill_tokens"] / 1e3), (3, own["gpu_s"])):
             fig.add_bar(
                 x=x, y=y, name=f"(b) {name}", legendgroup=policy + "b", showlegend=row == 2, marker=marker, row=row, col=3
@@ -220,5 +221,5 @@ def caption(setting: Figure13Setting, found: Numbers) -> Caption:
     )
 
 
-FAST = replace(Figure13Setting(), epochs=4, drift=0.5, responses=256, samples=(1, 3))
+FAST = replace(Figure13Setting(), epochs=4, drift=0.5, responses=256, samples_per_prompt=(1, 3))
 FIGURE = PaperFigure("13", TITLE, Figure13Setting(), FAST, numbers, plot, caption)

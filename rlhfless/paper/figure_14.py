@@ -87,7 +87,7 @@ def quality(history: LengthHistory) -> dict[str, float]:
     latest = before.groupby("prompt_id")["step"].transform("max") == before["step"]
     earlier = before[latest].groupby("prompt_id")["response_tokens"].mean()
     change = (now - earlier).abs().dropna()
-    logged = next(logged_steps(rows, response_limit=history.response_limit, steps=[last]))
+    logged = next(logged_steps(rows, max_response_tokens=history.max_response_tokens, steps=[last]))
     ranks = history_quality(logged.predicted.response_tokens, logged.truth.response_tokens)
     return {
         "within_50": float(np.mean(change <= 50)), "within_100": float(np.mean(change <= 100)),

@@ -48,7 +48,7 @@ class Figure16Setting:
         "static", "static-generation", "static-all", "random", "rlhfuse-all", "rlhfless", "solver+replan", "oracle",
     )  # fmt: skip
     responses: int = 512
-    samples: int = 4
+    samples_per_prompt: int = 4
     epochs: int = 3
     machine: Machine = LLAMA_70B_H100
     seed: int = 0
@@ -57,16 +57,18 @@ class Figure16Setting:
 def lengths(limit: int) -> LengthModel:
     """Return responses whose typical length is a quarter of the limit."""
     basis = "stated: median at a quarter of the limit, standard deviations 0.5 over prompts and 0.3 within one"
-    return LengthModel(f"up to {limit:,} tokens", limit / 4, 0.5, 0.3, 500.0, basis, response_limit=limit)
+    return LengthModel(f"up to {limit:,} tokens", limit / 4, 0.5, 0.3, 500.0, basis, max_response_tokens=limit)
 
 
 def history_of(setting: Figure16Setting, limit: int) -> LengthHistory:
     """Return the lengths of the cells with this limit."""
-    return modelled(lengths(limit), setting.samples, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
+    return modelled(
+        lengths(limit), setting.samples_per_prompt, responses=setting.responses, epochs=setting.epochs, seed=setting.seed
+    )
 
 
 def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
-    """Return ``response_limit, nodes, naive`` (the base of the comparison) and the columns of ``totals``. KV memory is
+    """Return ``max_response_tokens, nodes, naive`` (the base of the comparison) and the columns of ``totals``. KV memory is
     short, so an actor admits responses by the memory that they use now (``preempt``) instead of by their limit."""
     tables, planning = [], []
     for limit in setting.response_limits:
@@ -75,20 +77,20 @@ def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
             machine = replace(setting.machine, nodes=nodes)
             policies = [TimedPolicy(policy_named(name, machine.static_actors)) for name in setting.policies]
             outcome = compare(history, machine, "GRPO", policies, admission="preempt", seed=setting.seed)
-            cell = {"response_limit": limit, "nodes": nodes}
+            cell = {"max_response_tokens": limit, "nodes": nodes}
             taken = {policy.name: iter(policy.cpu_s) for policy in policies}  # of each policy in the order of steps, as here
             cpu_s = [next(taken[name]) for name in outcome.planning["policy"]]
             planning.append(outcome.planning.assign(cpu_s=cpu_s, **cell))
             tables += [totals(outcome, naive=naive).assign(**cell, naive=naive) for naive in NAIVE]
     table = pd.concat(tables, ignore_index=True)
-    first = ["response_limit", "nodes", "naive"]
+    first = ["max_response_tokens", "nodes", "naive"]
     return Numbers(table[first + [c for c in table.columns if c not in first]], pd.concat(planning, ignore_index=True))
 
 
 def cells_of(found: Numbers) -> str:
     """Describe in words the cells that the means are taken over."""
     table = found.table
-    nodes, limits = (sorted(table[c].unique()) for c in ("nodes", "response_limit"))
+    nodes, limits = (sorted(table[c].unique()) for c in ("nodes", "max_response_tokens"))
     steps = int(table["steps"].iloc[0])
     nodes_said = " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
     limits_said = f"limits of {limits[0]:,} to {limits[-1]:,} tokens" if len(limits) > 1 else f"a limit of {limits[0]:,} tokens"
@@ -107,7 +109,7 @@ def mean_gain(found: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:
 def planning_share(found: Numbers, policy: str) -> float:
     """Return the largest share of planning's CPU time in a step, over all cells."""
     assert found.measured is not None
-    keys = ["response_limit", "nodes"]
+    keys = ["max_response_tokens", "nodes"]
     planning = found.measured[found.measured["policy"] == policy].groupby(keys)["cpu_s"].sum()
     table = found.table[(found.table["policy"] == policy) & (found.table["scope"] == "step")]
     return float((planning / table.groupby(keys)["time_s"].first()).max())
@@ -123,7 +125,7 @@ def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
     fig = make_subplots(rows=2, cols=2, subplot_titles=heads, horizontal_spacing=0.08, vertical_spacing=0.16)
     table = found.table
     table = table[(table["naive"] == "static") & (table["scope"] == "generation")]
-    for i, (limit, rows) in enumerate(table.groupby("response_limit")):
+    for i, (limit, rows) in enumerate(table.groupby("max_response_tokens")):
         for dash, policy in zip(DASHES, ("rlhfless", "solver+replan", "bound"), strict=False):
             own = rows[rows["policy"] == policy]
             fig.add_scatter(
@@ -149,7 +151,7 @@ def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
     fig.update_yaxes(type="log", tickvals=[10, 30, 100, 300, 1000, 3000], row=1, col=2)
     fig.update_yaxes(type="log", tickvals=[0.2, 0.5, 1, 2, 5, 10], row=2, col=2)
     fig.update_xaxes(tickangle=-40, row=2)
-    batch = f"batch {setting.responses}, {setting.samples} responses per prompt"
+    batch = f"batch {setting.responses}, {setting.samples_per_prompt} responses per prompt"
     note = f"GRPO, {batch}, lengths: stated model; profile {setting.machine.profile}"
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.15}, height=900, margin={"t": 100})
 

@@ -57,27 +57,27 @@ def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
             else modelled(GSM8K, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
         )  # fmt: skip
         outcome = compare(history, setting.machine, algorithm, setting.policies, seed=setting.seed)
-        rest, gpus = outcome.rest, setting.machine.learner_gpus
+        phases, gpus = outcome.phases, setting.machine.learner_gpus
         sums = totals(outcome).set_index(["scope", "policy"])
         cell: dict[str, object] = {"algorithm": algorithm, "basis": history.basis}
         for policy, own in outcome.steps.groupby("policy", sort=False):
             mean = own.drop(columns=["policy", "step"]).astype(float).mean()
             idle = mean["generation_idle_gpu_s"]
             amounts = {
-                ("time", "generation"): mean["generation_s"], ("time", "prepare"): rest.prepare_s,
-                ("time", "learn"): rest.learn_s,
+                ("time", "generation"): mean["generation_s"], ("time", "prepare"): phases.prepare_s,
+                ("time", "learn"): phases.learn_s,
                 ("cost", "generation"): mean["generation_gpu_s"] - idle, ("cost", "idle"): idle,
                 ("cost", "waiting"): mean["step_idle_gpu_s"] - idle,
-                ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
+                ("cost", "prepare"): gpus * phases.prepare_s, ("cost", "learn"): gpus * phases.learn_s,
             }  # fmt: skip
             own_cell = {**cell, "policy": policy, "share": sums.loc[("step", policy), "share"]}
             rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
         if setting.bound:
             best = sums.loc[("generation", "bound")]
             amounts = {
-                ("time", "generation"): best["time_s"] / best["steps"], ("time", "prepare"): rest.prepare_s,
-                ("time", "learn"): rest.learn_s, ("cost", "generation"): best["gpu_s"] / best["steps"],
-                ("cost", "prepare"): gpus * rest.prepare_s, ("cost", "learn"): gpus * rest.learn_s,
+                ("time", "generation"): best["time_s"] / best["steps"], ("time", "prepare"): phases.prepare_s,
+                ("time", "learn"): phases.learn_s, ("cost", "generation"): best["gpu_s"] / best["steps"],
+                ("cost", "prepare"): gpus * phases.prepare_s, ("cost", "learn"): gpus * phases.learn_s,
             }  # fmt: skip
             own_cell = {**cell, "policy": "bound", "share": 1.0}
             rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]

@@ -173,7 +173,7 @@ def _local_cut(found: Numbers) -> list[Row]:
 
 
 def _redundant(found: Numbers) -> list[Row]:
-    table = found.table[found.table["samples"] == figure_03c.PAPER_SAMPLES].set_index("prompt_tokens")
+    table = found.table[found.table["samples_per_prompt"] == figure_03c.PAPER_SAMPLES].set_index("prompt_tokens")
     share = table["redundant_share"]
     reached = share[share >= figure_03c.PAPER_SHARE]
     where = f"reached with prompts of {reached.index[0]:,} tokens" if len(reached) else "reached with no prompt length here"

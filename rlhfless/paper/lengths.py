@@ -27,7 +27,7 @@ class LengthModel:
         moves_sd: of the change of the logarithm of a prompt's typical length from epoch to epoch.
         drift: mean of that change: what training does to all lengths.
         prompt_tokens: median length of a prompt; prompt_tokens_sd: of its logarithm.
-        response_limit: longer responses end there.
+        max_response_tokens: longer responses end there.
         basis: where these numbers are from, in one sentence.
     """
 
@@ -40,15 +40,17 @@ class LengthModel:
     prompt_tokens_sd: float = 0.35
     moves_sd: float = 0.05
     drift: float = 0.0
-    response_limit: int = 2048
+    max_response_tokens: int = 2048
 
-    def rollouts(self, prompts: int, samples: int, epochs: int, steps_per_epoch: int = 1, seed: int = 0) -> pd.DataFrame:
+    def rollouts(
+        self, prompts: int, samples_per_prompt: int, epochs: int, steps_per_epoch: int = 1, seed: int = 0
+    ) -> pd.DataFrame:
         """Return a log: every epoch has each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
 
         Returns:
-            Validated rollouts with ``epochs * prompts * samples`` rows.
+            Validated rollouts with ``epochs * prompts * samples_per_prompt`` rows.
         """
-        rng = np.random.default_rng([seed, prompts, samples])
+        rng = np.random.default_rng([seed, prompts, samples_per_prompt])
         typical = np.log(self.median_tokens) + self.prompt_sd * rng.standard_normal(prompts)
         asked = np.exp(np.log(self.prompt_tokens) + self.prompt_tokens_sd * rng.standard_normal(prompts))
         prompt_tokens = np.clip(np.round(asked), 1, PROMPT_LIMIT).astype(np.int64)
@@ -57,16 +59,16 @@ class LengthModel:
         for epoch in range(epochs):
             if epoch:
                 typical = typical + self.drift + self.moves_sd * rng.standard_normal(prompts)
-            drawn = np.exp(typical[:, None] + self.sample_sd * rng.standard_normal((prompts, samples)))
-            tokens = np.clip(np.ceil(drawn), 1, self.response_limit).astype(np.int64).ravel()
-            owner = np.repeat(np.arange(prompts), samples)
+            drawn = np.exp(typical[:, None] + self.sample_sd * rng.standard_normal((prompts, samples_per_prompt)))
+            tokens = np.clip(np.ceil(drawn), 1, self.max_response_tokens).astype(np.int64).ravel()
+            owner = np.repeat(np.arange(prompts), samples_per_prompt)
             tables.append(
                 pd.DataFrame(
                     {
                         "run": self.name, "step": epoch * steps_per_epoch + step_of[owner], "prompt_id": owner.astype(str),
-                        "sample": np.tile(np.arange(samples), prompts), "prompt_tokens": prompt_tokens[owner],
+                        "sample": np.tile(np.arange(samples_per_prompt), prompts), "prompt_tokens": prompt_tokens[owner],
                         "response_tokens": tokens,
-                        "finish_reason": np.where(tokens >= self.response_limit, "length", "stop"),
+                        "finish_reason": np.where(tokens >= self.max_response_tokens, "length", "stop"),
                     }
                 )
             )  # fmt: skip

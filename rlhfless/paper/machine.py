@@ -68,24 +68,24 @@ class Machine:
         left = self.gpus - self.static_actors * self.latency.gpus_per_actor
         return 1 << (left.bit_length() - 1)
 
-    def rest(self, algorithm: str, tokens: float) -> NonGenerationPhases:
+    def phases(self, algorithm: str, tokens: float) -> NonGenerationPhases:
         """Seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
         once = self.parameters * tokens / per_s
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once
         return NonGenerationPhases(prepare_s, TRAIN_FLOPS * TRAINED_MODELS[algorithm] * once)
 
-    def on_all_gpus(self, rest: NonGenerationPhases, kept_per_doubling: float = 1.0) -> NonGenerationPhases:
+    def on_all_gpus(self, phases: NonGenerationPhases, kept_per_doubling: float = 1.0) -> NonGenerationPhases:
         """Return the same preparation and learning on all GPUs instead of ``learner_gpus``.
 
         Args:
             kept_per_doubling: a GPU's remaining efficiency for every doubling of the learner's GPUs. 1 is perfect data-parallel
-                scaling, as ``rest`` assumes of the learner's own GPUs: the same GPU-seconds on any number of GPUs, so no
+                scaling, as ``phases`` assumes of the learner's own GPUs: the same GPU-seconds on any number of GPUs, so no
                 learner of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
         """
         more = self.gpus / self.learner_gpus
         faster = more * kept_per_doubling ** math.log2(more)
-        return NonGenerationPhases(rest.prepare_s / faster, rest.learn_s / faster)
+        return NonGenerationPhases(phases.prepare_s / faster, phases.learn_s / faster)
 
     @property
     def about(self) -> str:

@@ -28,7 +28,7 @@ class Deduplicated:
         """See ``SchedulingPolicy``."""
         found = deduplicate(
             self.base.plan(given), given.workload, given.cluster, given.latency, prefill_actor=False,
-            objective=given.objective, rest=given.rest, admission=given.admission,
+            objective=given.objective, phases=given.phases, admission=given.admission,
         )  # fmt: skip
         return replace(found.plan, policy=self.name)
 
@@ -57,7 +57,8 @@ class PrefillActor:
         wide = replace(latency, prefill_per_token_s=latency.prefill_per_token_s * share)
         return place(
             replace(plan, actors=tuple(receiving), policy=self.name), given.workload, given.cluster, latency,
-            learner_node=self.learner_node, prefill_latency=wide, streamed=False, rest=given.rest, admission=given.admission,
+            learner_node=self.learner_node, prefill_latency=wide, streamed=False, phases=given.phases,
+            admission=given.admission,
         ).plan  # fmt: skip
 
 
@@ -73,9 +74,9 @@ class FixedActors:
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``."""
         small = replace(given.cluster, nodes=1, gpus_per_node=self.actors * given.cluster.gpus_per_actor)  # holds no more
-        plan = RLHFless(self.tau, least_actors=self.actors, name=self.name).plan(replace(given, cluster=small))
+        plan = RLHFless(self.tau, min_actors=self.actors, name=self.name).plan(replace(given, cluster=small))
         placed = assemble(
-            self.name, [a.responses for a in plan.actors], given.workload, given.cluster, given.latency, given.rest,
+            self.name, [a.responses for a in plan.actors], given.workload, given.cluster, given.latency, given.phases,
             admission=given.admission,
         )  # fmt: skip
         return replace(placed, rule=plan.rule)

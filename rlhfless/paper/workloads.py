@@ -37,13 +37,13 @@ class LengthHistory:
 
     Attributes:
         name: of the data set. basis: ``log``, ``shipped run`` or ``length model``.
-        rollouts: validated rows of one run. response_limit: the longest response that was allowed.
+        rollouts: validated rows of one run. max_response_tokens: the longest response that was allowed.
     """
 
     name: str
     basis: str
     rollouts: pd.DataFrame
-    response_limit: int
+    max_response_tokens: int
 
     @property
     def measured(self) -> bool:
@@ -67,12 +67,18 @@ class LengthHistory:
 
 
 def modelled(
-    model: LengthModel, samples: int, *, responses: int = 512, epochs: int = 3, steps_per_epoch: int = 1, seed: int = 0
+    model: LengthModel,
+    samples_per_prompt: int,
+    *,
+    responses: int = 512,
+    epochs: int = 3,
+    steps_per_epoch: int = 1,
+    seed: int = 0,
 ) -> LengthHistory:
     """Return a history from a length model, with about so many responses in a step."""
-    prompts = max(1, responses // samples) * steps_per_epoch
-    rows = model.rollouts(prompts, samples, epochs, steps_per_epoch, seed)
-    return LengthHistory(model.name, "length model", rows, model.response_limit)
+    prompts = max(1, responses // samples_per_prompt) * steps_per_epoch
+    rows = model.rollouts(prompts, samples_per_prompt, epochs, steps_per_epoch, seed)
+    return LengthHistory(model.name, "length model", rows, model.max_response_tokens)
 
 
 def about_logs(bases: Iterable[str]) -> str:
@@ -106,9 +112,9 @@ def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> p
     return read.join(log[list(texts)])
 
 
-def _visited(name: str, path: Path, rows: pd.DataFrame, response_limit: int) -> LengthHistory:
+def _visited(name: str, path: Path, rows: pd.DataFrame, max_response_tokens: int) -> LengthHistory:
     """Return the history of a log that visits its prompts more than once."""
-    history = LengthHistory(name, "log", validate("rollouts", rows, path), response_limit)
+    history = LengthHistory(name, "log", validate("rollouts", rows, path), max_response_tokens)
     if not history.evaluated:
         raise InputError(f"{path}: visits no prompts a second time, so nothing can be predicted; a log of two visits is needed")
     return history
@@ -159,22 +165,22 @@ class Sources:
         path = None if self.logs is None else self.logs / name
         return path if path is not None and path.is_file() else None
 
-    def gsm8k(self, samples: int) -> LengthHistory:
+    def gsm8k(self, samples_per_prompt: int) -> LengthHistory:
         """Return GSM8K: the second visit of 128 prompts in a public GRPO log, 32 optimizer steps after the first, else the
         length model. The log's cap is 512 tokens, which 17 % of the responses reach; see ``about_logs`` for its other
         limitations.
 
         Args:
-            samples: responses of each prompt, of the 8 that were logged.
+            samples_per_prompt: responses of each prompt, of the 8 that were logged.
 
         Raises:
             InputError, TraceError: the log exists and is no such log.
         """
         path = self._file(GSM8K_LOG)
         if path is None:
-            return modelled(GSM8K, samples, responses=128 * samples)
+            return modelled(GSM8K, samples_per_prompt, responses=128 * samples_per_prompt)
         log = read_log(path, ["visit", "prompt_index", "rollout", "response_tokens", "hit_cap"])
-        log = log[log["rollout"] < samples]
+        log = log[log["rollout"] < samples_per_prompt]
         rows = pd.DataFrame(
             {
                 "run": "gsm8k", "step": log["visit"], "prompt_id": log["prompt_index"].astype(str), "sample": log["rollout"],

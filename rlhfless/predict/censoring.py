@@ -15,7 +15,7 @@ from solver.lengths.survival import kaplan_meier
 FloatArray = NDArray[np.float64]
 
 
-def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: float) -> FloatArray:
+def expected_tokens(tokens: ArrayLike, complete: ArrayLike, max_response_tokens: float) -> FloatArray:
     """Return each response's expected length under a response limit.
 
     A complete length x gives min(x, limit). A length c that is a lower bound gives E[min(X, limit) | X > c], with the
@@ -24,23 +24,23 @@ def expected_tokens(tokens: ArrayLike, complete: ArrayLike, response_limit: floa
     Args:
         tokens: (R,) lengths.
         complete: (R,) bool, False where the length is a lower bound.
-        response_limit: maximal length.
+        max_response_tokens: maximal length.
 
     Returns:
-        (R,) tokens, never below min(tokens, response_limit) and never above the limit.
+        (R,) tokens, never below min(tokens, max_response_tokens) and never above the limit.
     """
     length = np.asarray(tokens, dtype=float)
     whole = np.asarray(complete, dtype=bool)
-    expected: FloatArray = np.minimum(length, response_limit)
+    expected: FloatArray = np.minimum(length, max_response_tokens)
     if whole.all():
         return expected
     at = np.unique(length)
     survival = kaplan_meier(length, whole, at)
     # tail[j] = integral of S from at[j] to the limit; S is survival[j] on [at[j], at[j + 1])
-    edges = np.minimum(at, response_limit)
+    edges = np.minimum(at, max_response_tokens)
     tail = np.concatenate([np.cumsum((survival[:-1] * np.diff(edges))[::-1])[::-1], [0.0]])
     j = np.searchsorted(at, length[~whole])
     open_ended = survival[j] > 0
     residual = np.divide(tail[j], survival[j], out=np.zeros(len(j)), where=open_ended)
-    expected[~whole] = np.minimum(expected[~whole] + residual, response_limit)
+    expected[~whole] = np.minimum(expected[~whole] + residual, max_response_tokens)
     return expected

@@ -30,13 +30,13 @@ MOST_PROMPTS = 15.0  # that all together count as where what all share is judged
 RESPONSE_S, CURVE_S = 4e-7, 4e-6  # about what ``observe`` takes for a response, and for a curve
 
 
-def inflight_grid(response_limit: int) -> FloatArray:
+def inflight_grid(max_response_tokens: int) -> FloatArray:
     """Return the tokens at which forecasts are computed, from 0 to the limit.
 
     The grid is dense at short lengths, has no large gaps, and contains the token before the limit, at which many may end.
     """
-    even, ratios = np.linspace(0, response_limit, POINTS + 1), np.geomspace(1, response_limit, POINTS)
-    return np.unique(np.concatenate([even, ratios, [response_limit - 1]]).round())
+    even, ratios = np.linspace(0, max_response_tokens, POINTS + 1), np.geomspace(1, max_response_tokens, POINTS)
+    return np.unique(np.concatenate([even, ratios, [max_response_tokens - 1]]).round())
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Siblings:
     prompt_of: IntArray
     known: NDArray[np.bool_]
     centre: FloatArray
-    response_limit: int
+    max_response_tokens: int
 
     @cached_property
     def _order(self) -> tuple[IntArray, IntArray, IntArray]:
@@ -90,7 +90,7 @@ class Siblings:
         """Return (n, shift) log-likelihoods of the known lengths of (n,) responses to these prompts, given the shift of
         each.
         """
-        ended = complete & (tokens < self.response_limit)
+        ended = complete & (tokens < self.max_response_tokens)
         left = np.log(np.maximum(np.where(ended, tokens, tokens + 0.5), 0.5)) - self.centre[prompts]
         first = np.rint((left - RESIDUALS[0]) / STEP).astype(np.int64)
         first += np.where(ended, 0, WIDEST)
@@ -158,7 +158,7 @@ class InFlightLengths(SurvivalTable):
     def of(cls, siblings: Siblings, workload: Workload, reading: FittedProbe | None = None) -> InFlightLengths:
         """Return the forecast before the step begins."""
         nothing, prompts = np.zeros(len(workload), np.int64), np.arange(len(workload.prompt_tokens))
-        grid = inflight_grid(workload.response_limit)
+        grid = inflight_grid(workload.max_response_tokens)
         weights = siblings.weights(nothing, np.zeros(len(workload), dtype=bool), prompts, np.zeros(len(prompts), np.int64))
         tokens = workload.prompt_tokens.astype(float)
         return cls(
@@ -175,7 +175,7 @@ class InFlightLengths(SurvivalTable):
         if not len(running):
             return self
         prompts, owner = np.unique(self.siblings.prompt_of[running], return_inverse=True)
-        shortest = np.full(len(prompts), self.response_limit)
+        shortest = np.full(len(prompts), self.max_response_tokens)
         np.minimum.at(shortest, owner, tokens[running])
         curve = self.siblings.curves(self.siblings.weights(tokens, complete, prompts, shortest), prompts, self.grid)
         if signals is not None and self.reading is not None:

@@ -65,7 +65,7 @@ class InFlightPredictor(TrendPredictor):
 
     def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths:
         """See ``Predictor.in_flight``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
-        siblings = self._siblings([str(p) for p in prompt_ids], workload.prompt_of, workload.response_limit)
+        siblings = self._siblings([str(p) for p in prompt_ids], workload.prompt_of, workload.max_response_tokens)
         return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
 
     @property
@@ -75,7 +75,7 @@ class InFlightPredictor(TrendPredictor):
 
     def remaining_quantiles(
         self, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, complete: ArrayLike, levels: ArrayLike, *,
-        response_limit: int, signals: Mapping[str, np.ndarray] | None = None,
+        max_response_tokens: int, signals: Mapping[str, np.ndarray] | None = None,
     ) -> FloatArray:  # fmt: skip
         """Return (Q, R) quantiles of the remaining tokens of a running step's responses; 0 for complete ones.
 
@@ -88,29 +88,29 @@ class InFlightPredictor(TrendPredictor):
         names, owner = np.unique(names_of, return_inverse=True)
         tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=np.int64), (len(names_of),))
         whole = np.broadcast_to(np.asarray(complete, dtype=bool), (len(names_of),))
-        predicted = self.predict(names.tolist(), response_limit=response_limit)[owner]
-        workload = Workload(np.zeros(len(names), int), owner, predicted, response_limit=response_limit)
+        predicted = self.predict(names.tolist(), max_response_tokens=max_response_tokens)[owner]
+        workload = Workload(np.zeros(len(names), int), owner, predicted, max_response_tokens=max_response_tokens)
         table = self.in_flight(names.tolist(), workload).observe(tokens, whole, signals)
         running = np.flatnonzero(~whole)
         found = np.zeros((np.size(levels), len(tokens)))
         found[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
         return found
 
-    def _siblings(self, names: Sequence[str], prompt_of: IntArray, response_limit: int) -> Siblings | None:
+    def _siblings(self, names: Sequence[str], prompt_of: IntArray, max_response_tokens: int) -> Siblings | None:
         """The model of a step whose prompts have these names; None without enough history."""
-        if response_limit not in self._scatters:
-            self._scatters[response_limit] = self._scatter(response_limit)
-        if (scatter := self._scatters[response_limit]) is None:
+        if max_response_tokens not in self._scatters:
+            self._scatters[max_response_tokens] = self._scatter(max_response_tokens)
+        if (scatter := self._scatters[max_response_tokens]) is None:
             return None
         centre = np.array([scatter.centres.get(name, scatter.common) for name in names])
         known = np.array([name in scatter.centres for name in names], dtype=bool)
-        return Siblings(scatter, prompt_of, known, centre, response_limit)
+        return Siblings(scatter, prompt_of, known, centre, max_response_tokens)
 
-    def _scatter(self, response_limit: int) -> Scatter | None:
+    def _scatter(self, max_response_tokens: int) -> Scatter | None:
         if self._history.empty:
             return None
-        visits = self._visits(response_limit)
-        whole = self._complete & (self._history["response_tokens"].to_numpy() < response_limit)
+        visits = self._visits(max_response_tokens)
+        whole = self._complete & (self._history["response_tokens"].to_numpy() < max_response_tokens)
         return scatter_of(self._history.assign(expected=visits.expected), whole, visits)
 
     def _learn_signals(self, step: pd.DataFrame) -> None:
@@ -128,7 +128,7 @@ class InFlightPredictor(TrendPredictor):
         siblings = self._siblings(names.tolist(), owner.astype(np.int64), limit)
         if siblings is None:
             return
-        workload = Workload(np.zeros(len(names), int), owner, lengths, response_limit=limit)
+        workload = Workload(np.zeros(len(names), int), owner, lengths, max_response_tokens=limit)
         forecast = InFlightLengths.of(siblings, workload)
         at = moments(lengths, MOST_MOMENTS)
         parts: list[tuple[FloatArray, dict[str, FloatArray], FloatArray, FloatArray, np.ndarray]] = []

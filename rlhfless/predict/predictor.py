@@ -94,7 +94,7 @@ class Predictor(ABC):
         samples_per_prompt: ArrayLike = 1,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
     ) -> FloatArray:
         """Return the predicted tokens of each response.
 
@@ -102,7 +102,7 @@ class Predictor(ABC):
             prompt_ids: (P,) the prompts of the step, or (R,) the prompt of each response.
             samples_per_prompt: responses per prompt, one number or (P,); 1 when ``prompt_ids`` names one per response.
             reference_answer_tokens: prompt id → length of its reference answer, for prompts without history.
-            response_limit: maximal length of a response.
+            max_response_tokens: maximal length of a response.
 
         Returns:
             (R,) tokens, prompt after prompt.
@@ -111,21 +111,21 @@ class Predictor(ABC):
             PredictionError: the limit is below 1, samples_per_prompt does not fit the prompts, or the length of a reference
                 answer is not a number of 0 or more.
         """
-        check_limit(response_limit)
+        check_limit(max_response_tokens)
         samples = np.asarray(samples_per_prompt)
         if samples.shape not in ((), (len(prompt_ids),)) or not np.issubdtype(samples.dtype, np.integer) or (samples < 0).any():
             raise PredictionError(
                 f"samples_per_prompt is {samples_per_prompt!r}; one whole number of 0 or more, or one per prompt, is needed"
             )
         by_prompt: dict[str, float] = {}
-        fallback = response_limit / 2
+        fallback = max_response_tokens / 2
         if not self._history.empty:
-            visits = self._visits(response_limit)
+            visits = self._visits(max_response_tokens)
             by_prompt, fallback = visits.averages, float(np.median(visits.expected))
         asked = [str(prompt_id) for prompt_id in prompt_ids]
         known = lengths_of(reference_answer_tokens or {}, set(asked)) | by_prompt
         tokens = np.array([known.get(name, fallback) for name in asked], dtype=float)
-        return np.repeat(np.minimum(tokens, response_limit), samples)
+        return np.repeat(np.minimum(tokens, max_response_tokens), samples)
 
     def sample(
         self,
@@ -133,7 +133,7 @@ class Predictor(ABC):
         samples_per_prompt: ArrayLike = 1,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
@@ -152,11 +152,13 @@ class Predictor(ABC):
             PredictionError: as ``predict``; or ``scenarios`` is below 1, or the seed is not a whole number of 0 or more.
         """
         check_draws(scenarios, seed)
-        predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
+        predicted = self.predict(
+            prompt_ids, samples_per_prompt, reference_answer_tokens, max_response_tokens=max_response_tokens
+        )
         rng, shape = np.random.default_rng(seed), (scenarios, len(predicted))
         if self._history.empty:
             sampled = np.broadcast_to(predicted, shape)
-        elif len(of_prompts := self._ratios(response_limit)):
+        elif len(of_prompts := self._ratios(max_response_tokens)):
             pool, size = np.concatenate(of_prompts), np.array([len(r) for r in of_prompts])
             repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
             asked = np.repeat(pd.factorize(np.array([str(p) for p in prompt_ids], dtype=object))[0], repeats)
@@ -164,8 +166,8 @@ class Predictor(ABC):
             first = np.cumsum(size) - size
             sampled = predicted * pool[first[source] + np.floor(rng.random(shape) * size[source]).astype(np.int64)]
         else:
-            sampled = rng.choice(self._visits(response_limit).expected, size=shape)
-        return np.asarray(np.clip(np.ceil(sampled), 1, response_limit), dtype=float)
+            sampled = rng.choice(self._visits(max_response_tokens).expected, size=shape)
+        return np.asarray(np.clip(np.ceil(sampled), 1, max_response_tokens), dtype=float)
 
     def quantiles(
         self,
@@ -173,7 +175,7 @@ class Predictor(ABC):
         levels: ArrayLike,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
         seed: int = 0,
     ) -> FloatArray:
         """Return (Q, P) quantiles of a response to each prompt, at (Q,) levels from 0 to 1, over scenarios drawn by ``sample``.
@@ -183,7 +185,12 @@ class Predictor(ABC):
         """
         at = levels_of(levels)
         drawn = self.sample(
-            prompt_ids, 1, reference_answer_tokens, response_limit=response_limit, scenarios=QUANTILE_SCENARIOS, seed=seed
+            prompt_ids,
+            1,
+            reference_answer_tokens,
+            max_response_tokens=max_response_tokens,
+            scenarios=QUANTILE_SCENARIOS,
+            seed=seed,
         )
         return np.asarray(np.quantile(drawn, at, axis=0))
 
@@ -195,9 +202,9 @@ class Predictor(ABC):
         """
         return None
 
-    def _ratios(self, response_limit: int) -> list[FloatArray]:
+    def _ratios(self, max_response_tokens: int) -> list[FloatArray]:
         """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out."""
-        visits = self._visits(response_limit)
+        visits = self._visits(max_response_tokens)
         table = self._history.assign(expected=visits.expected)
         by_prompt = table.groupby("prompt_id")["epoch"]
         newest = table[table["epoch"] == by_prompt.transform("max")]
@@ -210,12 +217,12 @@ class Predictor(ABC):
         known = newest.assign(ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)).dropna()
         return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
 
-    def _visits(self, response_limit: int) -> PromptHistory:
+    def _visits(self, max_response_tokens: int) -> PromptHistory:
         """Return the history under a response limit, computed once per limit."""
-        if response_limit not in self._seen:
-            expected = expected_tokens(self._history["response_tokens"], self._complete, response_limit)
-            self._seen[response_limit] = self._learned(self._history.assign(expected=expected))
-        return self._seen[response_limit]
+        if max_response_tokens not in self._seen:
+            expected = expected_tokens(self._history["response_tokens"], self._complete, max_response_tokens)
+            self._seen[max_response_tokens] = self._learned(self._history.assign(expected=expected))
+        return self._seen[max_response_tokens]
 
     @abstractmethod
     def _learned(self, table: pd.DataFrame) -> PromptHistory:

@@ -22,7 +22,7 @@ SCENARIOS = 64
 
 
 def remaining_lengths(
-    predictor: Predictor, prompt_ids: Sequence[Any], *, response_limit: int, prompt_tokens: ArrayLike = 0, seed: int = 0
+    predictor: Predictor, prompt_ids: Sequence[Any], *, max_response_tokens: int, prompt_tokens: ArrayLike = 0, seed: int = 0
 ) -> SurvivalTable:
     """Return one survival curve per prompt, from scenarios of the predictor.
 
@@ -36,14 +36,15 @@ def remaining_lengths(
     """
     names = [str(p) for p in prompt_ids]
     distinct, first, owner = np.unique(np.array(names, dtype=object), return_index=True, return_inverse=True)
-    drawn = predictor.sample(distinct.tolist(), 1, response_limit=response_limit, scenarios=SCENARIOS, seed=seed)
+    drawn = predictor.sample(distinct.tolist(), 1, max_response_tokens=max_response_tokens, scenarios=SCENARIOS, seed=seed)
     tokens = np.broadcast_to(np.asarray(prompt_tokens, dtype=np.int64), (len(names),))[first]
-    workload = Workload(tokens, owner, np.ones(len(names)), response_limit=response_limit)
+    workload = Workload(tokens, owner, np.ones(len(names)), max_response_tokens=max_response_tokens)
     return from_samples(list(drawn.T), workload)
 
 
 def remaining_quantiles(
-    predictor: Predictor, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, levels: ArrayLike, *, response_limit: int,
+    predictor: Predictor, prompt_ids: Sequence[Any], generated_tokens: ArrayLike, levels: ArrayLike, *,
+    max_response_tokens: int,
     seed: int = 0,
 ) -> FloatArray:  # fmt: skip
     """Return (Q, R) quantiles of the remaining tokens of running responses with (R,) generated tokens; at least 1.
@@ -52,9 +53,11 @@ def remaining_quantiles(
         PredictionError: a response has as many tokens as the limit allows, so it cannot be running.
     """
     tokens = np.broadcast_to(np.asarray(generated_tokens, dtype=float), (len(prompt_ids),))
-    if (tokens < 0).any() or (tokens >= response_limit).any():
-        raise PredictionError(f"generated_tokens has {tokens.max(initial=0):g}; 0 to {response_limit - 1} tokens are needed")
-    table = remaining_lengths(predictor, prompt_ids, response_limit=response_limit, seed=seed)
+    if (tokens < 0).any() or (tokens >= max_response_tokens).any():
+        raise PredictionError(
+            f"generated_tokens has {tokens.max(initial=0):g}; 0 to {max_response_tokens - 1} tokens are needed"
+        )
+    table = remaining_lengths(predictor, prompt_ids, max_response_tokens=max_response_tokens, seed=seed)
     return quantiles_left(table, np.arange(len(prompt_ids)), tokens, levels)
 
 
@@ -62,7 +65,7 @@ def quantiles_left(table: RemainingLengths, chosen: IntArray, tokens: FloatArray
     """Return (Q, n) quantiles of the remaining tokens of the chosen responses, running at (n,) tokens, by a forecast; at
     least 1.
     """
-    most = table.response_limit - tokens
+    most = table.max_response_tokens - tokens
     found = []
     for level in np.atleast_1d(np.asarray(levels, dtype=float)):
         low, high = np.zeros(len(tokens)), most.copy()  # still alive after `low` tokens more with at least 1 - level

@@ -44,7 +44,7 @@ class ShrinkagePredictor(Predictor):
         samples_per_prompt: ArrayLike = 1,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
@@ -52,10 +52,12 @@ class ShrinkagePredictor(Predictor):
         prediction.
         """
         check_draws(scenarios, seed)
-        predicted = self.predict(prompt_ids, samples_per_prompt, reference_answer_tokens, response_limit=response_limit)
+        predicted = self.predict(
+            prompt_ids, samples_per_prompt, reference_answer_tokens, max_response_tokens=max_response_tokens
+        )
         drawn = np.broadcast_to(predicted, (scenarios, len(predicted))).copy()
         if not self._history.empty:
-            self._visits(response_limit)
+            self._visits(max_response_tokens)
             rng, m = np.random.default_rng(seed), self._weight
             repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
             asked = np.repeat(np.array([str(p) for p in prompt_ids], dtype=object), repeats)
@@ -72,7 +74,7 @@ class ShrinkagePredictor(Predictor):
                         new = np.where(inside, old, new)
                     drawn[:, response] = new
                     urn = np.column_stack([urn, new])
-        return np.asarray(np.clip(np.ceil(drawn), 1, response_limit), dtype=float)
+        return np.asarray(np.clip(np.ceil(drawn), 1, max_response_tokens), dtype=float)
 
 
 def _concentration(samples: Sequence[FloatArray]) -> float:

@@ -49,7 +49,7 @@ class SyntheticPredictor(Predictor):
         samples_per_prompt: ArrayLike = 1,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
     ) -> FloatArray:
         """See ``Predictor.predict``. Reference answers are not used.
 
@@ -64,7 +64,9 @@ class SyntheticPredictor(Predictor):
             where = "no step of the truth is left" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
             raise PredictionError(f"{where}; the truth of the step that is asked for is needed")
         answers = self._dialled(step) if step is not None else {}
-        return super().predict(asked, samples_per_prompt, {n: answers[n] for n in asked}, response_limit=response_limit)
+        return super().predict(
+            asked, samples_per_prompt, {n: answers[n] for n in asked}, max_response_tokens=max_response_tokens
+        )
 
     def sample(
         self,
@@ -72,14 +74,14 @@ class SyntheticPredictor(Predictor):
         samples_per_prompt: ArrayLike = 1,
         reference_answer_tokens: Mapping[str, int] | None = None,
         *,
-        response_limit: int,
+        max_response_tokens: int,
         scenarios: int = 8,
         seed: int = 0,
     ) -> FloatArray:
         """Return the prediction S times, (S, R)."""
         check_draws(scenarios, seed)
-        predicted = self.predict(prompt_ids, samples_per_prompt, response_limit=response_limit)
-        return np.broadcast_to(np.clip(np.ceil(predicted), 1, response_limit), (scenarios, len(predicted))).astype(float)
+        predicted = self.predict(prompt_ids, samples_per_prompt, max_response_tokens=max_response_tokens)
+        return np.broadcast_to(np.clip(np.ceil(predicted), 1, max_response_tokens), (scenarios, len(predicted))).astype(float)
 
     def _dialled(self, step: int) -> dict[str, Any]:
         """Return the means of a step's prompts; those of the wrong prompts are exchanged in a circle."""

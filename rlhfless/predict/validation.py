@@ -36,14 +36,14 @@ def check_rollouts(rollouts: pd.DataFrame) -> None:
         )
 
 
-def check_limit(response_limit: float) -> None:
+def check_limit(max_response_tokens: float) -> None:
     """Check that a response limit is at least one token.
 
     Raises:
         PredictionError: it is not.
     """
-    if not is_number(response_limit, 1):
-        raise PredictionError(f"response_limit is {response_limit!r}; at least 1 token is needed")
+    if not is_number(max_response_tokens, 1):
+        raise PredictionError(f"max_response_tokens is {max_response_tokens!r}; at least 1 token is needed")
 
 
 def lengths_of(references: Mapping[str, Any], prompts: set[str]) -> dict[str, float]:

@@ -40,7 +40,7 @@ def in_short(found: LoggedRunFindings) -> Iterator[str]:
             f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} in the mean."
         )
     yield from savings_in_short(found)
-    if found.rest.basis == "unknown":
+    if found.phases.basis == "unknown":
         yield (
             "The log does not say how long preparation and learning take, so all shares are of generation alone: of whole "
             "steps they are smaller. State them with --prepare-s and --learn-s, or import the run's scalar log beside it."
@@ -48,8 +48,8 @@ def in_short(found: LoggedRunFindings) -> Iterator[str]:
     else:
         generation = found.account.steps["generation_s"].mean()
         yield (
-            f"No schedule of generation changes the {number(found.rest.seconds, 's')} of a step outside it "
-            f"({found.rest.basis}); generation takes {number(generation, 's')}."
+            f"No schedule of generation changes the {number(found.phases.seconds, 's')} of a step outside it "
+            f"({found.phases.basis}); generation takes {number(generation, 's')}."
         )
     if not setup.synchronous:
         yield (
@@ -133,8 +133,8 @@ def _basis(found: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     )
     for text in found.setup.assumed:
         yield "Assumed", f"{text}."
-    if found.rest.basis != "unknown":
-        yield found.rest.basis.capitalize(), "seconds of preparation, learning and sending weights."
+    if found.phases.basis != "unknown":
+        yield found.phases.basis.capitalize(), "seconds of preparation, learning and sending weights."
 
 
 def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:

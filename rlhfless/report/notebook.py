@@ -29,7 +29,8 @@ CELLS = (
      "log = open_log(LOG, options, FORMAT).of_run(RUN)\n"
      "print(log.summary or log.trace.source)"),
     ("code", "latency = load_profile(PROFILE)\ncluster = Cluster(NODES, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, "
-     "USD_PER_GPU_HOUR)\nsetting = SimulationConfig(cluster, latency, Objective(TIME_WEIGHT), response_limit=RESPONSE_LIMIT)\n"
+     "USD_PER_GPU_HOUR)\nsetting = SimulationConfig(cluster, latency, Objective(TIME_WEIGHT), "
+     "max_response_tokens=RESPONSE_LIMIT)\n"
      "stated = Assumptions(DISPATCH, LEARNER_GPUS, PREPARE_S, LEARN_S, CALIBRATE, PRICES, NOT_STATED)\n"
      "study = study_log(log, setting, stated, STEPS)\nfound = study.findings\n"
      "print(*in_short(found), sep='\\n\\n')"),
@@ -92,7 +93,8 @@ def write_report_notebook(
     cluster = setting.cluster
     values: dict[str, Any] = {
         "LOG": str(Path(source).resolve()), "FORMAT": framework, "TOKENIZER": absolute(tokenizer), "COLUMNS": columns or {},
-        "RUN": run, "RESPONSE_LIMIT": setting.response_limit, "NODES": cluster.nodes, "GPUS_PER_NODE": cluster.gpus_per_node,
+        "RUN": run, "RESPONSE_LIMIT": setting.max_response_tokens, "NODES": cluster.nodes,
+        "GPUS_PER_NODE": cluster.gpus_per_node,
         "GPUS_PER_ACTOR": cluster.gpus_per_actor, "USD_PER_GPU_HOUR": cluster.usd_per_gpu_hour, "PROFILE": absolute(profile),
         "TIME_WEIGHT": setting.objective.time_weight, "STEPS": max_steps, "DISPATCH": assumptions.dispatch,
         "LEARNER_GPUS": assumptions.learner_gpus, "PREPARE_S": assumptions.prepare_s,

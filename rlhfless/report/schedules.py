@@ -52,13 +52,13 @@ class Schedules:
 
     Attributes:
         simulation: the results under the names of ``policies`` and the ladder, with the chosen steps and their bounds.
-        all_steps: number of steps in the log. rest: the step outside generation.
+        all_steps: number of steps in the log. phases: the step outside generation.
         ladder: names of its rungs; the first is the run's own dispatch, the base of the comparison.
     """
 
     simulation: Simulation
     all_steps: int
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     ladder: tuple[str, ...]
 
     @property
@@ -82,8 +82,10 @@ class Schedules:
         of_generation = self.simulation.bounds[self.logged.index(logged)]
 
         def bound(time_s: float) -> float:
-            generation_s = time_s - (self.rest.seconds if self.rest.learner_gpus else 0.0)  # else no GPU is held in the rest
-            return self.rest.step_gpu_s(generation_s, of_generation.gpu_seconds(generation_s))
+            generation_s = time_s - (
+                self.phases.seconds if self.phases.learner_gpus else 0.0
+            )  # else no GPU is held in the rest
+            return self.phases.step_gpu_s(generation_s, of_generation.gpu_seconds(generation_s))
 
         return bound
 
@@ -124,4 +126,4 @@ def simulate_schedules(
     names = tuple(rung.name for rung in rungs)
     policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in others if name not in names), *further]
     result = simulate(rollouts, setting, policies, steps=steps)
-    return Schedules(result, len(all_steps), setting.rest, names)
+    return Schedules(result, len(all_steps), setting.phases, names)

@@ -174,7 +174,7 @@ def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig,
 def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
     """Return the front of plans of the last step, by its predicted lengths."""
     last = schedules.logged[-1].predicted
-    return pareto_front(last, setting.cluster, setting.latency, setting.rest, admission=setting.admission)
+    return pareto_front(last, setting.cluster, setting.latency, setting.phases, admission=setting.admission)
 
 
 def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front) -> go.Figure:
@@ -182,7 +182,7 @@ def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front
     last = schedules.logged[-1]
     found = {
         weight: plan_generation(
-            last.predicted, setting.cluster, setting.latency, Objective(weight), setting.rest,
+            last.predicted, setting.cluster, setting.latency, Objective(weight), setting.phases,
             time_limit_s=WEIGHT_TIME_LIMIT_S, admission=setting.admission, seed=setting.seed,
             deterministic=setting.deterministic,
         )

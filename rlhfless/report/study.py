@@ -17,7 +17,7 @@ from rlhfless.analysis import (
     Account,
     Advice,
     Calibration,
-    Rest,
+    PhaseSeconds,
     RunSetup,
     account,
     advise,
@@ -27,12 +27,12 @@ from rlhfless.analysis import (
     generation_checks,
     generation_s,
     log_checks,
-    logged_rest,
+    logged_phases,
     plan_every_step,
     run_setup,
     savings,
     savings_of_executed,
-    stated_rest,
+    stated_phases,
     variants,
     what_if,
 )  # fmt: skip
@@ -121,7 +121,7 @@ class LoggedRunFindings(Savings):
     """What a report says of a logged run.
 
     Attributes:
-        setup: how it assigned responses and allocated GPUs. rest: its steps outside generation.
+        setup: how it assigned responses and allocated GPUs. phases: its steps outside generation.
         account: its GPU-seconds by use. shuffled: the same with prompts dispatched in random orders, for a log whose order of
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
@@ -131,7 +131,7 @@ class LoggedRunFindings(Savings):
     """
 
     setup: RunSetup
-    rest: Rest
+    phases: PhaseSeconds
     account: Account
     planned: pd.DataFrame
     advice: Advice
@@ -155,7 +155,7 @@ class ExecutedRunFindings(Savings):
     Attributes:
         took: the steps that are compared (``analysis.executed_steps``); none where no step generated, and then there are no
             savings either. calibrated: how the profile was calibrated, by the trace's spans.
-        schedules: simulated in ``setting``, its ``rest`` included.
+        schedules: simulated in ``setting``, its ``phases`` included.
         checks: what the trace measured against what the profile says of the same schedule.
     """
 
@@ -179,7 +179,7 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
 
     Args:
         log: responses, with step times if the run logged them or if its spans or responses give them (``with_step_times``).
-        setting: cluster and profile; its ``rest`` is not used.
+        setting: cluster and profile; its ``phases`` is not used.
         stated: the user's assumptions about the run. max_steps: at most so many steps are simulated, evenly chosen.
 
     Raises:
@@ -194,14 +194,14 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
     log = replace(log, scalars=times.scalars)
     not_used = _not_used(log.trace, times, setting)
     setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *not_used))
-    rest = stated_rest(stated.prepare_s, stated.learn_s, logged_rest(log.scalars))
-    setting = replace(setting, rest=NonGenerationPhases())
+    phases = stated_phases(stated.prepare_s, stated.learn_s, logged_phases(log.scalars))
+    setting = replace(setting, phases=NonGenerationPhases())
     simulated_s = _simulated_s(log, setting, setup)
     calibrated = calibration(log.scalars, simulated_s) if stated.calibrate else Calibration()
     profile = setting.latency.name
     checks = tuple(
         log_checks(
-            log.scalars, log.trace.rollouts, simulated_s, calibrated, rest, profile=profile, synchronous=setup.synchronous
+            log.scalars, log.trace.rollouts, simulated_s, calibrated, phases, profile=profile, synchronous=setup.synchronous
         )
     )
     setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
@@ -214,19 +214,19 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
     fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
     traces = schedules.simulation.traces
     findings = LoggedRunFindings(
-        savings(fastest, theirs, setup, setting.cluster, RESERVED, rest),
-        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, rest, steps=steps),
+        savings(fastest, theirs, setup, setting.cluster, RESERVED, phases),
+        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
         setting,
         setup,
-        rest,
-        account(traces[setup.dispatch], setup, setting.cluster, rest),
+        phases,
+        account(traces[setup.dispatch], setup, setting.cluster, phases),
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(some, setting, setup, factor=calibrated.factor),
         what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         calibrated,
         checks,
         tuple(
-            account(traces[policy.name], setup, setting.cluster, rest)
+            account(traces[policy.name], setup, setting.cluster, phases)
             for policy in SHUFFLED[setup.dispatch]
             if not setup.order_known
         ),
@@ -239,7 +239,7 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
     """Compute what schedules would have saved of an executed run; its spans give the part that no schedule changes.
 
     Args:
-        trace: with allocations. setting: cluster and profile; ``rest`` belongs to the schedules that are simulated, while
+        trace: with allocations. setting: cluster and profile; ``phases`` belongs to the schedules that are simulated, while
             savings use the trace's own values. max_steps: at most so many steps are simulated, evenly chosen.
 
     Raises:
@@ -254,8 +254,8 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
     checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
     setting = replace(setting, latency=latency)
     schedules = simulate_schedules(trace, setting, max_steps)
-    alone = replace(setting, rest=NonGenerationPhases())
-    of_generation = schedules if setting.rest == alone.rest else simulate_schedules(trace, alone, max_steps)
+    alone = replace(setting, phases=NonGenerationPhases())
+    of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
     known = set(took["step"])
     shown = [one for one in of_generation.shown if one.step in known]
     steps = [one.step for one in shown]

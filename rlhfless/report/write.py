@@ -49,8 +49,8 @@ def write_report(
     Args:
         source: a trace, an opened log, or the path of a trace folder or of a log of any supported format; of one run.
         out: the HTML file; it is replaced atomically.
-        setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``rest`` applies
-            to an executed trace only; for a log use ``assumptions``.
+        setting: cluster, profile and objective of the simulated sections; ``default_setting()`` when None. Its ``phases``
+            applies to an executed trace only; for a log use ``assumptions``.
         assumptions: about a log's run.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
 

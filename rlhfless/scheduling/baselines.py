@@ -40,7 +40,7 @@ class Static:
         count = given.cluster.max_actors if self.actors is None else self.actors
         groups = deal_prompts(given.workload, prompts, count)
         return assemble(
-            self.name, groups, given.workload, given.cluster, given.latency, given.rest,
+            self.name, groups, given.workload, given.cluster, given.latency, given.phases,
             release=self.hold, admission=given.admission,
         )  # fmt: skip
 
@@ -61,7 +61,7 @@ class Random:
         """See ``SchedulingPolicy``."""
         check_fits(given.workload, given.cluster, given.latency)
         plan = random_split(
-            given.workload, given.cluster, given.latency, given.objective, given.rest,
+            given.workload, given.cluster, given.latency, given.objective, given.phases,
             seed=given.seed, release=self.release, admission=given.admission,
         )  # fmt: skip
         return replace(plan, policy=self.name)
@@ -95,7 +95,7 @@ class LeastLoaded:
             in_flight[actor] += end - start
         used = [g for g in groups if g]
         return assemble(
-            self.name, used, given.workload, given.cluster, given.latency, given.rest,
+            self.name, used, given.workload, given.cluster, given.latency, given.phases,
             release=self.release, admission=given.admission,
         )  # fmt: skip
 

@@ -34,7 +34,7 @@ class PlanningInput:
     cluster: Cluster
     latency: LatencyModel
     objective: Objective = field(default_factory=Objective)
-    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
+    phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     time_limit_s: float = 1.0
     admission: str = "reserve"
     seed: int = 0

@@ -63,7 +63,7 @@ class Start:
         left = remaining.expected_tokens(everyone, tokens)
         self.work_s = float((self.load * left + latency.per_kv_token_s * left**2 / 2).sum())
         self.split = static or random_split(
-            workload, given.cluster, given.latency, given.objective, given.rest, seed=given.seed, admission=given.admission
+            workload, given.cluster, given.latency, given.objective, given.phases, seed=given.seed, admission=given.admission
         )
         self.groups = groups_of(self.split)
 
@@ -71,18 +71,21 @@ class Start:
 
     def price(self) -> float:
         """Actor-seconds that one second of makespan is worth under the objective, at the reference split's outcome."""
-        given, objective, rest = self.given, self.given.objective, self.given.rest
+        given, objective, phases = self.given, self.given.objective, self.given.phases
         gpus, ready = given.cluster.gpus_per_actor, ready_s(given.latency)
         if objective.deadline_s is not None:
-            return price_of(objective.deadline_s - rest.seconds - ready, self.base_s, self.most, self.root)
+            return price_of(objective.deadline_s - phases.seconds - ready, self.base_s, self.most, self.root)
         if objective.budget is not None:
             per_gpu_s = given.cluster.usd_per_gpu_s if objective.cost == "usd" else 1.0
             return self._price_within(objective.budget / (gpus * per_gpu_s)) if per_gpu_s > 0 else math.inf
         w = objective.time_weight
         if w >= 1.0 or self.split.makespan_s <= 0:
             return math.inf
-        time_s, gpu_s = rest.step_time_s(self.split.makespan_s), rest.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds)
-        return w * gpu_s / ((1 - w) * gpus * time_s) + rest.learner_gpus / gpus
+        time_s, gpu_s = (
+            phases.step_time_s(self.split.makespan_s),
+            phases.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds),
+        )
+        return w * gpu_s / ((1 - w) * gpus * time_s) + phases.learner_gpus / gpus
 
     def _price_within(self, actor_s: float) -> float:
         """The highest price of time at which the expected cost ``work + a sum Lambda^2 / (X - a r)`` stays within budget."""
@@ -146,7 +149,7 @@ class Start:
     def _foreseen(self, begin: ReplanStart, left: FloatArray) -> tuple[tuple[float, float], int]:
         """The value that right-sizing minimises, for this candidate on the drawn lengths, and how many responses move."""
         given = self.given
-        pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
+        pricing = Pricing.of(given.cluster, given.latency, given.objective, given.phases)
         if begin.price is None:
             return sizing_key(*pricing.step(self._busy_alone(begin.groups, left)[None]), given.objective), 0
         busy, moved = busy_ahead(
@@ -169,4 +172,4 @@ class Start:
         if groups is self.groups:
             return replace(self.split, policy=policy)
         given = self.given
-        return assemble(policy, groups, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        return assemble(policy, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission)

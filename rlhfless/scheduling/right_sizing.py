@@ -40,24 +40,24 @@ def right_sized(name: str, split: Split, given: PlanningInput) -> Plan:
     return right_sized_deal(name, deal, len(prompts), given)
 
 
-def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], most_actors: int, given: PlanningInput) -> Plan:
-    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``most_actors``.
+def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], max_actors: int, given: PlanningInput) -> Plan:
+    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``max_actors``.
 
     Raises:
         PlanningError: a response fits on no actor.
     """
     check_fits(given.workload, given.cluster, given.latency)
     admission = admission_of(given.latency, None, given.admission)
-    pricing = Pricing.of(given.cluster, given.latency, given.objective, given.rest)
+    pricing = Pricing.of(given.cluster, given.latency, given.objective, given.phases)
 
     def timed(actors: int) -> tuple[GroupTimes, IntArray]:
         groups = deal(actors)
         times = GroupTimes.of(given.workload, given.latency, admission, np.concatenate(groups))
         return times, np.cumsum([0, *map(len, groups)])
 
-    best, _ = best_count(candidate_counts(min(given.cluster.max_actors, most_actors)), timed, pricing)
+    best, _ = best_count(candidate_counts(min(given.cluster.max_actors, max_actors)), timed, pricing)
     groups = best.groups()
-    return assemble(name, groups, given.workload, given.cluster, given.latency, given.rest, admission=given.admission)
+    return assemble(name, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission)
 
 
 def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:

@@ -97,12 +97,12 @@ class RLHFless:
     Args:
         tau: share of an actor's responses after which it is cut (0.7 in the paper; 1 switches the cut off).
         scale_weight: lambda of the actor scaling.
-        least_actors: N_min.
+        min_actors: N_min.
     """
 
     tau: float = 0.7
     scale_weight: float = 0.7
-    least_actors: int = 1
+    min_actors: int = 1
     name: str = "rlhfless"
     clairvoyant: bool = False
 
@@ -116,7 +116,7 @@ class RLHFless:
         mean = total[used] / count[used]
         order = used[np.lexsort((used, -mean))]  # longest first, so that the longest group is actor 0
         most = min(given.cluster.max_actors, len(used))
-        counts = [n for n in candidate_counts(most) if n >= min(self.least_actors, most)]
+        counts = [n for n in candidate_counts(most) if n >= min(self.min_actors, most)]
         groups = [deal_prompts(workload, order, n) for n in counts]
         admission = admission_of(given.latency, None, given.admission)
         times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups[0]))  # one order, cut n times
@@ -126,7 +126,9 @@ class RLHFless:
         taken = [pricing.step(times.busy_s(np.cumsum([0, *map(len, own)]))) for own in groups]
         time, cost = (_min_max([float(values.mean()) for values in column]) for column in zip(*taken, strict=True))
         best = min(range(len(counts)), key=lambda i: self.scale_weight * time[i] + (1 - self.scale_weight) * cost[i])
-        plan = assemble(self.name, groups[best], workload, given.cluster, given.latency, given.rest, admission=given.admission)
+        plan = assemble(
+            self.name, groups[best], workload, given.cluster, given.latency, given.phases, admission=given.admission
+        )
         return replace(plan, rule=LocalCut(self.tau) if self.tau < 1 else None)
 
 

@@ -48,12 +48,12 @@ class Solver:
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``."""
         objective, work = given.objective, given.workload
-        limited = objective.deadline_s is not None or objective.budget is not None or objective.tail < 1
+        limited = objective.deadline_s is not None or objective.budget is not None or objective.cvar_alpha < 1
         if work.scenarios is None or len(work.scenarios) < LEAST_SCENARIOS or limited:
             return replace(planned(given, work, given.time_limit_s), policy=self.name)
         check_fits(work, given.cluster, given.latency)
         split = random_split(
-            work, given.cluster, given.latency, objective, given.rest, seed=given.seed, admission=given.admission
+            work, given.cluster, given.latency, objective, given.phases, seed=given.seed, admission=given.admission
         )
         chosen_on, left_out = (with_scenarios(work, work.scenarios[first::2]) for first in (0, 1))
         dealt = [groups_of(split)]
@@ -67,13 +67,13 @@ class Solver:
         _, best = min((float(log_values(groups, chosen_on, given).mean()), i) for i, groups in enumerate(dealt))
         if best == 0 or not surely_less(log_values(dealt[best], left_out, given), log_values(dealt[0], left_out, given)):
             return replace(split, policy=self.name)
-        return assemble(self.name, dealt[best], work, given.cluster, given.latency, given.rest, admission=given.admission)
+        return assemble(self.name, dealt[best], work, given.cluster, given.latency, given.phases, admission=given.admission)
 
 
 def planned(given: PlanningInput, workload: Workload, time_limit_s: float) -> Plan:
     """Return the plan of ``plan_generation`` for this workload."""
     return plan_generation(
-        workload, given.cluster, given.latency, given.objective, given.rest, time_limit_s,
+        workload, given.cluster, given.latency, given.objective, given.phases, time_limit_s,
         admission=given.admission, seed=given.seed, deterministic=given.deterministic,
     )  # fmt: skip
 
@@ -92,7 +92,7 @@ def log_values(groups: list[IntArray], workload: Workload, given: PlanningInput)
     """Return (S,) logarithms of ``T^w C^(1-w)`` of the whole step, one per scenario of ``workload``."""
     admission = admission_of(given.latency, None, given.admission)
     times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups))
-    pricing, w = Pricing.of(given.cluster, given.latency, given.objective, given.rest), given.objective.time_weight
+    pricing, w = Pricing.of(given.cluster, given.latency, given.objective, given.phases), given.objective.time_weight
     time_s, cost = pricing.step(times.busy_s(np.cumsum([0, *map(len, groups)])))
     return np.asarray(w * np.log(np.maximum(time_s, 1e-12)) + (1 - w) * np.log(np.maximum(cost, 1e-12)))
 

@@ -51,7 +51,7 @@ def simulate(
         raise InputError(
             f"setting is a {type(setting).__name__}; a SimulationConfig is needed, which Settings(...) has as .setting"
         )
-    logged = logged_steps(rollouts, predictor, setting.response_limit, setting.reference_answer_tokens, steps)
+    logged = logged_steps(rollouts, predictor, setting.max_response_tokens, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
 
 
@@ -89,7 +89,7 @@ def simulate_steps(
                 run=str(logged.rows["run"].iloc[0]),
                 step=logged.step,
                 start_s=clock_s[policy.name],
-                rest=setting.rest,
+                phases=setting.phases,
                 admission=setting.admission,
                 migration=setting.migration,
                 links=links_of(setting),
@@ -101,7 +101,8 @@ def simulate_steps(
                     "policy": policy.name,
                     "step": logged.step,
                     "has_history": logged.has_history,
-                    "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s) + setting.rest.step_gpu_s(record.makespan_s, 0.0),
+                    "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s)
+                    + setting.phases.step_gpu_s(record.makespan_s, 0.0),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
                     "planning_s": planning_s,

@@ -35,7 +35,7 @@ class SimulationConfig:
     """Cluster, latency, objective and policy parameters of a simulated log.
 
     Attributes:
-        response_limit: the longest response that the run allowed; the longest of the log when None.
+        max_response_tokens: the longest response that the run allowed; the longest of the log when None.
         reference_answer_tokens: lengths of reference answers by prompt id, for prompts without history.
         planned_latency: what policies plan with, if it differs from ``latency`` (an inaccurate profile, for example). Execution
             and bounds always use ``latency``.
@@ -52,8 +52,8 @@ class SimulationConfig:
     cluster: Cluster
     latency: LatencyModel
     objective: Objective = field(default_factory=Objective)
-    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
-    response_limit: int | None = None
+    phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
+    max_response_tokens: int | None = None
     reference_answer_tokens: Mapping[str, int] | None = None
     time_limit_s: float = 0.3
     tau: float = 0.7
@@ -93,7 +93,7 @@ class LoggedStep:
             setting.cluster,
             setting.latency if setting.planned_latency is None else setting.planned_latency,
             setting.objective,
-            setting.rest,
+            setting.phases,
             setting.time_limit_s,
             setting.admission,
             setting.seed + self.step,
@@ -104,7 +104,7 @@ class LoggedStep:
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""
         finish = self.rows["finish_reason"].fillna("stop").tolist()
-        limit = self.truth.response_limit
+        limit = self.truth.max_response_tokens
         lengths, owners = self.truth.response_tokens.tolist(), self.truth.prompt_of.tolist()
         prompts = self.truth.prompt_tokens.tolist()
         return Requests(
@@ -116,7 +116,7 @@ class LoggedStep:
 def logged_steps(
     rollouts: pd.DataFrame,
     predictor: Predictor | None = None,
-    response_limit: int | None = None,
+    max_response_tokens: int | None = None,
     reference_answer_tokens: Mapping[str, int] | None = None,
     steps: Collection[int] | None = None,
 ) -> Iterator[LoggedStep]:
@@ -135,7 +135,7 @@ def logged_steps(
     refuse_several_runs(rollouts["run"].unique())
     predictor = predictor or EwmaPredictor()
     longest = int(rollouts["response_tokens"].max())
-    limit = max(1, longest) if response_limit is None else int(response_limit)
+    limit = max(1, longest) if max_response_tokens is None else int(max_response_tokens)
     if longest > limit:
         raise TraceError(f"the log holds a response of {longest} tokens, above the response limit of {limit}; raise the limit")
     for step, rows in rollouts.groupby("step", sort=True):
@@ -150,13 +150,13 @@ def logged_steps(
         prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[np.sort(first)]
         asked, answers = prompt_ids.tolist(), reference_answer_tokens
         fitted = predictor.fit(history)
-        point = fitted.predict(asked, reference_answer_tokens=answers, response_limit=limit)
+        point = fitted.predict(asked, reference_answer_tokens=answers, max_response_tokens=limit)
         scenarios = fitted.sample(
-            asked, reference_answer_tokens=answers, response_limit=limit, scenarios=SCENARIOS, seed=int(step)
+            asked, reference_answer_tokens=answers, max_response_tokens=limit, scenarios=SCENARIOS, seed=int(step)
         )
         lengths = rows["response_tokens"].to_numpy(dtype=np.int64)
-        truth = Workload(prompt_tokens, order[owner], lengths, response_limit=limit)
+        truth = Workload(prompt_tokens, order[owner], lengths, max_response_tokens=limit)
         new = sum(name not in known for name in names) / len(names)
-        predicted = Workload(prompt_tokens, order[owner], point, response_limit=limit, scenarios=scenarios)
+        predicted = Workload(prompt_tokens, order[owner], point, max_response_tokens=limit, scenarios=scenarios)
         remaining = fitted.in_flight(prompt_ids.iloc[np.sort(first)].tolist(), predicted)
         yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS, remaining)

@@ -14,7 +14,7 @@ from rlhfless.training.option_types import as_annotated
 from solver.model.plurals import counted
 
 ALGORITHMS = ("grpo", "ppo")
-CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "value_weight", "whiten")
+CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "vf_coef", "whiten")
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("float32", "bfloat16")
@@ -25,7 +25,8 @@ ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
 PREWARM = ("none", "shortest", "forecast")
 MAY_CHANGE = (  # when a run is resumed
-    "steps", "keep", "learner_processes", "device", "ray_address", "keep_s", "prewarm", "gpus", "gpus_per_node", "memory_gib",
+    "steps", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm", "gpus",
+    "gpus_per_node", "memory_gib",
     "preparation_actors",
 )  # fmt: skip
 
@@ -48,14 +49,16 @@ class TrainConfig:
 
     Attributes:
         algorithm: ``grpo`` or ``ppo``. steps: steps of the whole run, a resumed one included.
-        pool: training prompts; an epoch visits each once. prompts_per_step, samples: the batch of a step.
-        response_limit: no response gets longer.
+        pool: training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: the batch of a step.
+        max_response_tokens: no response gets longer.
         task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``; all but the
             first need a ``model``.
         rewards: see ``rewards.named.make_rewards``.
-        learning_rate, updates, clip_low, clip_high, aggregation, mask_truncated, kl_weight, old_logprobs, importance_cap,
-            token_budget, max_grad_norm, precision: of the update, see ``algorithm.UpdateOptions``; std: of GRPO's advantages;
-            critic, critic_learning_rate, gamma, lam, value_clip, value_weight, whiten: of PPO.
+        learning_rate, num_updates, clip_ratio_low, clip_ratio_high, loss_aggregation, mask_truncated, kl_coef,
+        old_logprobs_from, importance_ratio_cap,
+            max_tokens_per_micro_batch, max_grad_norm, precision: of the update, see ``algorithm.UpdateOptions``; advantage_std:
+                of GRPO's advantages;
+            critic, critic_learning_rate, gamma, lam, value_clip, vf_coef, whiten: of PPO.
         optimizer, weight_decay: see ``optimizing.make_optimizer``.
         schedule, warmup_steps, schedule_steps: of the rates, see ``optimizing.make_schedule``; None takes ``steps``.
         learner_processes: that share weights, gradients and the optimizer's state (FSDP2), on a GPU each where the model is on
@@ -73,7 +76,7 @@ class TrainConfig:
             this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as
             Ray actors, on one machine or many.
         ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
-            node. keep_s: seconds that an actor without work waits for the next step; 0 ends it at once.
+            node. idle_timeout_s: seconds that an actor without work waits for the next step; 0 ends it at once.
         prewarm: whether actors of a pool are started ahead of the next step, which is expected after the ``shortest`` step so
             far, or by the plan's own ``forecast`` of its makespan and the rest of the step (see ``Lifecycle``).
         engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
@@ -83,9 +86,9 @@ class TrainConfig:
         preparation: rewards, reference and values: ``after`` generation, or ``overlap``: of each response as soon as its
             generation ends, on GPUs beside the cluster. The results are the same.
         preparation_actors: most that prepare side by side on the virtual clock, each on the GPUs of an actor.
-        judge_s: what the profile charges for judging one response, beside passes of models. The default is what the arithmetic
-            task's own rule takes on the machine of the default profile.
-        keep: how many checkpoints are kept, the latest ones.
+        reward_s_per_response: what the profile charges for judging one response, beside passes of models. The default is what
+            the arithmetic task's own rule takes on the machine of the default profile.
+        save_total_limit: how many checkpoints are kept, the latest ones.
         window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
         seed: of the task, the model, the warm-up, the order of prompts and every response.
 
@@ -98,28 +101,28 @@ class TrainConfig:
     steps: int = 60
     pool: int = 128
     prompts_per_step: int = 32
-    samples: int = 8
-    response_limit: int = 320
+    samples_per_prompt: int = 8
+    max_response_tokens: int = 320
     learning_rate: float = 6e-5
-    updates: int = 1
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    token_budget: int = 4096
+    num_updates: int = 1
+    clip_ratio_low: float = 0.2
+    clip_ratio_high: float = 0.2
+    max_tokens_per_micro_batch: int = 4096
     prompt_column: str | None = None
     answer_column: str | None = None
     rewards: tuple[str, ...] = ("task",)
-    aggregation: str = "token"
+    loss_aggregation: str = "token"
     mask_truncated: bool = False
-    kl_weight: float = 0.0
-    old_logprobs: str = "engine"
-    importance_cap: float | None = None
-    std: str = "population"
+    kl_coef: float = 0.0
+    old_logprobs_from: str = "engine"
+    importance_ratio_cap: float | None = None
+    advantage_std: str = "population"
     critic: str = "head"
     critic_learning_rate: float | None = None
     gamma: float = 1.0
     lam: float = 1.0
     value_clip: float | None = 0.2
-    value_weight: float = 0.1
+    vf_coef: float = 0.1
     whiten: bool = True
     optimizer: str = "adamw"
     weight_decay: float = 0.0
@@ -137,7 +140,7 @@ class TrainConfig:
     memory_gib: float | None = None
     executor: str = "virtual"
     ray_address: str | None = None
-    keep_s: float = 60.0
+    idle_timeout_s: float = 60.0
     prewarm: str = "none"
     engine: str = "torch"
     charging: str = "profile"
@@ -147,8 +150,8 @@ class TrainConfig:
     tau: float = 0.7
     preparation: str = "after"
     preparation_actors: int = 1
-    judge_s: float = 2e-5
-    keep: int = 1
+    reward_s_per_response: float = 2e-5
+    save_total_limit: int = 1
     window: int = 1
     scenarios: int = 8
     seed: int = 0
@@ -160,8 +163,10 @@ class TrainConfig:
                 object.__setattr__(self, option.name, as_annotated(value, str(option.type)))
             except TypeError as error:
                 raise TrainError(f"{option.name} is {value!r}; {error}") from None
-        if self.algorithm == "grpo" and self.samples == 1:
-            raise TrainError("samples is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo")
+        if self.algorithm == "grpo" and self.samples_per_prompt == 1:
+            raise TrainError(
+                "samples_per_prompt is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo"
+            )
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
             ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
@@ -173,15 +178,15 @@ class TrainConfig:
             "steps",
             "pool",
             "prompts_per_step",
-            "samples",
+            "samples_per_prompt",
             "window",
             "scenarios",
-            "response_limit",
-            "updates",
+            "max_response_tokens",
+            "num_updates",
             "gpus",
             "gpus_per_node",
             "preparation_actors",
-            "keep",
+            "save_total_limit",
             "learner_processes",
         ):
             if not getattr(self, name) >= 1:
@@ -194,9 +199,9 @@ class TrainConfig:
             raise TrainError(
                 f"ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose 'ray'"
             )
-        if not self.keep_s >= 0:
-            raise TrainError(f"keep_s is {self.keep_s}; a number of seconds of 0 or more is needed")
-        if self.prewarm != "none" and (self.executor == "virtual" or self.keep_s == math.inf):
+        if not self.idle_timeout_s >= 0:
+            raise TrainError(f"idle_timeout_s is {self.idle_timeout_s}; a number of seconds of 0 or more is needed")
+        if self.prewarm != "none" and (self.executor == "virtual" or self.idle_timeout_s == math.inf):
             never = (
                 "actors that are emulated start at once"
                 if self.executor == "virtual"
@@ -204,7 +209,7 @@ class TrainConfig:
             )
             raise TrainError(
                 f"prewarm is {self.prewarm!r}, but {never}, so none would be started ahead; choose prewarm 'none', or executor "
-                "'local' or 'ray' with a finite keep_s"
+                "'local' or 'ray' with a finite idle_timeout_s"
             )
         if self.memory_gib is not None and (not 0 < self.memory_gib < math.inf or self.engine == "vllm"):
             raise TrainError(
@@ -232,8 +237,8 @@ class TrainConfig:
                 f"{self.executor!r}; on the wall clock it is done after generation, by this process alone: choose executor "
                 "'virtual'"
             )
-        if not 0 <= self.judge_s < math.inf:
-            raise TrainError(f"judge_s is {self.judge_s}; seconds of 0 or more are needed")
+        if not 0 <= self.reward_s_per_response < math.inf:
+            raise TrainError(f"reward_s_per_response is {self.reward_s_per_response}; seconds of 0 or more are needed")
         for name in ("temperature", "learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise TrainError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
@@ -265,10 +270,18 @@ class TrainConfig:
 
     def learner_options(self) -> dict[str, Any]:
         """What ``make_learner`` is given."""
-        names = ["learning_rate", "updates", "clip_low", "clip_high", "aggregation", "response_limit", "mask_truncated"]
-        names += ["kl_weight", "old_logprobs", "importance_cap", "temperature", "token_budget"]
+        names = [
+            "learning_rate",
+            "num_updates",
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "loss_aggregation",
+            "max_response_tokens",
+            "mask_truncated",
+        ]
+        names += ["kl_coef", "old_logprobs_from", "importance_ratio_cap", "temperature", "max_tokens_per_micro_batch"]
         names += ["optimizer", "weight_decay", "max_grad_norm", "schedule", "warmup_steps", "precision"]
-        names += ["std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
+        names += ["advantage_std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
         ends = None if self.schedule == "constant" else self.schedule_steps or self.steps
         return {**{name: getattr(self, name) for name in names}, "schedule_steps": ends}
 

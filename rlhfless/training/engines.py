@@ -127,7 +127,7 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
     if config.executor == "virtual":
         return None
     forecasts = {"none": None, "shortest": ShortestStep(), "forecast": PlanForecast()}
-    lifecycle = Lifecycle(config.keep_s, forecasts[config.prewarm])
+    lifecycle = Lifecycle(config.idle_timeout_s, forecasts[config.prewarm])
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle)
     there = config.ray_address is not None or import_ray().is_initialized()

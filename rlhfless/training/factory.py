@@ -56,7 +56,12 @@ class LengthPredictor(Protocol):
         ...
 
     def predict(
-        self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int
+        self,
+        prompts: Sequence[str],
+        samples_per_prompt: int,
+        answer_tokens: Mapping[str, int] | None,
+        *,
+        max_response_tokens: int,
     ) -> Any:
         """Return (R,) predicted tokens, the responses of a prompt next to each other.
 
@@ -65,7 +70,8 @@ class LengthPredictor(Protocol):
         ...
 
     def sample(
-        self, prompts: Sequence[str], samples: int, answer_tokens: Mapping[str, int] | None, *, response_limit: int,
+        self, prompts: Sequence[str], samples_per_prompt: int, answer_tokens: Mapping[str, int] | None, *,
+        max_response_tokens: int,
         scenarios: int, seed: int,
     ) -> Any:  # fmt: skip
         """Return (S, R) tokens: ``scenarios`` draws of lengths around the prediction, determined by ``seed``."""
@@ -207,7 +213,7 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = given.rewards or make_rewards(config.rewards, task, device=device)
-    most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.response_limit
+    most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.max_response_tokens
     sampling = Sampling(temperature=config.temperature)
     prewarms = config.prewarm != "none"
     engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling, prewarms)

@@ -58,11 +58,13 @@ def response_logprobs(
     response_ids: Sequence[Sequence[int]],
     *,
     temperature: float = 1.0,
-    token_budget: int = 8192,
+    max_tokens_per_micro_batch: int = 8192,
 ) -> list[np.ndarray]:
     """Return the log-probabilities of each response's tokens after its prompt, one float32 array per response."""
     result: list[np.ndarray] = [np.zeros(0, np.float32)] * len(response_ids)
-    for rows in micro_batches([len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True)], token_budget):
+    for rows in micro_batches(
+        [len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True)], max_tokens_per_micro_batch
+    ):
         input_ids, mask = right_padded([prompt_ids[i] for i in rows], [response_ids[i] for i in rows])
         values = token_logprobs(model, input_ids.to(model.device), temperature=temperature).cpu()
         for row, value, row_mask in zip(rows, values, mask, strict=True):

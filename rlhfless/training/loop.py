@@ -208,11 +208,11 @@ class Trainer:
             self.pool.release()  # nobody waits for a step that nobody plans
         with streams_of(c.seed, step):
             began = time.perf_counter()
-            responses = read_responses(problems, record, self.tokenizer, c.samples)
+            responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt)
             scores = self.rewards.score(responses)
             judging_s = time.perf_counter() - began
-            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples)
-            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples)
+            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples_per_prompt)
+            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples_per_prompt)
             with self.kept.learning():
                 learning = self._learn(batch)
                 by_profile = self.pool is None and c.charging == "profile"
@@ -243,13 +243,15 @@ class Trainer:
         """
         c = self.config
         names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
-        predictor, limit = self.predictor.fit(self.kept.position.history), c.response_limit
-        predicted = predictor.predict(names, c.samples, answers, response_limit=limit)
+        predictor, limit = self.predictor.fit(self.kept.position.history), c.max_response_tokens
+        predicted = predictor.predict(names, c.samples_per_prompt, answers, max_response_tokens=limit)
         seed = c.seed + self.next_step
-        scenarios = predictor.sample(names, c.samples, answers, response_limit=limit, scenarios=c.scenarios, seed=seed)
+        scenarios = predictor.sample(
+            names, c.samples_per_prompt, answers, max_response_tokens=limit, scenarios=c.scenarios, seed=seed
+        )
         prompt_tokens = [len(self.tokenizer.encode(p.prompt)) for p in problems]
-        owner = np.repeat(np.arange(len(problems)), c.samples)
-        return Workload(prompt_tokens, owner, predicted, response_limit=limit, scenarios=scenarios)
+        owner = np.repeat(np.arange(len(problems)), c.samples_per_prompt)
+        return Workload(prompt_tokens, owner, predicted, max_response_tokens=limit, scenarios=scenarios)
 
     def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
         """Return the predictor's in-flight forecast for the step whose ``workload`` was predicted
@@ -276,7 +278,7 @@ class Trainer:
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
         c = self.config
-        return make_requests(problems, self.tokenizer, c.samples, c.response_limit, c.seed, step)
+        return make_requests(problems, self.tokenizer, c.samples_per_prompt, c.max_response_tokens, c.seed, step)
 
     def generate(
         self, plan: Plan, problems: Sequence[Problem], step: int, forecast: RemainingLengths | None = None
@@ -307,8 +309,13 @@ class Trainer:
             return
         self.kept.check_folder()
         which = sorted(record.completions)
-        responses, unjudged = read_responses(problems, record, self.tokenizer, c.samples, which), np.full(len(which), np.nan)
-        rows = rollout_rows(responses, unjudged, workload, record, record.step // c.steps_per_epoch, c.samples, which)
+        responses, unjudged = (
+            read_responses(problems, record, self.tokenizer, c.samples_per_prompt, which),
+            np.full(len(which), np.nan),
+        )
+        rows = rollout_rows(
+            responses, unjudged, workload, record, record.step // c.steps_per_epoch, c.samples_per_prompt, which
+        )
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
     def _fewer_gpus(self) -> str:

@@ -23,30 +23,33 @@ def padded_tokens(tokens: int) -> int:
     return -(-tokens // PAD_MULTIPLE) * PAD_MULTIPLE
 
 
-def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Sort rows by length and split them so that no batch has more than ``token_budget`` padded tokens.
+def micro_batches(lengths: Sequence[int], max_tokens_per_micro_batch: int) -> list[list[int]]:
+    """Sort rows by length and split them so that no batch has more than ``max_tokens_per_micro_batch`` padded tokens.
 
     A row longer than the budget gets its own batch. Every row appears exactly once.
     """
     batches: list[list[int]] = []
     for row in np.argsort(np.asarray(lengths, dtype=np.int64), kind="stable").tolist():
         # Rows come by growing length, so the new row decides the padded length of the batch.
-        if batches and (len(batches[-1]) + 1) * padded_tokens(lengths[row]) <= token_budget:
+        if batches and (len(batches[-1]) + 1) * padded_tokens(lengths[row]) <= max_tokens_per_micro_batch:
             batches[-1].append(row)
         else:
             batches.append([row])
     return batches
 
 
-def dealt(lengths: Sequence[int], token_budget: int, processes: int) -> list[list[list[int]]]:
+def dealt(lengths: Sequence[int], max_tokens_per_micro_batch: int, processes: int) -> list[list[list[int]]]:
     """Return the ``micro_batches`` of every process; token sums are balanced over processes (Karmarkar-Karp).
 
     All processes get equally many micro-batches, because they compute in lockstep; missing ones are empty.
     """
     if processes == 1:
-        return [micro_batches(lengths, token_budget)]
+        return [micro_batches(lengths, max_tokens_per_micro_batch)]
     shares = largest_differencing([padded_tokens(length) for length in lengths], processes) if lengths else []
-    batches = [[[rows[i] for i in own] for own in micro_batches([lengths[i] for i in rows], token_budget)] for rows in shares]
+    batches = [
+        [[rows[i] for i in own] for own in micro_batches([lengths[i] for i in rows], max_tokens_per_micro_batch)]
+        for rows in shares
+    ]
     most = max(map(len, batches), default=0)
     return [own + [[]] * (most - len(own)) for own in batches] or [[]] * processes
 

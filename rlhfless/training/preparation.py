@@ -36,16 +36,18 @@ class Charge:
     clock: str
 
     @classmethod
-    def by_profile(cls, latency: LatencyModel, tokens: np.ndarray, learned: Mapping[str, float], judge_s: float) -> Charge:
+    def by_profile(
+        cls, latency: LatencyModel, tokens: np.ndarray, learned: Mapping[str, float], reward_s_per_response: float
+    ) -> Charge:
         """Return the charge from the latency profile: every pass over a token takes what a prefill of one token takes.
 
         Args:
             tokens: (R,) prompt and response tokens. learned: the algorithm's numbers, see ``token_counts.pass_tokens``.
-            judge_s: seconds to compute the reward of one response.
+            reward_s_per_response: seconds to compute the reward of one response.
         """
         per_token_s = latency.prefill_per_token_s
         shares = tokens / tokens.sum()
-        prepare_s = judge_s + shares * learned.get("prepare_pass_tokens", 0.0) * per_token_s
+        prepare_s = reward_s_per_response + shares * learned.get("prepare_pass_tokens", 0.0) * per_token_s
         return cls(prepare_s, learned.get("learn_pass_tokens", 0.0) * per_token_s, "profile")
 
     @classmethod
@@ -125,7 +127,7 @@ def record_rest(
     if latency is None:
         charge = Charge.measured(tokens, learning, judging_s)
     else:
-        charge = Charge.by_profile(latency, tokens, learning, config.judge_s)
+        charge = Charge.by_profile(latency, tokens, learning, config.reward_s_per_response)
     generated_s, overlaps = record.end_s, config.preparation == "overlap"
     ends = [record.completions[i].time_s for i in range(len(charge.prepare_s))]
     ready_s = np.array(ends) if overlaps else np.full(len(ends), generated_s)

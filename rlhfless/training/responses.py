@@ -1,6 +1,6 @@
 """Converts problems to requests, and completions to response texts, trace rows and the batch that the algorithm learns from.
 
-Responses are numbered problem by problem, ``samples`` of each.
+Responses are numbered problem by problem, ``samples_per_prompt`` of each.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from solver.model.workload import Workload
 
 
 def make_requests(
-    problems: Sequence[Problem], tokenizer: Any, samples: int, response_limit: int, seed: int, step: int
+    problems: Sequence[Problem], tokenizer: Any, samples_per_prompt: int, max_response_tokens: int, seed: int, step: int
 ) -> list[Request]:
     """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
     requests = []
     for p, problem in enumerate(problems):
         ids = np.array(tokenizer.encode(problem.prompt), dtype=np.int64)
         prompt_seed = zlib.crc32(problem.prompt_id.encode())
-        for sample in range(samples):
+        for sample in range(samples_per_prompt):
             stream = int(np.random.SeedSequence([seed, step, prompt_seed, sample]).generate_state(1, np.uint64)[0])
-            index = p * samples + sample
-            requests.append(Request(index, len(ids), response_limit, prompt_ids=ids, seed=stream, prompt=p))
+            index = p * samples_per_prompt + sample
+            requests.append(Request(index, len(ids), max_response_tokens, prompt_ids=ids, seed=stream, prompt=p))
     return requests
 
 
 def read_responses(
-    problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples: int, which: Iterable[int] | None = None
+    problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples_per_prompt: int, which: Iterable[int] | None = None
 ) -> list[Response]:
     """Return a step's responses as reward functions see them: all of them, or those of ``which``."""
     responses = []
-    for i in range(len(problems) * samples) if which is None else which:
+    for i in range(len(problems) * samples_per_prompt) if which is None else which:
         done = record.completions[i]
         assert done.token_ids is not None, "the engine gave no tokens"
         text = tokenizer.decode(done.token_ids.tolist())
-        responses.append(Response(problems[i // samples], text, done.response_tokens, done.finish_reason == "length"))
+        responses.append(
+            Response(problems[i // samples_per_prompt], text, done.response_tokens, done.finish_reason == "length")
+        )
     return responses
 
 
@@ -54,7 +56,7 @@ def rollout_rows(
     workload: Workload,
     record: StepRecord,
     epoch: int,
-    samples: int,
+    samples_per_prompt: int,
     which: Sequence[int] | None = None,
 ) -> pd.DataFrame:
     """Return the step's rows of the trace's table ``rollouts``.
@@ -68,7 +70,7 @@ def rollout_rows(
             "step": record.step,
             "epoch": epoch,
             "prompt_id": response.problem.prompt_id,
-            "sample": i % samples,
+            "sample": i % samples_per_prompt,
             "prompt_tokens": int(workload.prompt_tokens[workload.prompt_of[i]]),
             "weights_version": record.step,
             "predicted_tokens": float(workload.response_tokens[i]),
@@ -81,14 +83,16 @@ def rollout_rows(
     return pd.DataFrame(rows).assign(reward=rewards)
 
 
-def make_batch(responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples: int) -> Batch:
+def make_batch(
+    responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples_per_prompt: int
+) -> Batch:
     """Return the batch that an algorithm learns from."""
     done = [record.completions[i] for i in range(len(responses))]
     return Batch(
         [tokenizer.encode(response.prompt) for response in responses],
         [one.token_ids.tolist() for one in done if one.token_ids is not None],
         rewards,
-        np.arange(len(responses)) // samples,
+        np.arange(len(responses)) // samples_per_prompt,
         [one.logprobs for one in done if one.logprobs is not None],
         np.array([response.truncated for response in responses]),
     )

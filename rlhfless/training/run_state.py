@@ -192,7 +192,7 @@ class RunState:
             checkpoints = own.path
         else:
             checkpoints = folder / "checkpoints"
-        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.keep, origin.writer, _own=own)
+        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, origin.writer, _own=own)
         if run.writer is not None:
             run._go_back()
             if (was := origin.earlier_cluster) is not None:

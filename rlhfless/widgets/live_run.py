@@ -234,7 +234,7 @@ def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
     continues."""
     if isinstance(setting.cluster, MixedCluster):
         return math.nan, math.nan
-    logged = next(logged_steps(done.rollouts, response_limit=setting.response_limit))
+    logged = next(logged_steps(done.rollouts, max_response_tokens=setting.max_response_tokens))
     try:
         plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
         return billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))

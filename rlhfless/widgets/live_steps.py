@@ -66,7 +66,9 @@ class TrainerSteps:
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        return SimulationConfig(self.trainer.cluster, self.trainer.latency, response_limit=self.trainer.config.response_limit)
+        return SimulationConfig(
+            self.trainer.cluster, self.trainer.latency, max_response_tokens=self.trainer.config.max_response_tokens
+        )
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return nothing: the step has not happened."""
@@ -103,7 +105,7 @@ class ExecutorSteps:
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
         limit = max(r.limit_tokens for _, requests in self.work for r in requests)
-        return SimulationConfig(self.executor.cluster, self.executor.latency, response_limit=limit)  # type: ignore[arg-type]
+        return SimulationConfig(self.executor.cluster, self.executor.latency, max_response_tokens=limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""

@@ -132,7 +132,7 @@ def _elsewhere(planned: Planned, response: int, actor: int) -> pd.DataFrame:
         moved = [[*group, response] if i == other else group for i, group in enumerate(groups)]
         tried = assemble(
             plan.policy, [g for g in moved if g], planned.logged.predicted.points, setting.cluster, setting.latency,
-            setting.rest, admission=setting.admission,
+            setting.phases, admission=setting.admission,
         )  # fmt: skip
         change = setting.objective.value(tried.makespan_s, tried.gpu_seconds, norms) / value - 1
         rows.append((other, tried.makespan_s, tried.gpu_seconds, change))

@@ -123,7 +123,7 @@ class WhatIf:
     Args:
         source: a trace, rollouts, or the path of either.
         step: to plan; the last one when None.
-        response_limit: the longest response allowed; the trace's own, or the longest of the log, when None.
+        max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
@@ -135,23 +135,25 @@ class WhatIf:
     """
 
     def __init__(
-        self, source: Trace | pd.DataFrame | str | Path, step: int | None = None, response_limit: int | None = None
+        self, source: Trace | pd.DataFrame | str | Path, step: int | None = None, max_response_tokens: int | None = None
     ) -> None:
         path = str(source) if isinstance(source, str | Path) else ""
         if isinstance(source, str | Path):
             source = read_trace(source) if Path(source).is_dir() else read_rollouts(source)
         if not isinstance(source, Trace | pd.DataFrame):
             raise TraceError(f"{source!r:.80} is no log; a trace, a frame of rollouts or the path of either is needed")
-        if response_limit is not None and not (isinstance(response_limit, Integral) and response_limit > 0):
-            raise InputError(f"response_limit is {response_limit!r:.80}; a whole number above 0 is needed")
+        if max_response_tokens is not None and not (isinstance(max_response_tokens, Integral) and max_response_tokens > 0):
+            raise InputError(f"max_response_tokens is {max_response_tokens!r:.80}; a whole number above 0 is needed")
         trace = source if isinstance(source, Trace) else Trace(source)  # refuses what are no rollouts
         self.source, self.run, self.rollouts = path or trace.source, trace.run, trace.rollouts
         self.steps = sorted(int(one) for one in self.rollouts["step"].unique())
         if step is not None and step not in self.steps:
             raise TraceError(f"the log has no step {step!r:.80}; its steps are {self.steps[0]} to {self.steps[-1]}")
         self.step = self.steps[-1] if step is None else int(step)
-        limit = (trace.meta.get("config") or {}).get("response_limit") if response_limit is None else response_limit
-        self.response_limit = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
+        limit = (
+            (trace.meta.get("config") or {}).get("max_response_tokens") if max_response_tokens is None else max_response_tokens
+        )
+        self.max_response_tokens = None if limit is None else max(int(limit), int(self.rollouts["response_tokens"].max()))
         self.default = default_settings(trace.meta)
         self._logged: dict[str, LoggedStep] = {}
         self._requests: dict[str, Requests] = {}
@@ -165,7 +167,7 @@ class WhatIf:
         if predictor not in PREDICTORS:
             raise InputError(f"predictor {predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
         if predictor not in self._logged:
-            found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.response_limit, steps=[self.step])
+            found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.max_response_tokens, steps=[self.step])
             self._logged[predictor] = next(found)
         return self._logged[predictor]
 
@@ -181,7 +183,7 @@ class WhatIf:
         began = time.perf_counter()
         logged, setting = self.logged(settings.predictor), settings.setting
         plan = plan_generation(
-            logged.predicted.points, setting.cluster, setting.latency, setting.objective, setting.rest, setting.time_limit_s,
+            logged.predicted.points, setting.cluster, setting.latency, setting.objective, setting.phases, setting.time_limit_s,
             admission=setting.admission, seed=setting.seed + self.step,
         )  # fmt: skip
         plan = replace(plan, policy=THIS_PLAN)
@@ -202,7 +204,7 @@ class WhatIf:
             raise InputError(f"{type(planned).__name__} is no plan of a step; what WhatIf.plan returns is needed")
         logged, setting = planned.logged, planned.settings.setting
         front = pareto_front(
-            logged.predicted.points, setting.cluster, setting.latency, setting.rest,
+            logged.predicted.points, setting.cluster, setting.latency, setting.phases,
             points=FRONT_POINTS, admission=setting.admission,
         )  # fmt: skip
         bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
@@ -221,7 +223,7 @@ class WhatIf:
             self._requests[name] = self.logged(name).requests()
         return run_step(
             plan, self._requests[name], SimulatedEngine, setting.latency, setting.cluster,
-            run=self.run, step=self.step, rest=setting.rest, admission=setting.admission, migration=setting.migration,
+            run=self.run, step=self.step, phases=setting.phases, admission=setting.admission, migration=setting.migration,
         )  # fmt: skip
 
     @staticmethod

@@ -148,7 +148,7 @@ class ClairvoyantBound:
     """Lower bound on GPU-seconds as a function of generation time, for one workload.
 
     Attributes:
-        ready_s: r; gpus: g; most_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
+        ready_s: r; gpus: g; max_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
         length: (R,) L_i. kv_steps, kv_root_squared: (R,) sum of contexts over a response's tokens, and R_i^2.
         kv_tokens: Q; reserved_steps: sum of L_i m_i, 0 where nothing is reserved.
         parts: the responses in groups, for the sharing by load and by head. shares: the terms of every minorant.
@@ -156,7 +156,7 @@ class ClairvoyantBound:
 
     ready_s: float
     gpus: int
-    most_actors: int
+    max_actors: int
     slots: int
     once_s: float
     length: FloatArray
@@ -196,7 +196,7 @@ class ClairvoyantBound:
                 ways.append(parts.shares(b, c, self.slots, references(share.least, share.most, self.slots), rooms))
             work = max(work, float(share.load.sum()) + share.base_s * max(ways))
         total = self.gpus * (work + self.once_s) * (1 + self.ready_s / left)
-        return math.inf if total > self.gpus * self.most_actors * time_s * (1 + 1e-12) else total
+        return math.inf if total > self.gpus * self.max_actors * time_s * (1 + 1e-12) else total
 
     def shortest_s(self) -> float:
         """Return a lower bound on the time of any policy on the available actors, in seconds."""

@@ -27,7 +27,7 @@ class RemainingLengths(Protocol):
     or over ``chosen`` of them."""
 
     @property
-    def response_limit(self) -> int:
+    def max_response_tokens(self) -> int:
         """Return the most tokens that any response can have."""
         ...
 
@@ -74,7 +74,7 @@ class KnownLengths:
 
     length: FloatArray
     prompt_tokens: FloatArray
-    response_limit: int
+    max_response_tokens: int
 
     def _left(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         return np.asarray(np.maximum(self.length[chosen] - np.asarray(tokens, dtype=float), 1.0))
@@ -147,7 +147,7 @@ class SurvivalTable:
         object.__setattr__(self, "curve", curve)
 
     @property
-    def response_limit(self) -> int:
+    def max_response_tokens(self) -> int:
         """Return the most tokens that any response can have."""
         return int(self.grid[-1])
 

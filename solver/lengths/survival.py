@@ -20,9 +20,9 @@ GRID_POINTS = 512  # steps of a survival curve at most; between them it is a str
 POOL_SAMPLES = 1.0  # lengths of the pool that stand beside a prompt's own samples
 
 
-def token_grid(response_limit: int) -> FloatArray:
+def token_grid(max_response_tokens: int) -> FloatArray:
     """Return a grid of at most ``GRID_POINTS`` steps from 0 to the response limit."""
-    return np.unique(np.linspace(0, response_limit, min(response_limit, GRID_POINTS) + 1).round())
+    return np.unique(np.linspace(0, max_response_tokens, min(max_response_tokens, GRID_POINTS) + 1).round())
 
 
 def survival_of(samples: ArrayLike, grid: FloatArray) -> FloatArray:
@@ -51,7 +51,7 @@ def kaplan_meier(tokens: ArrayLike, complete: ArrayLike, grid: FloatArray) -> Fl
 def known_lengths(workload: Workload) -> KnownLengths:
     """Return the workload's lengths as a forecast without uncertainty, for clairvoyant policies."""
     prompt = workload.prompt_tokens[workload.prompt_of].astype(float)
-    return KnownLengths(workload.response_tokens.astype(float), prompt, workload.response_limit)
+    return KnownLengths(workload.response_tokens.astype(float), prompt, workload.max_response_tokens)
 
 
 def from_samples(
@@ -79,7 +79,7 @@ def _of_prompts(
     owner: IntArray, samples: NDArray[np.generic], workload: Workload, pool: NDArray[np.generic], pool_samples: float
 ) -> SurvivalTable:
     """Return ``from_samples`` for (N,) lengths and the prompt of each."""
-    grid = token_grid(workload.response_limit)
+    grid = token_grid(workload.max_response_tokens)
     prompts, points = len(workload.prompt_tokens), len(grid)
     common = survival_of(pool, grid) if len(pool) else 1.0 - grid / grid[-1]
     cell = np.minimum(np.searchsorted(grid, samples), points)  # the first grid point that a length is not above
@@ -132,7 +132,7 @@ class BatchLengths(SurvivalTable):
 def from_batch(workload: Workload, pool: ArrayLike = (), pool_complete: ArrayLike | None = None) -> BatchLengths:
     """Return a forecast that does not distinguish prompts, see ``BatchLengths``. Lengths of ``pool`` at the response
     limit end there."""
-    grid = token_grid(workload.response_limit)
+    grid = token_grid(workload.max_response_tokens)
     lengths = np.asarray(pool, dtype=float)
     whole = np.ones(len(lengths), dtype=bool) if pool_complete is None else np.asarray(pool_complete, dtype=bool)
     mean_prompt = np.array([float(workload.prompt_tokens[workload.prompt_of].mean())])

@@ -63,7 +63,7 @@ class GpuPool:
         """Price of one GPU-second."""
         return self.usd_per_gpu_hour / 3600.0
 
-    def most_actors(self, gpus_per_actor: int) -> int:
+    def max_actors(self, gpus_per_actor: int) -> int:
         """Return how many actors of that size fit, each within one node."""
         return self.nodes * (self.gpus_per_node // gpus_per_actor)
 

@@ -28,8 +28,8 @@ class Objective:
         deadline_s: least cost with ``T <= deadline_s`` instead.
         budget_gpu_s, budget_usd: least time with ``C <= budget`` instead.
         cost: what C counts, ``gpu_s`` or ``usd`` (which a ``budget_usd`` implies).
-        tail: conditional value at risk: the mean over the worst share ``tail`` of the scenarios of the weighted value (of
-            time and cost each, for a limit). 1 is the mean over all of them.
+        cvar_alpha: conditional value at risk: the mean over the worst share ``cvar_alpha`` of the scenarios of the weighted
+            value (of time and cost each, for a limit). 1 is the mean over all of them.
 
     Raises:
         PlanningError: a weight or share lies outside its range, several limits are given, or one is not above 0.
@@ -40,16 +40,17 @@ class Objective:
     budget_gpu_s: float | None = None
     budget_usd: float | None = None
     cost: str = "gpu_s"
-    tail: float = 1.0
+    cvar_alpha: float = 1.0
 
     def __post_init__(self) -> None:
         if not (is_number(self.time_weight, 0) and self.time_weight <= 1.0):
             raise PlanningError(
                 f"time_weight is {as_given(self.time_weight)}; a number from 0 (cost only) to 1 (time only) is needed"
             )
-        if not (is_number(self.tail) and 0.0 < self.tail <= 1.0):
+        if not (is_number(self.cvar_alpha) and 0.0 < self.cvar_alpha <= 1.0):
             raise PlanningError(
-                f"tail is {as_given(self.tail)}; a share of the scenarios above 0 and up to 1 (their mean) is needed"
+                f"cvar_alpha is {as_given(self.cvar_alpha)}; a share of the scenarios above 0 and up to 1 (their "
+                f"mean) is needed"
             )
         if self.cost not in COSTS:
             raise PlanningError(f"cost {self.cost!r} is unknown; choose one of {', '.join(COSTS)}")
@@ -65,11 +66,11 @@ class Objective:
         if self.budget_usd is not None:
             object.__setattr__(self, "cost", "usd")
 
-    def generation_within_s(self, rest: NonGenerationPhases) -> float:
+    def generation_within_s(self, phases: NonGenerationPhases) -> float:
         """Return the latest makespan of generation that meets the deadline, including the small tolerance that
         ``value`` also allows."""
         assert self.deadline_s is not None
-        return self.deadline_s * (1 + 9e-10) - rest.seconds
+        return self.deadline_s * (1 + 9e-10) - phases.seconds
 
     @property
     def budget(self) -> float | None:
@@ -104,9 +105,9 @@ class Objective:
         return self.risk(self.time_weight * times / time_ref + (1.0 - self.time_weight) * costs / cost_ref)
 
     def risk(self, values: FloatArray) -> float:
-        """Return the mean of the worst share ``tail`` of equally likely values; the last of them counts in part."""
+        """Return the mean of the worst share ``cvar_alpha`` of equally likely values; the last of them counts in part."""
         worst = np.sort(values)[::-1]
-        share = np.clip(self.tail * len(worst) - np.arange(len(worst)), 0.0, 1.0)
+        share = np.clip(self.cvar_alpha * len(worst) - np.arange(len(worst)), 0.0, 1.0)
         return float(np.dot(worst, share) / share.sum())
 
 

@@ -26,7 +26,7 @@ class Offer:
 
     Attributes:
         pool: index of the pool; kind, market, usd_per_gpu_s, prewarmed: of the pool.
-        latency: of one actor; gpus: GPUs of one actor; most_actors: how many fit if the pool serves nothing else.
+        latency: of one actor; gpus: GPUs of one actor; max_actors: how many fit if the pool serves nothing else.
     """
 
     pool: int
@@ -35,7 +35,7 @@ class Offer:
     usd_per_gpu_s: float
     prewarmed: int
     latency: LatencyModel
-    most_actors: int
+    max_actors: int
 
     @property
     def gpus(self) -> int:
@@ -84,7 +84,7 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
                 )
         offered = [(kind, model) for (kind, _), model in sorted(latency.items(), key=lambda item: item[0])]
     offers = [
-        Offer(i, pool.kind, pool.market, pool.usd_per_gpu_s, pool.prewarmed, model, pool.most_actors(model.gpus_per_actor))
+        Offer(i, pool.kind, pool.market, pool.usd_per_gpu_s, pool.prewarmed, model, pool.max_actors(model.gpus_per_actor))
         for i, pool in enumerate(cluster.pools)
         for kind, model in offered
         if kind == pool.kind and model.gpus_per_actor <= pool.gpus_per_node
@@ -121,9 +121,9 @@ def check_priced(cost: str, cluster: Cluster | MixedCluster) -> None:
         raise PlanningError("cost is counted in USD, but usd_per_gpu_hour is 0; give a price or count GPU-seconds")
 
 
-def check_counts(least_actors: int, **most: int | None) -> None:
+def check_counts(min_actors: int, **most: int | None) -> None:
     """Refuse numbers of actors that are not whole numbers of at least 1 (a PlanningError); ``most`` may be None."""
-    for name, value in (("least_actors", least_actors), *most.items()):
+    for name, value in (("min_actors", min_actors), *most.items()):
         if (value is not None or name not in most) and not is_whole(value):
             raise PlanningError(f"{name} is {as_given(value)}; a whole number of actors is needed")
         if value is not None and value < 1:
@@ -133,8 +133,8 @@ def check_counts(least_actors: int, **most: int | None) -> None:
 def check_options(
     workload: Workload,
     offers: Sequence[Offer],
-    least_actors: int,
-    most_actors: int | None,
+    min_actors: int,
+    max_actors: int | None,
     keep_together: bool,
 ) -> None:
     """Refuse bounds on the number of actors that no plan can satisfy.
@@ -143,15 +143,13 @@ def check_options(
         PlanningError: the message names the option and what would be right.
     """
     pools = {offer.pool for offer in offers}
-    fit = sum(max(offer.most_actors for offer in offers if offer.pool == pool) for pool in pools)
+    fit = sum(max(offer.max_actors for offer in offers if offer.pool == pool) for pool in pools)
     items = len(np.unique(workload.prompt_of)) if keep_together else len(workload)
-    check_counts(least_actors=least_actors, most_actors=most_actors)
-    if most_actors is not None and most_actors < least_actors:
-        raise PlanningError(f"most_actors is {most_actors}, below least_actors of {least_actors}; raise it")
-    if least_actors > fit:
-        raise PlanningError(
-            f"least_actors is {least_actors}, but only {fit} actors fit into the cluster; lower it or add nodes"
-        )
-    if least_actors > items:
+    check_counts(min_actors=min_actors, max_actors=max_actors)
+    if max_actors is not None and max_actors < min_actors:
+        raise PlanningError(f"max_actors is {max_actors}, below min_actors of {min_actors}; raise it")
+    if min_actors > fit:
+        raise PlanningError(f"min_actors is {min_actors}, but only {fit} actors fit into the cluster; lower it or add nodes")
+    if min_actors > items:
         what = "prompts whose responses stay together" if keep_together else "responses"
-        raise PlanningError(f"least_actors is {least_actors}, but there are only {items} {what} to give them; lower it")
+        raise PlanningError(f"min_actors is {min_actors}, but there are only {items} {what} to give them; lower it")

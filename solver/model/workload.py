@@ -68,7 +68,7 @@ class Workload:
         prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
         response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean is used.
         generated_tokens: (R,) tokens already generated (re-planning), or 0.
-        response_limit: no response gets longer than this; predictions above it are cut to it.
+        max_response_tokens: no response gets longer than this; predictions above it are cut to it.
         scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
             ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
 
@@ -81,7 +81,7 @@ class Workload:
     prompt_of: IntArray
     response_tokens: IntArray
     generated_tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    response_limit: int = 2048
+    max_response_tokens: int = 2048
     scenarios: IntArray | None = None
 
     def __init__(
@@ -90,7 +90,7 @@ class Workload:
         prompt_of: ArrayLike,
         response_tokens: ArrayLike,
         generated_tokens: ArrayLike | int = 0,
-        response_limit: int = 2048,
+        max_response_tokens: int = 2048,
         scenarios: ArrayLike | None = None,
     ) -> None:
         predicted = number_array("response_tokens", response_tokens)
@@ -114,21 +114,23 @@ class Workload:
             raise PlanningError(
                 f"prompt_of[{index}] is {owner[index]}, but the workload has only {counted(len(prompts), 'prompt')}"
             )
-        if not is_whole(response_limit, 1):
-            raise PlanningError(f"response_limit is {as_given(response_limit)}; a whole number of at least 1 token is needed")
+        if not is_whole(max_response_tokens, 1):
+            raise PlanningError(
+                f"max_response_tokens is {as_given(max_response_tokens)}; a whole number of at least 1 token is needed"
+            )
         sampled = None
         if scenarios is not None:
             table = number_array("scenarios", scenarios)
             if table.ndim != 2 or table.shape[1] != len(tokens) or table.shape[0] == 0:
                 raise PlanningError(f"scenarios have shape {table.shape}; (scenarios, {len(tokens)} responses) is needed")
             sampled = _whole_numbers("scenarios", table.ravel(), rounds_up=True).reshape(-1, len(tokens))
-            sampled = np.minimum(sampled, response_limit)
+            sampled = np.minimum(sampled, max_response_tokens)
         for name, value in (
             ("prompt_tokens", prompts),
             ("prompt_of", owner),
-            ("response_tokens", np.minimum(tokens, response_limit)),
+            ("response_tokens", np.minimum(tokens, max_response_tokens)),
             ("generated_tokens", generated),
-            ("response_limit", int(response_limit)),
+            ("max_response_tokens", int(max_response_tokens)),
             ("scenarios", sampled),
         ):
             object.__setattr__(self, name, value)
@@ -160,11 +162,11 @@ class Workload:
     @cached_property
     def reserved_tokens(self) -> IntArray:
         """Return the (R,) KV tokens that admission by ``reserve`` sets aside: the prompt and the response limit."""
-        return self.prompt_tokens[self.prompt_of] + self.response_limit
+        return self.prompt_tokens[self.prompt_of] + self.max_response_tokens
 
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
         """Return the same prompts and responses with other lengths, for example true ones instead of predicted ones."""
-        return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.response_limit)
+        return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.max_response_tokens)
 
     def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:
         """Return the same workload with prompts, responses and scenario columns in another order.
@@ -180,7 +182,7 @@ class Workload:
             ("prompt_of", turn[self.prompt_of[responses]]),
             ("response_tokens", self.response_tokens[responses]),
             ("generated_tokens", self.generated_tokens[responses]),
-            ("response_limit", self.response_limit),
+            ("max_response_tokens", self.max_response_tokens),
             ("scenarios", None if self.scenarios is None else self.scenarios[:, responses]),
         ):
             object.__setattr__(other, name, value)
@@ -205,14 +207,14 @@ class Workload:
         tokens = self.response_tokens
         return (
             f"Workload({counted(len(self), 'response')} to {counted(len(self.prompt_tokens), 'prompt')}, "
-            f"{int(tokens.sum()):,} tokens, longest {int(tokens.max())}, limit {self.response_limit})"
+            f"{int(tokens.sum()):,} tokens, longest {int(tokens.max())}, limit {self.max_response_tokens})"
         )
 
     def _repr_html_(self) -> str:
         tokens = self.response_tokens
         facts = [
             ("responses", f"{len(self):,} to {counted(len(self.prompt_tokens), 'prompt')}"),
-            ("response tokens", f"{int(tokens.sum()):,}, longest {int(tokens.max()):,}, limit {self.response_limit:,}"),
+            ("response tokens", f"{int(tokens.sum()):,}, longest {int(tokens.max()):,}, limit {self.max_response_tokens:,}"),
             ("prompt tokens", f"{int(self.prompt_tokens.sum()):,}"),
         ]
         if self.generated_tokens.any():

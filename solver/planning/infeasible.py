@@ -26,18 +26,20 @@ def limit_of(objective: Objective) -> tuple[str, str, float]:
     return "budget", objective.cost_unit, objective.budget
 
 
-def missed(objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = "") -> str:
+def limit_message(
+    objective: Objective, least: float, best: float, *, scenarios: int = 1, where: str = "", room: str = ""
+) -> str:
     """Return the error message.
 
     Args:
         least: lower bound on time (cost). best: time (cost) of the best plan found.
         scenarios: number of sets of lengths over which these are risks. where: what they hold for; room: the text from
-            ``room_to_blame``.
+            ``capacity_hint``.
     """
     what, unit, limit = limit_of(objective)
     over = ""
     if scenarios > 1:
-        share = "" if objective.tail == 1.0 else f" of the worst {objective.tail:.0%}"
+        share = "" if objective.cvar_alpha == 1.0 else f" of the worst {objective.cvar_alpha:.0%}"
         over = f" in the mean{share} over the scenarios of lengths"
     remedy = " or add GPUs" if what == "deadline" else ""
     return (
@@ -46,7 +48,7 @@ def missed(objective: Objective, least: float, best: float, *, scenarios: int = 
     )
 
 
-def room_to_blame(
+def capacity_hint(
     slots: Sequence[int], kv_tokens: Sequence[int], most: tuple[int, int], what: str, keeps: Callable[[float, float], bool],
     stop_at: float,
 ) -> str:  # fmt: skip

@@ -109,25 +109,25 @@ def pareto_front(
     workload: Workload,
     cluster: Cluster | MixedCluster,
     latency: Latencies,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     points: int = 40,
     cost: str = "gpu_s",
     admission: str = "reserve",
     keep_together: bool = False,
     share_prefill: bool = False,
-    least_actors: int = 1,
-    most_actors: int | None = None,
+    min_actors: int = 1,
+    max_actors: int | None = None,
     release: str = "done",
     time_limit_s: float = 3.0,
     deterministic: bool = False,
 ) -> Front:
     """Return the front on ``points`` makespans between the fastest plan and one actor for everything.
 
-    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``rest`` only matters for plans that hold
-    their GPUs through the step; front and curve describe generation alone. For several kinds or sizes the plans are those of
-    several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` counts that limit in
-    work instead of time, so that the front does not depend on the load of the machine.
+    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``phases`` only matters for plans that
+    hold their GPUs through the step; front and curve describe generation alone. For several kinds or sizes the plans are those
+    of several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` counts that limit
+    in work instead of time, so that the front does not depend on the load of the machine.
 
     Raises:
         PlanningError: nothing can be planned, or ``cost`` is unknown.
@@ -139,13 +139,13 @@ def pareto_front(
     check_priced(cost, cluster)
     check_fits(workload, cluster, latency)
     offers = offers_of(cluster, latency)
-    check_options(workload, offers, least_actors, most_actors, keep_together)
+    check_options(workload, offers, min_actors, max_actors, keep_together)
     asked = Canonical.of(workload)
     workload = asked.workload
     if several(offers):
         objective = Objective(cost=cost)
         problem = MixedProblem(
-            workload, offers, cluster, objective, rest, admission, least_actors=least_actors, most_actors=most_actors,
+            workload, offers, cluster, objective, phases, admission, min_actors=min_actors, max_actors=max_actors,
             release=release, keep_together=keep_together, share_prefill=share_prefill, deterministic=deterministic,
         )  # fmt: skip
         plans, makespans_s, least = mixed_front(problem, points, time_limit_s)
@@ -155,7 +155,7 @@ def pareto_front(
     def sorted_of(lengths: Workload) -> SortedWork:
         return SortedWork.of(
             lengths, model, admission_of(model, None, admission),
-            most_actors=min(where.max_actors, most_actors or where.max_actors), least_actors=least_actors,
+            max_actors=min(where.max_actors, max_actors or where.max_actors), min_actors=min_actors,
             prewarmed=where.prewarmed, keep_together=keep_together, share_prefill=share_prefill,
         )  # fmt: skip
 
@@ -163,15 +163,15 @@ def pareto_front(
     fastest_s = max(work.shortest_makespan_s, 1e-12)  # 0 when every response is complete already
     grid = np.geomspace(fastest_s, max(fastest_s, work.longest_makespan_s) * (1 + 1e-9), points)
     rate = where.gpus_per_actor * (1.0 if cost == "gpu_s" else where.usd_per_gpu_s)
-    curve_s, bound = _curve([sorted_of(case) for case in workload.cases()], points, release, rest)
+    curve_s, bound = _curve([sorted_of(case) for case in workload.cases()], points, release, phases)
     seen: dict[bytes, Plan] = {}
     for makespan_s in grid.tolist():
         for groups in _roundings(work, makespan_s):
-            responses = [work.responses(group) for group in at_least(groups, least_actors)]
+            responses = [work.responses(group) for group in at_least(groups, min_actors)]
             key = np.concatenate(responses).tobytes() + np.array([len(r) for r in responses]).tobytes()
             if key not in seen:
                 seen[key] = assemble(
-                    "solver", responses, workload, where, model, rest, release=release, admission=admission,
+                    "solver", responses, workload, where, model, phases, release=release, admission=admission,
                     shares_prompts=share_prefill,
                 )  # fmt: skip
     return Front(_undominated([asked.given(plan) for plan in seen.values()], cost), curve_s, bound * rate, cost)
@@ -190,12 +190,12 @@ def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
     return tuple(plans)
 
 
-def _curve(works: list[SortedWork], points: int, release: str, rest: NonGenerationPhases) -> tuple[FloatArray, FloatArray]:
+def _curve(works: list[SortedWork], points: int, release: str, phases: NonGenerationPhases) -> tuple[FloatArray, FloatArray]:
     """Return ``points`` makespans and, up to each, the least actor-seconds of any plan: for one set of lengths, or as
     means over scenarios."""
     ends = [(w.shortest_makespan_s, w.longest_makespan_s) for w in works]
     grids = [np.geomspace(max(a, 1e-12), max(a, b, 1e-12) * (1 + 1e-9), points) for a, b in ends]
-    bounds = np.array([[_bound(w, i, g, release, rest) for i in range(points)] for w, g in zip(works, grids, strict=True)])
+    bounds = np.array([[_bound(w, i, g, release, phases) for i in range(points)] for w, g in zip(works, grids, strict=True)])
     if len(works) == 1:
         return grids[0], bounds[0]
     begins = np.array([np.concatenate([[first], grid[:-1]]) for (first, _), grid in zip(ends, grids, strict=True)])
@@ -203,7 +203,7 @@ def _curve(works: list[SortedWork], points: int, release: str, rest: NonGenerati
     return grid, mean_curve(begins, bounds, grid)
 
 
-def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: NonGenerationPhases) -> float:
+def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, phases: NonGenerationPhases) -> float:
     """Return the least actor-seconds of any plan whose makespan is in the i-th interval of the grid, up to ``grid[i]``."""
     least = relaxed(work, float(grid[i]))
     if least is None:
@@ -211,7 +211,7 @@ def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, rest: NonGe
     if release == "done":
         return least.actor_s
     held = max(least.actor_s, least.actors * float(grid[max(i - 1, 0)]))
-    return held + (least.actors * rest.seconds if release == "step" else 0.0)
+    return held + (least.actors * phases.seconds if release == "step" else 0.0)
 
 
 def _roundings(work: SortedWork, makespan_s: float) -> list[list[IntArray]]:

@@ -32,14 +32,14 @@ def plan_generation(
     cluster: Cluster | MixedCluster,
     latency: Latencies,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     time_limit_s: float = 1.0,
     *,
     admission: str = "reserve",
     keep_together: bool | str = False,
     share_prefill: bool = False,
-    least_actors: int = 1,
-    most_actors: int | None = None,
+    min_actors: int = 1,
+    max_actors: int | None = None,
     release: str = "done",
     seed: int = 0,
     prefill: Mapping[str, Any] | None = None,
@@ -53,7 +53,7 @@ def plan_generation(
             over the scenarios is returned, and value, bound, times, costs and reference are over the scenarios.
         cluster: the GPUs. latency: the latency model of an actor; one per (kind, GPUs per actor) where there are several.
         objective: what is minimised, and under which limit.
-        rest: the phases outside generation, which time, cost, deadline and budget include.
+        phases: the phases outside generation, which time, cost, deadline and budget include.
         time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop
             after a counted amount of work; the clock is a safety net, and ``status`` says when it stopped them. For one kind,
             the OR-Tools model knows no refill: its groups are no larger than the slots or the largest group that it starts
@@ -66,7 +66,7 @@ def plan_generation(
         keep_together: all responses of a prompt on one actor; or ``cheaper``: planned both ways, in half the time each, prefill
             deduplicated (``solver.deduplicate``, transfers of KV cache included), and the better plan kept, without a bound.
         share_prefill: an actor computes a prompt once for all its responses there.
-        least_actors, most_actors: bounds on the number of actors.
+        min_actors, max_actors: bounds on the number of actors.
         release: actors release their GPUs when ``done``, at the end of ``generation`` or of the ``step``.
         seed: of the random split that serves as reference.
         prefill: further arguments of ``solver.deduplicate``, where ``keep_together`` is ``cheaper``.
@@ -96,12 +96,12 @@ def plan_generation(
 
         def plan_with(together: bool) -> Plan:
             return plan_generation(
-                workload, cluster, latency, objective, rest, time_limit_s / 2, admission=admission, keep_together=together,
-                share_prefill=True, least_actors=least_actors, most_actors=most_actors, release=release, seed=seed,
+                workload, cluster, latency, objective, phases, time_limit_s / 2, admission=admission, keep_together=together,
+                share_prefill=True, min_actors=min_actors, max_actors=max_actors, release=release, seed=seed,
                 deterministic=deterministic,
             )  # fmt: skip
 
-        return together_or_split(plan_with, workload, cluster, latency, objective, rest, admission, prefill or {})
+        return together_or_split(plan_with, workload, cluster, latency, objective, phases, admission, prefill or {})
     if prefill is not None:
         raise PlanningError("prefill is for keep_together='cheaper'; deduplicate other plans with solver.deduplicate")
     keep_together = bool(keep_together)
@@ -109,12 +109,12 @@ def plan_generation(
     check_fits(workload, cluster, latency)
     check_priced(objective.cost, cluster)
     offers = offers_of(cluster, latency)
-    check_options(workload, offers, least_actors, most_actors, keep_together)
+    check_options(workload, offers, min_actors, max_actors, keep_together)
     if several(offers):
         asked = Canonical.of(workload)
         plan_offers = plan_mixed if workload.scenarios is None else plan_mixed_over_scenarios
         problem = MixedProblem(
-            asked.workload, offers, cluster, objective, rest, admission, seed, least_actors, most_actors, release,
+            asked.workload, offers, cluster, objective, phases, admission, seed, min_actors, max_actors, release,
             keep_together, share_prefill, deterministic, asked.prompt,
         )  # fmt: skip
         return asked.given(plan_offers(problem, time_limit_s))
@@ -126,8 +126,8 @@ def plan_generation(
     asked = Canonical.of(workload)
     model, where = offers[0].latency, one_pool(cluster, offers[0])
     plan = SingleKindPlanner(
-        asked.workload, where, model.affine, objective, rest, time_limit_s, admission, keep_together, share_prefill,
-        least_actors, min(where.max_actors, most_actors or where.max_actors), release, seed, began,
+        asked.workload, where, model.affine, objective, phases, time_limit_s, admission, keep_together, share_prefill,
+        min_actors, min(where.max_actors, max_actors or where.max_actors), release, seed, began,
         deterministic=deterministic,
     ).plan()  # fmt: skip
     return asked.given(plan)

@@ -59,12 +59,12 @@ def random_split(
     cluster: Cluster,
     latency: LatencyModel,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     seed: int = 0,
     actors: int | None = None,
-    least_actors: int = 1,
-    most_actors: int | None = None,
+    min_actors: int = 1,
+    max_actors: int | None = None,
     release: str = "done",
     admission: str = "reserve",
     share_prefill: bool = False,
@@ -73,7 +73,7 @@ def random_split(
     """Return the random split with the best number of actors for the objective, or with ``actors`` if given.
 
     If no split meets a deadline or budget, the one that misses it least is returned. There are never more actors than prompts,
-    and at least ``least_actors`` where there are that many prompts.
+    and at least ``min_actors`` where there are that many prompts.
 
     Args:
         spread: assign single responses round-robin instead of whole prompts, so that no actor gets all samples of a long
@@ -85,19 +85,20 @@ def random_split(
     check_release(release)
     check_seed(seed)
     check_flags(share_prefill=share_prefill, spread=spread)
-    check_counts(least_actors=least_actors, most_actors=most_actors, actors=actors)
+    check_counts(min_actors=min_actors, max_actors=max_actors, actors=actors)
     items = len(workload) if spread else len(np.unique(workload.prompt_of))
     if actors is not None and actors > items:
         what = counted(items, "response" if spread else "prompt")
         raise PlanningError(f"actors is {actors}, but the workload has only {what} to deal; give at most {items}")
     asked = Canonical.of(workload)
     split, _ = sized_split(
-        asked.workload, cluster, latency, objective, rest, seed=seed, actors=actors, least_actors=least_actors,
-        most_actors=most_actors, release=release, admission=admission, share_prefill=share_prefill, spread=spread,
+        asked.workload, cluster, latency, objective, phases, seed=seed, actors=actors, min_actors=min_actors,
+        max_actors=max_actors, release=release, admission=admission, share_prefill=share_prefill, spread=spread,
     )  # fmt: skip
     groups = [asked.response[group] for group in split.groups()]
     return assemble(
-        "random", groups, workload, cluster, latency, rest, release=release, admission=admission, shares_prompts=share_prefill,
+        "random", groups, workload, cluster, latency, phases, release=release, admission=admission,
+        shares_prompts=share_prefill,
     )  # fmt: skip
 
 
@@ -106,12 +107,12 @@ def sized_split(
     cluster: Cluster,
     latency: LatencyModel,
     objective: Objective,
-    rest: NonGenerationPhases,
+    phases: NonGenerationPhases,
     *,
     seed: int,
     actors: int | None,
-    least_actors: int,
-    most_actors: int | None,
+    min_actors: int,
+    max_actors: int | None,
     release: str,
     admission: str,
     share_prefill: bool,
@@ -124,10 +125,10 @@ def sized_split(
     used = np.unique(workload.prompt_of)
     order, first = _dealt(workload, np.random.default_rng(seed).permutation(used))
     items = len(order) if spread else len(used)
-    most = min(cluster.max_actors, items, most_actors or items)
-    counts = [actors] if actors is not None else [n for n in candidate_counts(most) if n >= min(least_actors, most)]
+    most = min(cluster.max_actors, items, max_actors or items)
+    counts = [actors] if actors is not None else [n for n in candidate_counts(most) if n >= min(min_actors, most)]
     rule = admission_of(latency, None, admission)
-    pricing = Pricing.of(cluster, latency, objective, rest, release)
+    pricing = Pricing.of(cluster, latency, objective, phases, release)
     of_prompts = GroupTimes.of(workload, latency, rule, order, share_prefill)
 
     def split(n: int) -> tuple[GroupTimes, IntArray]:

@@ -31,7 +31,7 @@ from solver.prefix_sharing.placement import check_options, place, retimed
 from solver.prefix_sharing.placement_result import Placement
 from solver.prefix_sharing.step_value import StepValue
 from solver.timing.build_plan import timed
-from solver.timing.evaluate import there_tokens
+from solver.timing.evaluate import cached_tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def computations(plan: Plan, workload: Workload) -> IntArray:
 def _computed(actor: ActorPlan, workload: Workload) -> IntArray:
     """Return the (n,) prompt tokens that each of the actor's responses computes when nothing is generated yet."""
     chosen = np.asarray(actor.responses, dtype=np.int64)
-    there = there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+    there = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
     return np.where(workload.remaining_tokens[chosen] > 0, workload.context_tokens[chosen] - there, 0)
 
 
@@ -97,7 +97,7 @@ def deduplicate(
     streamed: bool = True,
     late_start: bool = False,
     objective: Objective = Objective(),  # noqa: B008 (frozen)
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Deduplication:
     """Return the plan with deduplicated prefill, or unchanged if that does not pay.
@@ -109,7 +109,7 @@ def deduplicate(
         capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
         learner_node, prefill_latency, overlap, streamed, late_start: see ``solver.prefix_sharing.placement.place``.
         objective: what decides whether it pays, the given plan's step being the reference; a plan that misses its deadline or
-            budget by less is better than one that misses it by more. rest: the step outside generation, which time, cost,
+            budget by less is better than one that misses it by more. phases: the step outside generation, which time, cost,
             deadline and budget include as in planning. A prefill actor is considered only if its net saving in actor-seconds
             is above 0; its own seconds count on GPUs of its own only.
 
@@ -126,17 +126,17 @@ def deduplicate(
         first = int(np.argmax(workload.generated_tokens > 0))
         raise PlanningError(f"response {first} has tokens already; prefill is deduplicated at the start of a step only")
     tree = _tree(workload, token_ids)
-    given = timed(plan, workload, latency, rest, admission=admission)
+    given = timed(plan, workload, latency, phases, admission=admission)
     before = _prefill_tokens(given, workload)
     sharing = replace(plan, actors=tuple(replace(a, shares_prompts=a.shares_prompts or share_in_actors) for a in plan.actors))
-    sharing = retimed(sharing, workload, latency, rest, admission)
+    sharing = retimed(sharing, workload, latency, phases, admission)
     best, how, after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
-    judged = StepValue.of(workload, cluster, latency, objective, rest, admission).against(given)
+    judged = StepValue.of(workload, cluster, latency, objective, phases, admission).against(given)
 
     if after == before or judged.rank(sharing) > judged.rank(given):
         best, how, after = given, "none", before
     options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency, "overlap": overlap,
-               "streamed": streamed, "late_start": late_start, "rest": rest, "admission": admission}  # fmt: skip
+               "streamed": streamed, "late_start": late_start, "phases": phases, "admission": admission}  # fmt: skip
     models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
     own = prefill_latency or models[int(np.argmax([a.predicted_s for a in given.actors]))]
     capacity = own.kv_capacity_tokens if capacity_tokens is None else capacity_tokens

@@ -55,13 +55,13 @@ def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, ove
         raise PlanningError(f"learner_node is {as_given(learner_node)}; the cluster has nodes 0 to {nodes - 1}")
 
 
-def retimed(plan: Plan, workload: Workload, latency: Latencies, rest: NonGenerationPhases, admission: str) -> Plan:
+def retimed(plan: Plan, workload: Workload, latency: Latencies, phases: NonGenerationPhases, admission: str) -> Plan:
     """Return the plan with the times that ``evaluate`` gives it.
 
     If they differ from the plan's own, its value and its bound are removed: they were for other waits, and bounds charge every
     response its own prefill.
     """
-    again = timed(plan, workload, latency, rest, admission=admission)
+    again = timed(plan, workload, latency, phases, admission=admission)
     if (again.makespan_s, again.gpu_seconds) == (plan.makespan_s, plan.gpu_seconds):
         return again
     return replace(again, value=None, lower_bound=None, status="heuristic")
@@ -79,7 +79,7 @@ def place(
     overlap: str = "priced",
     streamed: bool = True,
     late_start: bool = False,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
 ) -> Placement:
     """Return the plan with its actors on nodes and the waits for their prefixes, timed by ``evaluate``.
@@ -103,7 +103,7 @@ def place(
         raise PlanningError("the plan has no actors with responses; there is nothing to place")
     tree = PrefixTree.of_lengths(workload.prompt_tokens) if tree is None else tree
     placer = _Placer(
-        workload, cluster, latency, tree, learner_node, prefill_latency, streamed, late_start, rest, admission
+        workload, cluster, latency, tree, learner_node, prefill_latency, streamed, late_start, phases, admission
     )  # fmt: skip
     if overlap == "priced":
         return placer.best(plan)
@@ -173,7 +173,7 @@ class _Placer:
     prefill_latency: LatencyModel | None
     streamed: bool
     late_start: bool
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     admission: str
 
     def best(self, plan: Plan) -> Placement:
@@ -182,7 +182,7 @@ class _Placer:
         models = [latency_of(self.latency, a.kind, len(a.gpu_ids)) for a in actors]
         ready = np.array([ready_s(m, a.prewarmed) for a, m in zip(actors, models, strict=True)])
         start = np.array([a.start_s for a in actors])
-        taken = evaluate(replace(plan, actors=actors), self.workload, self.latency, self.rest, admission=self.admission)
+        taken = evaluate(replace(plan, actors=actors), self.workload, self.latency, self.phases, admission=self.admission)
         decode = taken.done_s - start - ready
         order = np.argsort(-decode, kind="stable")
         longest = int(order[0])
@@ -221,7 +221,7 @@ class _Placer:
             placed.append(replace(own, node=source, gpu_ids=ids[-1], receive_s=until - begin_s))
         prefill = _prefill(actors, computed_tokens, prefill_s) if used else None
         now = replace(plan, actors=tuple(placed), prefill=prefill)
-        now = retimed(now, self.workload, self.latency, self.rest, self.admission)
+        now = retimed(now, self.workload, self.latency, self.phases, self.admission)
         return Placement(
             now, longest, source if used or self.learner_node is not None else None, () if own is None else ids[-1], prefill_s,
             best.transfer_s, best.arrives_s, best.done_s[longest] - best.done_s,

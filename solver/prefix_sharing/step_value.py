@@ -25,7 +25,7 @@ class StepValue:
     workload: Workload
     latency: Latencies
     objective: Objective
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     admission: str
     learner_rate: float
     norms: tuple[float, float] = (1.0, 1.0)
@@ -37,12 +37,12 @@ class StepValue:
         cluster: Cluster | MixedCluster,
         latency: Latencies,
         objective: Objective,
-        rest: NonGenerationPhases,
+        phases: NonGenerationPhases,
         admission: str,
     ) -> StepValue:
         """Return the values for a workload on a cluster; the learner's GPUs are of its first pool."""
-        learner_rate = rest.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
-        return cls(workload, latency, objective, rest, admission, learner_rate)
+        learner_rate = phases.learner_rate(objective.cost, cluster.pools[0].usd_per_gpu_s)
+        return cls(workload, latency, objective, phases, admission, learner_rate)
 
     def against(self, given: Plan) -> StepValue:
         """Return the same with the mean time and cost of a plan as reference."""
@@ -54,9 +54,9 @@ class StepValue:
         if self.workload.scenarios is None:
             makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
         else:
-            taken = evaluate(plan, self.workload, self.latency, self.rest, admission=self.admission)
+            taken = evaluate(plan, self.workload, self.latency, self.phases, admission=self.admission)
             makespan_s, gpu_s, usd = taken.makespans_s, taken.gpu_seconds_of, taken.cost_usd_of
-        time_s = makespan_s + self.rest.seconds
+        time_s = makespan_s + self.phases.seconds
         return time_s, (gpu_s if self.objective.cost == "gpu_s" else usd) + self.learner_rate * time_s
 
     def rank(self, plan: Plan) -> tuple[float, float]:

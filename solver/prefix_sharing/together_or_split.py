@@ -30,7 +30,7 @@ def together_or_split(
     cluster: Cluster | MixedCluster,
     latency: Latencies,
     objective: Objective,
-    rest: NonGenerationPhases,
+    phases: NonGenerationPhases,
     admission: str,
     prefill: Mapping[str, Any],
 ) -> Plan:
@@ -47,7 +47,7 @@ def together_or_split(
         PlanningError: both are refused, or ``prefill`` makes no sense.
     """
     began = time.perf_counter()
-    worth = StepValue.of(workload, cluster, latency, objective, rest, admission)
+    worth = StepValue.of(workload, cluster, latency, objective, phases, admission)
     found: dict[str, tuple[tuple[float, float], Plan]] = {}
     history: list[HistoryEntry] = []
     refusal: PlanningError | None = None
@@ -61,7 +61,9 @@ def together_or_split(
         if not found:
             worth = replace(worth, norms=plan.reference.norms(objective.cost))
             history += [replace(line, lower_bound=0.0) for line in plan.history]
-        shared = deduplicate(plan, workload, cluster, latency, objective=objective, rest=rest, admission=admission, **prefill)
+        shared = deduplicate(
+            plan, workload, cluster, latency, objective=objective, phases=phases, admission=admission, **prefill
+        )
         found[name] = worth.rank(shared.plan), replace(shared.plan, reference=plan.reference)
         best = min(rank for rank, _ in found.values())
         history.append(HistoryEntry(f"{name}, {shared.how}", time.perf_counter() - began, best[1], 0.0))

@@ -88,7 +88,7 @@ def busy_ahead(
         if not len(alive):
             break
         own = owner[alive]
-        held = prompt[alive] + (workload.response_limit if admission == "reserve" else tokens[alive] + growth / 2)
+        held = prompt[alive] + (workload.max_response_tokens if admission == "reserve" else tokens[alive] + growth / 2)
         queued = _queued(own, len(groups), model, held)
         if number >= LAST_LOOKS and not queued.any():
             break

@@ -159,7 +159,7 @@ def _fold(
             continue
         mine = np.flatnonzero(s.owner == k)
         others = open_actors[open_actors != k]
-        lasts = remaining.survival(s.response[mine], s.tokens[mine], remaining.response_limit - 1.0)
+        lasts = remaining.survival(s.response[mine], s.tokens[mine], remaining.max_response_tokens - 1.0)
         kinds = np.unique(s.kind[others])  # each response goes to the kind that it reaches soonest
         late = (
             price

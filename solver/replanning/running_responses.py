@@ -170,7 +170,7 @@ def valued(
     ]
     worth = np.minimum.reduce(worths)
     load = load_on[np.arange(len(owner)), kind[owner]]
-    reserved = prompt + remaining.response_limit
+    reserved = prompt + remaining.max_response_tokens
 
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(actors)), dtype=float)

@@ -44,7 +44,7 @@ def schedule(
     remaining: IntArray,
     context: IntArray,
     most_tokens: IntArray,
-    there_tokens: IntArray,
+    cached_tokens: IntArray,
     admission: Admission,
     running: int = 0,
     refills: bool = False,
@@ -54,14 +54,14 @@ def schedule(
     Args:
         remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
         most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
-        there_tokens: (n,) KV tokens of its context, at most all of it, that are cached when it joins and need no prefill. Its
+        cached_tokens: (n,) KV tokens of its context, at most all of it, that are cached when it joins and need no prefill. Its
             KV cache came along, its prompt's was received in part or whole, or an earlier response computes it. After an
             eviction a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
         refills: True if the caller knows that they do not all fit at once, which saves a slow test.
     """
     n = len(remaining)
-    prefill = context - there_tokens
+    prefill = context - cached_tokens
     if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission):
         return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
     if _only_slots_bind(most_tokens, admission):
@@ -291,7 +291,7 @@ def timeline(
     remaining: IntArray,
     context: IntArray,
     most_tokens: IntArray,
-    there_tokens: IntArray,
+    cached_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
     running: int = 0,
@@ -299,7 +299,7 @@ def timeline(
     """Schedule the responses and charge every iteration with its time. Arguments are those of ``schedule``. In an
     iteration, the missing tokens of newly admitted responses are prefilled in one call (none if everything is
     cached), each of these takes ``join_s``, then all responses decode one token."""
-    residency = schedule(remaining, context, most_tokens, there_tokens, admission, running)
+    residency = schedule(remaining, context, most_tokens, cached_tokens, admission, running)
     horizon = int(residency.last.max(initial=0))
     batch, kv = _batch_and_kv(residency, horizon)
     tokens = np.zeros(horizon + 1, np.int64)
@@ -321,7 +321,7 @@ def busy_s(
     remaining: IntArray,
     context: IntArray,
     most_tokens: IntArray,
-    there_tokens: IntArray,
+    cached_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
     refills: bool = False,
@@ -330,8 +330,8 @@ def busy_s(
     sum over its responses, so the total is base time times iterations plus the loads, whatever the order of
     admission."""
     if latency.table is not None:
-        return timeline(remaining, context, most_tokens, there_tokens, latency, admission).busy_s
-    r = schedule(remaining, context, most_tokens, there_tokens, admission, refills=refills)
+        return timeline(remaining, context, most_tokens, cached_tokens, latency, admission).busy_s
+    r = schedule(remaining, context, most_tokens, cached_tokens, admission, refills=refills)
     stay = (r.last - r.first).astype(float)
     kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
     seconds = (

@@ -37,7 +37,8 @@ def check_fits(workload: Workload, cluster: Cluster | MixedCluster, latency: Lat
         room = roomiest.kv_capacity_tokens - prompt
         shorter = f"responses of at most {room:,} tokens" if room > 0 else "shorter prompts"
         raise PlanningError(
-            f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit {workload.response_limit}), but an "
+            f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit "
+            f"{workload.max_response_tokens}), but an "
             f"actor of {roomiest.name!r} holds {roomiest.kv_capacity_tokens}; {shorter}, or larger actors, are needed"
         )
 
@@ -48,7 +49,7 @@ def assemble(
     workload: Workload,
     cluster: Cluster,
     latency: LatencyModel,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     max_batch: int | None = None,
     release: str = "done",
@@ -77,19 +78,19 @@ def assemble(
                 shares_prompts=shares_prompts,
             )
         )  # fmt: skip
-    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, latency, rest, admission=admission)
+    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, latency, phases, admission=admission)
 
 
 def timed(
     plan: Plan,
     workload: Workload,
     latency: Latencies,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     admission: str = "reserve",
 ) -> Plan:
     """Return the plan with the times and costs that the planning model gives it on ``workload``."""
-    return with_times(plan, evaluate(plan, workload, latency, rest, admission=admission))
+    return with_times(plan, evaluate(plan, workload, latency, phases, admission=admission))
 
 
 def with_times(plan: Plan, taken: Evaluation) -> Plan:

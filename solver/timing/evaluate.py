@@ -49,7 +49,7 @@ def admission_of(latency: LatencyModel, max_batch: int | None = None, rule: str 
     return Admission(slots, latency.kv_capacity_tokens, rule)
 
 
-def there_tokens(
+def cached_tokens(
     workload: Workload,
     responses: ArrayLike,
     prefixes: ArrayLike = (),
@@ -98,7 +98,7 @@ def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, ad
         workload.remaining_tokens[chosen],
         workload.context_tokens[chosen],
         workload.reserved_tokens[chosen],
-        there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts),
+        cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts),
         latency,
         admission,
     )
@@ -110,11 +110,11 @@ def generated_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike) -> float:
     return float(np.asarray(done_s, dtype=float)[works].max(initial=0.0))
 
 
-def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, rest: NonGenerationPhases) -> FloatArray:
+def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, phases: NonGenerationPhases) -> FloatArray:
     """Return the (N,) seconds for which each actor occupies its GPUs: until it is done, or until its release if that
     is later."""
     makespan = generated_s(actors, done_s)
-    until = {"generation": makespan, "step": makespan + rest.seconds}
+    until = {"generation": makespan, "step": makespan + phases.seconds}
     done = np.asarray(done_s, dtype=float).tolist()
     return np.array([max(until.get(a.release, d), d) - a.start_s for a, d in zip(actors, done, strict=True)])
 
@@ -123,7 +123,7 @@ def evaluate(
     plan: Plan,
     workload: Workload,
     latency: Latencies,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     *,
     table: bool = False,
     admission: str = "reserve",
@@ -158,7 +158,7 @@ def evaluate(
                 for a, model in zip(plan.actors, models, strict=True)
             ]
         )
-        gpu_s = gpus * held_s(plan.actors, done, rest)
+        gpu_s = gpus * held_s(plan.actors, done, phases)
         done_of.append(done)
         gpu_s_of.append(float(gpu_s.sum()))
         usd_of.append(float((gpu_s * price).sum()))

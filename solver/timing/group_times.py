@@ -23,7 +23,7 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.timing.batching import busy_s, peak_tokens
-from solver.timing.evaluate import there_tokens
+from solver.timing.evaluate import cached_tokens
 
 
 def _running(values: NDArray[np.generic]) -> FloatArray:
@@ -174,7 +174,7 @@ class GroupTimes:
             work.remaining_tokens[responses],
             work.context_tokens[responses],
             work.reserved_tokens[responses],
-            there_tokens(work, responses, shares_prompts=self.shares_prompts),
+            cached_tokens(work, responses, shares_prompts=self.shares_prompts),
             self.latency,
             self.admission,
             refills=True,

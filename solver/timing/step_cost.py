@@ -28,7 +28,7 @@ class Pricing:
     """
 
     objective: Objective
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     actor_rate: float
     learner_rate: float
     sync_s: float
@@ -38,15 +38,15 @@ class Pricing:
 
     @classmethod
     def of(
-        cls, cluster: Cluster, latency: LatencyModel, objective: Objective, rest: NonGenerationPhases, release: str = "done"
+        cls, cluster: Cluster, latency: LatencyModel, objective: Objective, phases: NonGenerationPhases, release: str = "done"
     ) -> Pricing:
         """Return the pricing of actors of ``latency`` on ``cluster``."""
         per_gpu = 1.0 if objective.cost == "gpu_s" else cluster.usd_per_gpu_s
         return cls(
             objective,
-            rest,
+            phases,
             cluster.gpus_per_actor * per_gpu,
-            rest.learner_rate(objective.cost, cluster.usd_per_gpu_s),
+            phases.learner_rate(objective.cost, cluster.usd_per_gpu_s),
             latency.sync_s,
             latency.start_s,
             cluster.prewarmed,
@@ -62,8 +62,8 @@ class Pricing:
         if self.release == "done":
             held = done.sum(axis=1)
         else:
-            held = actors * (makespan + (self.rest.seconds if self.release == "step" else 0.0))
-        time_s = makespan + self.rest.seconds
+            held = actors * (makespan + (self.phases.seconds if self.release == "step" else 0.0))
+        time_s = makespan + self.phases.seconds
         return time_s, self.actor_rate * held + self.learner_rate * time_s
 
     def value(self, busy_s: FloatArray, norms: tuple[float, float]) -> float:

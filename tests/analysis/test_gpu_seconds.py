@@ -12,7 +12,7 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis import Rest, account, run_setup
+from rlhfless.analysis import PhaseSeconds, account, run_setup
 from rlhfless.analysis.gpu_seconds import ACTORS_WAIT, LEARNER_WAITS, PAUSING, UNUSED, WAITING
 from rlhfless.errors import InputError
 from rlhfless.latency import load_profile
@@ -71,18 +71,18 @@ def test_the_last_response_and_its_tail_are_named() -> None:
 
 
 def test_gpus_of_their_own_wait_for_each_other() -> None:
-    rest = Rest(prepare_s=1.0, learn_s=2.0, basis="stated")
-    shared = account(trace(), run_setup("verl"), CLUSTER, rest).lines.set_index("use")["gpu_s"]
+    phases = PhaseSeconds(prepare_s=1.0, learn_s=2.0, basis="stated")
+    shared = account(trace(), run_setup("verl"), CLUSTER, phases).lines.set_index("use")["gpu_s"]
     assert shared["learning"] == 16.0
     assert shared["preparation"] == 8.0
     assert ACTORS_WAIT not in shared
-    apart = account(trace(), run_setup("verl", learner_gpus=4), CLUSTER, rest).lines.set_index("use")["gpu_s"]
+    apart = account(trace(), run_setup("verl", learner_gpus=4), CLUSTER, phases).lines.set_index("use")["gpu_s"]
     assert (apart["learning"], apart["preparation"]) == (8.0, 4.0)
     assert (apart[LEARNER_WAITS], apart[ACTORS_WAIT]) == (16.0, 24.0)
 
 
 def test_actors_of_an_asynchronous_run_do_not_wait_for_the_learner() -> None:
-    found = account(trace(), run_setup("areal", learner_gpus=4), CLUSTER, Rest(learn_s=2.0, basis="logged"))
+    found = account(trace(), run_setup("areal", learner_gpus=4), CLUSTER, PhaseSeconds(learn_s=2.0, basis="logged"))
     assert ACTORS_WAIT not in set(found.lines["use"])
 
 

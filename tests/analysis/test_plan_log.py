@@ -17,7 +17,7 @@ from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import TraceError, validate
 from solver.model.cluster import Cluster
 
-SETTING = SimulationConfig(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), response_limit=4000)
+SETTING = SimulationConfig(Cluster(2, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), max_response_tokens=4000)
 
 
 def rollouts(steps: int = 6, prompts: int = 24) -> pd.DataFrame:
@@ -37,7 +37,7 @@ def test_predictions_are_the_papers_last_visit() -> None:
     for step in range(1, 6):
         own, history = log[log["step"] == step], log[log["step"] < step]
         seen = own["prompt_id"].isin(history["prompt_id"])
-        theirs = EwmaPredictor(1).fit(history).predict(own["prompt_id"].tolist(), response_limit=4000)
+        theirs = EwmaPredictor(1).fit(history).predict(own["prompt_id"].tolist(), max_response_tokens=4000)
         assert mine[own.index][seen].to_numpy() == pytest.approx(theirs[seen.to_numpy()])
         assert (mine[own.index].notna() == seen).all()
 

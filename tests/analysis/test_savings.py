@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.analysis import (
-    Rest,
+    PhaseSeconds,
     RunSetup,
     account,
     advise,
     calibration,
     configuration_lines,
     generation_s,
-    logged_rest,
+    logged_phases,
     prices_of,
     run_setup,
     savings,
@@ -59,10 +59,10 @@ def simulation(setting: SimulationConfig) -> Simulation:
 
 
 def against(
-    simulation: Simulation, setup: RunSetup, policies: Sequence[str] = POLICIES, rest: Rest | None = None
+    simulation: Simulation, setup: RunSetup, policies: Sequence[str] = POLICIES, phases: PhaseSeconds | None = None
 ) -> pd.DataFrame:
     theirs = generation_s(simulation, setup.candidates)
-    return savings(simulation, theirs, setup, CLUSTER, policies, rest).set_index("policy")
+    return savings(simulation, theirs, setup, CLUSTER, policies, phases).set_index("policy")
 
 
 def test_against_itself_a_run_saves_nothing(simulation: Simulation) -> None:
@@ -84,13 +84,13 @@ def test_nothing_saves_more_than_the_bound(simulation: Simulation) -> None:
 def test_work_that_no_schedule_changes_dilutes_savings(simulation: Simulation) -> None:
     setup = run_setup("verl", dispatch="static")
     alone = against(simulation, setup)
-    whole = against(simulation, setup, rest=Rest(learn_s=60.0, basis="stated"))
+    whole = against(simulation, setup, phases=PhaseSeconds(learn_s=60.0, basis="stated"))
     assert (whole["time most"] < 0.5 * alone["time most"]).all()
     assert 0 < whole.loc["random", "GPU-seconds mean"] < alone.loc["random", "GPU-seconds mean"]
 
 
 def test_a_saving_is_the_share_of_the_sums(simulation: Simulation) -> None:
-    table = against(simulation, run_setup("verl", dispatch="static", learner_gpus=4), ("fold",), Rest(learn_s=1.0))
+    table = against(simulation, run_setup("verl", dispatch="static", learner_gpus=4), ("fold",), PhaseSeconds(learn_s=1.0))
     by = simulation.steps.groupby("policy")[["time_s", "gpu_seconds"]].sum()
     own_time, their_time = by.loc["fold", "time_s"] + 3.0, by.loc["static", "time_s"] + 3.0
     assert table["time mean"].iloc[0] == pytest.approx(1 - own_time / their_time)
@@ -116,8 +116,8 @@ def test_a_log_that_is_slower_than_its_profile_scales_it(setting: SimulationConf
 
 def test_the_logged_rest_is_the_mean_of_what_was_logged() -> None:
     scalars = pd.DataFrame({"step": [1, 2], "prepare_s": [1.0, 3.0], "learn_s": [np.nan, 4.0]})
-    assert logged_rest(scalars) == Rest(2.0, 4.0, 0.0, "logged")
-    assert logged_rest(pd.DataFrame({"step": [1], "generate_s": [1.0]})) is None
+    assert logged_phases(scalars) == PhaseSeconds(2.0, 4.0, 0.0, "logged")
+    assert logged_phases(pd.DataFrame({"step": [1], "generate_s": [1.0]})) is None
 
 
 def test_one_thing_is_changed_at_a_time(setting: SimulationConfig) -> None:
@@ -186,11 +186,11 @@ def test_configured_nodes_hold_exactly_the_replicas(replicas: int, size: int) ->
     run_setup("areal", dispatch="static", learner_gpus=4), run_setup("prime-rl", dispatch="static"),
 ], ids=lambda setup: setup.framework)  # fmt: skip
 def test_what_savings_are_shares_of_is_what_the_account_holds(simulation: Simulation, setup: RunSetup) -> None:
-    rest = Rest(prepare_s=2.0, learn_s=20.0, basis="stated")
-    held = account(simulation.traces["static"], setup, CLUSTER, rest).gpu_s
-    table = against(simulation, setup, ("fold",), rest).loc["fold"]
+    phases = PhaseSeconds(prepare_s=2.0, learn_s=20.0, basis="stated")
+    held = account(simulation.traces["static"], setup, CLUSTER, phases).gpu_s
+    table = against(simulation, setup, ("fold",), phases).loc["fold"]
     time_s, gpu_s = simulation.steps.groupby("policy")[["time_s", "gpu_seconds"]].sum().loc["fold"]
-    outside = 3 * rest.seconds if setup.synchronous else 0.0
+    outside = 3 * phases.seconds if setup.synchronous else 0.0
     learner = setup.learner_gpus * (time_s + outside) if setup.synchronous else 0.0
     ours = gpu_s + learner + (16 * outside if setup.colocated else 0.0)
     assert table["GPU-seconds mean"] == pytest.approx(1 - ours / held)

@@ -82,7 +82,7 @@ def step_of(seed: int, limit: int, policy: str, actors: int) -> tuple[Plan, list
     prompts = [rng.integers(2, 30, size=int(rng.integers(4, 20))) for _ in range(count)]
     lengths = np.minimum(rng.geometric(3 / limit, (count, SAMPLES)) + limit // 8, limit)
     predicted = np.clip(lengths * rng.lognormal(0.0, 0.3, lengths.shape), 1, limit).round()
-    workload = Workload.grid([len(p) for p in prompts], predicted, response_limit=limit)
+    workload = Workload.grid([len(p) for p in prompts], predicted, max_response_tokens=limit)
     given = PlanningInput(workload, Cluster(1, actors, 1), LATENCY, time_limit_s=0.05, seed=seed)
     plan = make_policy(policy, tau=0.5, **({"static_actors": actors} if policy == "static" else {})).plan(given)
     requests = [
@@ -126,7 +126,7 @@ def chaos(
             many = min(per_step, kills - counts.kills)
             kinds = [signal.SIGSTOP if rng.random() < stops else signal.SIGKILL for _ in range(many)]
             striker = Striker(processes, rng.uniform(0, quiet.makespan_s, many).tolist(), kinds, int(rng.integers(1 << 30)))
-            processes.faults = replace(patient, silence_floor_s=silence_s, start_floor_s=START_FLOOR_S[pool])
+            processes.faults = replace(patient, silence_floor_s=silence_s, min_start_timeout_s=START_FLOOR_S[pool])
             with counted() as entered:
                 striker.start()
                 try:

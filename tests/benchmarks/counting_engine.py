@@ -55,7 +55,7 @@ def use_device(device: str) -> None:
     """Any will do."""
 
 
-def bring_up(engines: Any, latency: LatencyModel) -> bool:
+def start_server(engines: Any, latency: LatencyModel) -> bool:
     """Nothing is needed beside the process."""
     return False
 
@@ -77,20 +77,20 @@ class CountingEngines:
 
     side: ClassVar[str] = "counting_engine"
     several_gpus: ClassVar[bool] = True
-    start_floor_s: ClassVar[float] = 0.0
-    brings_up: ClassVar[bool] = False
+    min_start_timeout_s: ClassVar[float] = 0.0
+    starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = False
     weights_version: ClassVar[None] = None
 
-    def in_real_time(self) -> CountingEngines:
+    def measured(self) -> CountingEngines:
         """It has no other time."""
         return self
 
-    def carried(self) -> CountingEngines:
+    def to_remote(self) -> CountingEngines:
         """It is all there is."""
         return self
 
-    def binding(self, latency: LatencyModel) -> None:
+    def compatibility_key(self, latency: LatencyModel) -> None:
         """A process can make any of them."""
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> CountingEngine:

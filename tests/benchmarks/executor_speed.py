@@ -69,7 +69,7 @@ def best(rounds: int, once: Callable[[], object]) -> float:
 def workload(prompts: int) -> Workload:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(5.3, 0.8, (prompts, SAMPLES)).astype(int), 1, LIMIT)
-    return Workload.grid(rng.integers(50, 200, prompts), lengths, response_limit=LIMIT)
+    return Workload.grid(rng.integers(50, 200, prompts), lengths, max_response_tokens=LIMIT)
 
 
 def requests_of(work: Workload) -> list[Request]:

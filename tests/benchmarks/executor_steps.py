@@ -65,7 +65,7 @@ def torch_steps(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     """What all of a step takes, and how much of it is outside of the model."""
     tokenizer, rng = CharTokenizer(), np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3.6, 0.7, (prompts, SAMPLES)).astype(int), 1, LIMIT)
-    work = Workload.grid(rng.integers(10, 30, prompts), lengths, response_limit=LIMIT)
+    work = Workload.grid(rng.integers(10, 30, prompts), lengths, max_response_tokens=LIMIT)
     ids = [rng.integers(2, tokenizer.vocab_size, n) for n in work.prompt_tokens]
     model = DecoderModel(tiny_qwen2(tokenizer), LIMIT + 30)
     engines = TorchEngineFactory(model, tokenizer.eos_token_id)

@@ -77,7 +77,12 @@ class Run:
         self.slots, self.lengths = slots, lengths
         precision = "float32" if device == "cpu" else "bfloat16"
         self.algorithm = make_algorithm(
-            "grpo", self.model, learning_rate=LEARNING_RATE, kl_weight=KL_WEIGHT, token_budget=TOKEN_BUDGET, precision=precision
+            "grpo",
+            self.model,
+            learning_rate=LEARNING_RATE,
+            kl_coef=KL_WEIGHT,
+            max_tokens_per_micro_batch=TOKEN_BUDGET,
+            precision=precision,
         )
 
     def step(self, number: int) -> dict[str, Any]:

@@ -114,4 +114,4 @@ def step_of(lengths: np.ndarray, vocabulary: int) -> Step:
     """Random token ids in front of (P, G) lengths."""
     rng = np.random.default_rng(1)
     tokens = rng.integers(SHORTEST_PROMPT, LONGEST_PROMPT + 1, len(lengths)).tolist()
-    return Step([rng.integers(1, vocabulary, n) for n in tokens], Workload.grid(tokens, lengths, response_limit=LIMIT))
+    return Step([rng.integers(1, vocabulary, n) for n in tokens], Workload.grid(tokens, lengths, max_response_tokens=LIMIT))

@@ -149,7 +149,7 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
     step, latency, gpus = case.step, LATENCY, LATENCY.gpus_per_actor
     nothing = np.zeros(len(step.truth.prompt_tokens), int)  # prompts are not charged, as in uncertainty.py
     truth, predicted = (
-        Workload(nothing, step.truth.prompt_of, np.asarray(lengths), response_limit=step.truth.response_limit)
+        Workload(nothing, step.truth.prompt_of, np.asarray(lengths), max_response_tokens=step.truth.max_response_tokens)
         for lengths in (step.truth.response_tokens, step.predicted.response_tokens)
     )
     cluster = Cluster(10, 8, gpus)

@@ -95,7 +95,7 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
     trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
-    limit, samples = int(trace.meta["config"]["response_limit"]), int(trace.meta["config"]["samples"])
+    limit, samples = int(trace.meta["config"]["max_response_tokens"]), int(trace.meta["config"]["samples_per_prompt"])
     model, tokenizer = load_model(HERE / "data" / "models" / "arithmetic-grpo")
     problems = ArithmeticTask(int(trace.meta["config"]["seed"]), 128).problems[:prompts]
     names = [p.prompt_id for p in problems]
@@ -112,7 +112,7 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
         step = int(table["step"].max()) + 1
         requests = make_requests(problems, tokenizer, samples, limit, 1000 + k, step)
         owner = np.repeat(np.arange(len(names)), samples)
-        work = Workload(prompt_tokens, owner, np.full(len(owner), 100), response_limit=limit)
+        work = Workload(prompt_tokens, owner, np.full(len(owner), 100), max_response_tokens=limit)
         plan = make_policy("static", static_actors=4).plan(PlanningInput(work, cluster, latency))
         done = run_step(plan, requests, factory, latency, cluster).completions
         per_token = [dict(done[i].signals or {}) for i in range(len(owner))]

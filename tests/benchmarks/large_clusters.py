@@ -113,7 +113,9 @@ def setting(
     cluster = Cluster(nodes, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, usd_per_gpu_hour(latency.kind))
     latency = latency if network is None else network.applied(latency)
     latency = replace(latency, kv_capacity_tokens=int(memory * latency.kv_capacity_tokens))
-    return SimulationConfig(cluster, latency, response_limit=limit, admission=admission, effects=effects, deterministic=True)
+    return SimulationConfig(
+        cluster, latency, max_response_tokens=limit, admission=admission, effects=effects, deterministic=True
+    )
 
 
 def memory(limits: Sequence[int]) -> list[Row]:

@@ -32,13 +32,13 @@ from rlhfless.training.models.tiny_model import load_model, save_model
 from rlhfless.training.run_state import make_model
 
 SIZE: dict[str, Any] = {
-    "steps": 44, "pool": 512, "prompts_per_step": 32, "samples": 8, "schedule": "linear",
+    "steps": 44, "pool": 512, "prompts_per_step": 32, "samples_per_prompt": 8, "schedule": "linear",
     "gpus": 32, "time_weight": 0.5,  # neither end of the front, so that plans stay below the cluster's size as lengths grow
 }  # fmt: skip
-TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples": 2, "response_limit": 40}
+TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples_per_prompt": 2, "max_response_tokens": 40}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "grpo": {"learning_rate": 4e-4, "updates": 2, "warmup_steps": 4},
-    "ppo": {"learning_rate": 3e-4, "critic_learning_rate": 5e-3, "updates": 2, "warmup_steps": 4},
+    "grpo": {"learning_rate": 4e-4, "num_updates": 2, "warmup_steps": 4},
+    "ppo": {"learning_rate": 3e-4, "critic_learning_rate": 5e-3, "num_updates": 2, "warmup_steps": 4},
 }
 KEPT = ("reward_mean", "response_tokens_mean", "actors", "planned_makespan_s", "makespan_s", "gpu_seconds")
 AIM, MINUTES = 2.0, 10.0
@@ -104,7 +104,7 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
     model, tokenizer = load_model(SHIPPED) if given.tiny else warm_model(seed, given.warm)
     options = options_of(algorithm, size)
     config = TrainConfig(algorithm=algorithm, seed=seed, **options)
-    limit = config.response_limit
+    limit = config.max_response_tokens
     start = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     rows: list[dict[str, float]] = []
     began, began_cpu = time.perf_counter(), time.process_time()

@@ -46,14 +46,14 @@ from solver import Cluster, Plan, Workload
 PROFILE, ACTORS = "cpu-tiny-qwen2", 2
 LEARN_IN = 2  # steps before those that are counted
 LEARN_S = {"local": 12.0, "ray": 24.0}  # of learning: several cold starts, so that ending actors meanwhile pays
-PATIENT = Faults(silence_floor_s=120.0, start_floor_s=300.0, slow_factor=float("inf"))
+PATIENT = Faults(silence_floor_s=120.0, min_start_timeout_s=300.0, slow_factor=float("inf"))
 
 
 def lifecycles(learn_s: float, buffer_s: float) -> dict[str, Lifecycle]:
     """By name."""
     return {
         "cold": Lifecycle.cold(),
-        "kept": Lifecycle(keep_s=learn_s / 2),
+        "kept": Lifecycle(idle_timeout_s=learn_s / 2),
         "prewarm, paper's rule": Lifecycle(prewarm=ShortestStep(buffer_s)),
         "prewarm, forecast": Lifecycle(prewarm=PlanForecast(buffer_s)),
         "serverful": Lifecycle.serverful(),
@@ -65,7 +65,7 @@ def step_of(prompts: int, limit: int) -> tuple[Plan, list[Request]]:
     rng = np.random.default_rng(0)
     ids = [rng.integers(2, 30, size=int(rng.integers(8, 24))).astype(np.int64) for _ in range(prompts)]
     lengths = np.minimum(rng.geometric(4 / limit, (prompts, 4)) + limit // 10, limit)
-    workload = Workload.grid([len(one) for one in ids], lengths, response_limit=limit)
+    workload = Workload.grid([len(one) for one in ids], lengths, max_response_tokens=limit)
     given = PlanningInput(workload, Cluster(1, ACTORS, 1), load_profile(PROFILE), time_limit_s=0.1)
     plan = make_policy("static", tau=0.7, static_actors=ACTORS).plan(given)
     requests = [

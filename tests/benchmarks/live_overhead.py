@@ -30,7 +30,7 @@ from rlhfless.widgets import live, live_run
 
 ROOT = Path(__file__).parents[2]
 TRACE, MODEL = (ROOT / "data" / kind / "arithmetic-grpo" for kind in ("traces", "models"))
-TINY = {"prompts_per_step": 4, "samples": 2, "response_limit": 320}
+TINY = {"prompts_per_step": 4, "samples_per_prompt": 2, "max_response_tokens": 320}
 
 
 class Inside:

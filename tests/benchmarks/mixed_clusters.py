@@ -60,7 +60,7 @@ def lognormal(prompts: int = 512) -> solver.Workload:
     """Prompts x 4 samples with a long tail."""
     rng = np.random.default_rng(0)
     tokens = np.clip(rng.lognormal(6.0, 0.7, (prompts, 4)), 1, 2048).astype(int)
-    return solver.Workload.grid(rng.integers(50, 200, prompts), tokens, response_limit=2048)
+    return solver.Workload.grid(rng.integers(50, 200, prompts), tokens, max_response_tokens=2048)
 
 
 def gsm8k() -> solver.Workload | None:

@@ -90,7 +90,7 @@ def step_of(seed: int) -> Step:
     prompts = [rng.integers(2, 30, rng.integers(8, LONGEST_PROMPT + 1)) for _ in range(PROMPTS)]
     tokens = [len(ids) for ids in prompts]
     means = np.repeat(np.ceil(before.mean(1)), SAMPLES).reshape(PROMPTS, SAMPLES)
-    return Step(prompts, *(Workload.grid(tokens, lengths, response_limit=LIMIT) for lengths in (now, means)))
+    return Step(prompts, *(Workload.grid(tokens, lengths, max_response_tokens=LIMIT) for lengths in (now, means)))
 
 
 class Drift:

@@ -62,7 +62,7 @@ class Log(NamedTuple):
     """A log's rollouts, its response limit, and what one step of it is."""
 
     rollouts: pd.DataFrame
-    response_limit: int
+    max_response_tokens: int
     about: str
 
 
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     columns: list[Column] = []
     names = options.logs or [n for n in LOGS if n != "arithmetic" and not (options.fast and n == "gsm8k")]
     for name, log in available(names):
-        steps = [s for s in logged_steps(log.rollouts, response_limit=log.response_limit) if s.has_history]
+        steps = [s for s in logged_steps(log.rollouts, max_response_tokens=log.max_response_tokens) if s.has_history]
         steps = steps[-1:] if options.fast else steps
         few = len(steps) < ENOUGH_STEPS
         replicates = 100 if options.full else (3 if options.fast else 20) if few else 0
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             latency, began = load_profile(profile), time.perf_counter()
             setting = SimulationConfig(
                 Cluster(GPUS // 8, 8, latency.gpus_per_actor), latency, Objective(options.time_weight),
-                response_limit=log.response_limit, time_limit_s=options.time_limit,
+                max_response_tokens=log.max_response_tokens, time_limit_s=options.time_limit,
                 planned_latency=off(latency, share) if share else None,
             )  # fmt: skip
             result = compare(steps, setting, options.policies, draws, replicates)

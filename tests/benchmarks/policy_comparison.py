@@ -103,7 +103,7 @@ def resampled(logged: LoggedStep, rng: np.random.Generator) -> LoggedStep:
         scenarios = None if work.scenarios is None else work.scenarios[:, rows]
         return Workload(
             work.prompt_tokens[drawn], prompt_of, work.response_tokens[rows],
-            response_limit=work.response_limit, scenarios=scenarios,
+            max_response_tokens=work.max_response_tokens, scenarios=scenarios,
         )  # fmt: skip
 
     return replace(logged, rows=logged.rows.iloc[rows], predicted=pick(logged.predicted), truth=pick(logged.truth))

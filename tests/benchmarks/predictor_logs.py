@@ -39,7 +39,7 @@ def shipped() -> Log:
     """The recorded run, an epoch per step."""
     trace = read_trace(HERE / "data" / "traces" / "arithmetic-grpo")
     table = trace.rollouts.assign(step=trace.rollouts["epoch"])
-    return Log(table, sorted(table["step"].unique())[-4:], int(trace.meta["config"]["response_limit"]))
+    return Log(table, sorted(table["step"].unique())[-4:], int(trace.meta["config"]["max_response_tokens"]))
 
 
 def gsm8k() -> Log | None:

@@ -103,9 +103,9 @@ def quality(log: Log, make: Callable[[], Predictor], hidden: bool = False) -> di
         if isinstance(predictor, ProbePredictor):
             now = now[now["sample"] > 0]
         asked, lengths = now["prompt_id"].tolist(), now["response_tokens"].to_numpy(dtype=float)
-        guessed.append(predictor.predict(asked, response_limit=limit))
+        guessed.append(predictor.predict(asked, max_response_tokens=limit))
         distinct, owner = np.unique(asked, return_inverse=True)
-        quantiles = predictor.quantiles(distinct.tolist(), LEVELS, response_limit=limit)[:, owner]
+        quantiles = predictor.quantiles(distinct.tolist(), LEVELS, max_response_tokens=limit)[:, owner]
         below.append(((lengths < quantiles) + (lengths <= quantiles).astype(float)) / 2)
         true.append(lengths)
     found = history_quality(np.concatenate(guessed), np.concatenate(true))
@@ -120,7 +120,7 @@ def worth(log: Log, make: Callable[[], Predictor] | None) -> tuple[float, float]
     """Seconds and GPU-seconds of the policy ``solver`` with a predictor, or with the truth."""
     table, steps, limit = log
     latency = load_profile(PROFILE)
-    setting = SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind), latency, response_limit=limit)
+    setting = SimulationConfig(Cluster(2, 8, latency.gpus_per_actor, latency.kind), latency, max_response_tokens=limit)
     policy = "oracle" if make is None else "solver"
     done = simulate(table, setting, [policy], None if make is None else make(), steps=steps).steps
     return float(done["time_s"].sum()), float(done["gpu_seconds"].sum())

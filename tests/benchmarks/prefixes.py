@@ -72,7 +72,7 @@ def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
     lengths = [len(p) for p in prompts]
     tokens = np.clip(rng.lognormal(5.5, 0.6, (len(prompts), SAMPLES)), 1, 2048).astype(int)
-    workload = solver.Workload.grid(lengths, tokens, response_limit=2048)
+    workload = solver.Workload.grid(lengths, tokens, max_response_tokens=2048)
     plan = assemble("random", np.array_split(rng.permutation(len(workload)), ACTORS), workload, cluster, latency)
     tree, tree_s = timed(PrefixTree.of_token_ids, prompts)
     counts = computations(plan, workload)

@@ -51,7 +51,7 @@ def write_log(path: Path, rows: int, prompts: int = PROMPTS) -> int:
 def stage(name: str, log: Path, out: Path, answers: Any) -> None:
     """One stage in a process of its own: seconds, seconds of its cores, peak memory, bytes written."""
     latency = load_profile("l40s-qwen2.5-3b-tp2")
-    setting = SimulationConfig(Cluster(8, 8, latency.gpus_per_actor, latency.kind, 3.77), latency, response_limit=LIMIT)
+    setting = SimulationConfig(Cluster(8, 8, latency.gpus_per_actor, latency.kind, 3.77), latency, max_response_tokens=LIMIT)
     opened = None if name in ("import", "all") else open_log(log)
     began, used = time.perf_counter(), time.process_time()
     if name in ("import", "all"):

@@ -26,8 +26,8 @@ from rlhfless.training.loop import Trainer
 MODEL = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {"algorithm": "grpo"},
-    "grpo, reference": {"algorithm": "grpo", "kl_weight": 0.02},
-    "ppo, reference, critic of its own": {"algorithm": "ppo", "kl_weight": 0.02, "critic": "model"},
+    "grpo, reference": {"algorithm": "grpo", "kl_coef": 0.02},
+    "ppo, reference, critic of its own": {"algorithm": "ppo", "kl_coef": 0.02, "critic": "model"},
 }
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the model that training begins with")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
-    size = {"steps": 1, "prompts_per_step": 4, "samples": 2, "pool": 8} if given.tiny else {"steps": given.steps}
+    size = {"steps": 1, "prompts_per_step": 4, "samples_per_prompt": 2, "pool": 8} if given.tiny else {"steps": given.steps}
     steps = size.pop("steps")
     rows, lines = [], []
     for algorithm, options in ALGORITHMS.items():

@@ -47,7 +47,7 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, response_limit: int = 320, seed: int = 0) -> pd.DataFrame:
+def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, max_response_tokens: int = 320, seed: int = 0) -> pd.DataFrame:
     """One sampled response to each of ``count`` held-out problems: ``reward`` and ``response_tokens``."""
     from rlhfless.engine.protocol import Request
     from rlhfless.engine.torch.engine import TorchEngine
@@ -59,9 +59,9 @@ def accuracy(model: Any, tokenizer: Any, count: int = HELD_OUT, response_limit: 
     task = ArithmeticTask(seed)
     problems = task.held_out(count)
     prompts = [np.array(tokenizer.encode(p.prompt), dtype=np.int64) for p in problems]
-    rows = DecoderModel(model, max(map(len, prompts)) + response_limit)
+    rows = DecoderModel(model, max(map(len, prompts)) + max_response_tokens)
     engine = TorchEngine(rows, Admission(128, 1 << 30), MEASURED, eos_id=tokenizer.eos_token_id)
-    engine.add([Request(i, len(ids), response_limit, prompt_ids=ids, seed=i) for i, ids in enumerate(prompts)])
+    engine.add([Request(i, len(ids), max_response_tokens, prompt_ids=ids, seed=i) for i, ids in enumerate(prompts)])
     done = engine.advance(np.inf).completions
     reward = {c.response: task.reward(problems[c.response], tokenizer.decode(c.token_ids.tolist())) for c in done}  # type: ignore[union-attr]
     return pd.DataFrame({"reward": pd.Series(reward), "response_tokens": {c.response: c.response_tokens for c in done}})

@@ -108,12 +108,12 @@ def run(
         config: of our run: what is equal. rewards_of: the rewards of a step.
         watch: gets the steps' seconds.
     """
-    responses = config.prompts_per_step * config.samples
+    responses = config.prompts_per_step * config.samples_per_prompt
     rows = min(ROWS, responses)
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
             folder, per_device_train_batch_size=rows, gradient_accumulation_steps=responses // rows,
-            num_generations=config.samples, max_completion_length=config.response_limit, max_steps=steps,
+            num_generations=config.samples_per_prompt, max_completion_length=config.max_response_tokens, max_steps=steps,
             learning_rate=config.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
             temperature=config.temperature, shuffle_dataset=False, disable_dropout=True, use_cpu=True, bf16=False,
             gradient_checkpointing=False, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=1000,

@@ -64,7 +64,7 @@ STUDENT = 2.015  # the 95 % quantile of Student's t for RESAMPLES - 1
 
 def executed(plan: Plan, truth: Workload) -> tuple[float, float, int]:
     """Time, actor-seconds and moves of a plan on the true lengths."""
-    requests = [Request(i, 0, truth.response_limit, target_tokens=n) for i, n in enumerate(truth.response_tokens.tolist())]
+    requests = [Request(i, 0, truth.max_response_tokens, target_tokens=n) for i, n in enumerate(truth.response_tokens.tolist())]
     record = run_step(plan, requests, SimulatedEngine, LATENCY, CLUSTER)
     return record.makespan_s, sum(a["end_s"] - a["start_s"] for a in record.allocations), record.moves
 
@@ -110,7 +110,8 @@ def contenders(log: Log) -> dict[str, tuple[Workload, SchedulingPolicy, str]]:
         "fold, cutting": (log.blind(), Fold(Spread()), "no history"),
         "fold, draining": (log.blind(), Fold(Spread(), rule=DrainingFold), "no history"),
         "solver+replan, no history": (log.blind(), SolverReplan(looks_ahead=False), "no history"),
-        "solver+replan, history": (log.expected(), SolverReplan(informed, looks_ahead=False), "history"),  # type: ignore[arg-type]
+        "solver+replan, history": (log.expected(), SolverReplan(informed, looks_ahead=False), "history"),
+        # type: ignore[arg-type]
         "oracle+replan": (log.truth(), OracleReplan(looks_ahead=False), "truth"),
     }
 

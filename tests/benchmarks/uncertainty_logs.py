@@ -42,7 +42,7 @@ class Log:
 
     def truth(self) -> Workload:
         """The step with its true lengths."""
-        return Workload(np.zeros(len(self.history), int), self.prompt_of, self.tokens, response_limit=self.limit)
+        return Workload(np.zeros(len(self.history), int), self.prompt_of, self.tokens, max_response_tokens=self.limit)
 
     def blind(self) -> Workload:
         """The step when nothing is known of its lengths but the limit."""
@@ -52,7 +52,7 @@ class Log:
         """The step with scenarios drawn from each prompt's last visit."""
         rng = np.random.default_rng(0)
         drawn = np.array([rng.choice(self.history[p], 8) for p in self.prompt_of]).T
-        return Workload(np.zeros(len(self.history), int), self.prompt_of, drawn, response_limit=self.limit)
+        return Workload(np.zeros(len(self.history), int), self.prompt_of, drawn, max_response_tokens=self.limit)
 
 
 def rows(name: str) -> list[dict[str, str]] | None:

@@ -44,7 +44,8 @@ from rlhfless.widgets import live
 
 recorded = read_trace("data/traces/arithmetic-grpo")
 trainer = Trainer.continue_from(
-    recorded, "data/models/arithmetic-grpo", steps=recorded.steps[-1] + 3, prompts_per_step=4, samples=2, progress=False
+    recorded, "data/models/arithmetic-grpo", steps=recorded.steps[-1] + 3, prompts_per_step=4, samples_per_prompt=2,
+    progress=False
 )
 view = live(trainer)
 view

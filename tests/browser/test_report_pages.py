@@ -30,8 +30,8 @@ OF_A_TRACE = ["What was executed", "What could be saved", "What better schedules
 OF_A_LOG = ["In short", "Your run", "What could be saved", "What if", "What to change", *OF_A_TRACE[2:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
-    "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--response-limit", "512"], OF_A_LOG),
-    "trl": ([LONG_NAME, "--tokenizer", LONG_NAME, "--response-limit", "24", "--gpus", "8"], OF_A_LOG),
+    "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
+    "trl": ([LONG_NAME, "--tokenizer", LONG_NAME, "--max-response-tokens", "24", "--gpus", "8"], OF_A_LOG),
     "hostile": (["hostile.jsonl", "--gpus", "8", "--profile", "cpu-tiny-qwen2"], OF_A_LOG),
 }
 

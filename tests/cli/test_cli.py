@@ -80,7 +80,7 @@ def test_plan_prints_the_documented_fields(log):
 
 def test_plan_takes_the_seed_of_its_reference(log):
     def reference(*options: object) -> object:
-        result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1, "--least-actors", 2, *options)
+        result = rlhfless("plan", log, *ON, "--format", "json", "--time-limit", 0.1, "--min-actors", 2, *options)
         assert result.exit_code == 0, result.stderr
         return json.loads(result.stdout)["reference"]
 
@@ -135,14 +135,17 @@ def test_import_and_simulate_the_public_log(tmp_path):
     if not GSM8K.exists():
         pytest.skip(f"public data absent: {GSM8K.name}")
     maps = ["prompt_id=prompt_index", "sample=rollout", "step=visit"]
-    result = rlhfless("import", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--response-limit", 512)
+    result = rlhfless(
+        "import", GSM8K, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m)), "--max-response-tokens", 512
+    )
     assert result.exit_code == 0, result.stderr
     rollouts = read_rollouts(tmp_path / "t")
     assert len(rollouts) == len(pd.read_csv(GSM8K))
     kept = rollouts[rollouts["step"] < 2]
     kept.to_csv(tmp_path / "two.csv", index=False)
     result = rlhfless(
-        "simulate", tmp_path / "two.csv", "--gpus", 24, "--gpus-per-node", 8, "--profile", PROFILE, "--response-limit", 512,
+        "simulate", tmp_path / "two.csv", "--gpus", 24, "--gpus-per-node", 8, "--profile", PROFILE, "--max-response-tokens",
+        512,
         "--policies", "static,random,fold,oracle", "--time-limit", 0.1, "--format", "json",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
@@ -215,9 +218,9 @@ BAD_OPTIONS = [
     (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
     (["--static-actors", "0"], ["static actors are 0", "at least 1"]),
     (["--static-actors", "5"], ["5 actors of 2 GPUs are wanted", "hold 4"]),
-    (["--response-limit", "10"], ["above the response limit of 10", "a limit of at least"]),
-    (["--response-limit", "0"], ["response limit of 0"]),
-    (["--response-limit", "5000000"], ["KV tokens", "responses of at most"]),
+    (["--max-response-tokens", "10"], ["above the response limit of 10", "a limit of at least"]),
+    (["--max-response-tokens", "0"], ["response limit of 0"]),
+    (["--max-response-tokens", "5000000"], ["KV tokens", "responses of at most"]),
     (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
     (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
     (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour is nan", "0 or more"]),
@@ -364,7 +367,18 @@ def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) ->
     assert {a["kind"] for a in read["actors"]} <= {"l40s", "h100"}
     assert read["cost_usd"] > 0
     assert 0 < read["lower_bound"] <= read["value"]
-    together = ["--keep-together", "--share-prefill", "--least-actors", 2, "--most-actors", 3, "--prewarmed", 1, "--tail", 0.5]
+    together = [
+        "--keep-together",
+        "--share-prefill",
+        "--min-actors",
+        2,
+        "--max-actors",
+        3,
+        "--prewarmed",
+        1,
+        "--cvar-alpha",
+        0.5,
+    ]
     read = json.loads(rlhfless("plan", log, *ON, *together, "--time-limit", 0.3, "--format", "json").stdout)
     assert 2 <= len(read["actors"]) <= 3
     assert [a["prewarmed"] for a in read["actors"]][:2] == [True, False]
@@ -380,4 +394,4 @@ def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) ->
     assert 0 < read["lower_bound"] <= read["value"]
     refused(rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100", "is not of the form")
     refused(rlhfless("plan", log, *ON, "--budget-usd", 1e-9), "no plan found for the budget", "USD")
-    refused(rlhfless("plan", log, *ON, "--least-actors", 9), "only 4 actors fit")
+    refused(rlhfless("plan", log, *ON, "--min-actors", 9), "only 4 actors fit")

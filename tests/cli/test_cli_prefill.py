@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def planned(log: Path, *options: object) -> dict:
-    result = rlhfless("plan", log, *ON, "--least-actors", 2, *options, "--format", "json")
+    result = rlhfless("plan", log, *ON, "--min-actors", 2, *options, "--format", "json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 

@@ -24,7 +24,20 @@ from rlhfless.training.config import TrainConfig
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
-SMALL = ("--steps", 1, "--prompts", 4, "--prompts-per-step", 4, "--samples", 2, "--response-limit", 8, "--gpus", 2)
+SMALL = (
+    "--steps",
+    1,
+    "--prompts",
+    4,
+    "--prompts-per-step",
+    4,
+    "--samples-per-prompt",
+    2,
+    "--max-response-tokens",
+    8,
+    "--gpus",
+    2,
+)
 
 
 def rlhfless(*arguments: object) -> Result:
@@ -91,9 +104,9 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
     assert read_trace(out).steps == [0, 1]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1]
-    other = rlhfless("train", *SMALL, "--samples", 3, "--seed", 5, "--preparation", "overlap", "--resume", "-o", out)
+    other = rlhfless("train", *SMALL, "--samples-per-prompt", 3, "--seed", 5, "--preparation", "overlap", "--resume", "-o", out)
     assert other.exit_code == 2
-    assert "the run was started with samples 2, not 3, and seed 0, not 5; resume it with what it was" in other.stderr
+    assert "the run was started with samples_per_prompt 2, not 3, and seed 0, not 5; resume it with what it was" in other.stderr
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
     tight = SimulationConfig(
         Cluster(2, 8, 1, cpu.kind, 0.5, prewarmed=4),
         replace(cpu, max_batch=12, kv_capacity_tokens=2500),
-        Objective(0.5, tail=0.5),
+        Objective(0.5, cvar_alpha=0.5),
         NonGenerationPhases(prepare_s=0.02, learn_s=0.05, learner_gpus=2),
         hold="step",
         admission="preempt",
@@ -88,7 +88,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
 def steps_of(name: str) -> tuple[LoggedStep, ...]:
     """The predicted steps of a setting."""
     setting, predictor, steps = settings()[name]
-    return tuple(logged_steps(shipped_run().rollouts, make_predictor(predictor), setting.response_limit, steps=steps))
+    return tuple(logged_steps(shipped_run().rollouts, make_predictor(predictor), setting.max_response_tokens, steps=steps))
 
 
 @cache
@@ -160,7 +160,7 @@ def first_steps(count: int) -> Trace:
 def report_of_executed() -> Any:
     """Findings of ``rlhfless report`` on the first steps of the shipped run."""
     cpu = load_profile("cpu-tiny-qwen2")
-    setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, response_limit=320, deterministic=True)
+    setting = SimulationConfig(Cluster(2, 8, 1, cpu.kind), cpu, max_response_tokens=320, deterministic=True)
     found = study_executed(first_steps(8), setting, 3)
     return plain(
         {**saved(found), "took": found.took, "calibrated": found.calibrated, "checks": found.checks,
@@ -175,7 +175,7 @@ def report_of_logged() -> Any:
     study = study_log(log, replace(default_setting(), deterministic=True), Assumptions(prices={"spot": 0.9}), 3)
     found = study.findings
     return plain(
-        {**saved(found), "setup": found.setup, "rest": found.rest, "account": found.account, "planned": found.planned,
+        {**saved(found), "setup": found.setup, "rest": found.phases, "account": found.account, "planned": found.planned,
          "advice": found.advice, "what_if": found.what_if, "calibrated": found.calibrated, "checks": found.checks,
          "router": found.router, "schedules": study.schedules.simulation.steps}, NAMES,
     )  # fmt: skip

@@ -68,13 +68,13 @@ def steps(*asked: int) -> Iterator[LoggedStep]:
         own = rollouts[rollouts["step"] == step]
         first = own[own["prompt_id"].isin(own["prompt_id"].unique()[:PROMPTS])]
         log = pd.concat([rollouts[rollouts["step"] < step], first])
-        yield from logged_steps(log, response_limit=LIMIT, steps=[step])
+        yield from logged_steps(log, max_response_tokens=LIMIT, steps=[step])
 
 
 def setting(slots: int) -> SimulationConfig:
     """Four emulated GPUs."""
     latency = replace(load_profile("cpu-tiny-qwen2"), max_batch=slots)
-    return SimulationConfig(Cluster(2, 2, 1, latency.kind), latency, deterministic=True, response_limit=LIMIT)
+    return SimulationConfig(Cluster(2, 2, 1, latency.kind), latency, deterministic=True, max_response_tokens=LIMIT)
 
 
 def requests_of(one: LoggedStep, tokenizer: Any, *, forced: bool) -> list[Request]:
@@ -134,7 +134,8 @@ def torch_steps() -> Any:
 def trained(algorithm: str) -> dict[str, Any]:
     """Two steps of training: the trace, and the hash of the weights after them. No search that a clock ends plans them."""
     config = TrainConfig(
-        algorithm=algorithm, steps=2, pool=8, prompts_per_step=PROMPTS, samples=SAMPLES, policy="fold", gpus=4, gpus_per_node=2,
+        algorithm=algorithm, steps=2, pool=8, prompts_per_step=PROMPTS, samples_per_prompt=SAMPLES, policy="fold", gpus=4,
+        gpus_per_node=2,
         device="cpu",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -47,7 +47,7 @@ def log(truth: Path) -> pd.DataFrame:
                  "response_tokens": int(n), "finish_reason": "stop"} for s, n in enumerate(lengths)
             ]  # fmt: skip
     latency = load_profile(truth)
-    setting = SimulationConfig(Cluster(1, 8, 2), latency, response_limit=2000, static_actors=4)
+    setting = SimulationConfig(Cluster(1, 8, 2), latency, max_response_tokens=2000, static_actors=4)
     return simulate(pd.DataFrame(rows), setting, ["static"]).traces["static"].rollouts
 
 

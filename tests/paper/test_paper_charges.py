@@ -49,7 +49,7 @@ def test_a_learner_takes_gpus_from_waiting_actors_where_no_others_are_left(actor
     steps = outcome.steps
     after = (steps["step_gpu_s"] - steps["generation_gpu_s"]) / (steps["step_s"] - steps["generation_s"])
     assert after.tolist() == pytest.approx([gpus])
-    waiting = (steps["step_idle_gpu_s"] - steps["generation_idle_gpu_s"]) / outcome.rest.seconds
+    waiting = (steps["step_idle_gpu_s"] - steps["generation_idle_gpu_s"]) / outcome.phases.seconds
     assert waiting.tolist() == pytest.approx([gpus - 8])
 
 

@@ -70,7 +70,7 @@ def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
     assert turned["a larger lambda is faster"] == "no"
     assert turned["no further saving at tau <= 0.5"] == "in part"
     fewer = paper.found("13").table.copy()
-    fewer.loc[(fewer["policy"] == "dedup") & (fewer["samples"] == 3), "prefill_tokens"] += 1
+    fewer.loc[(fewer["policy"] == "dedup") & (fewer["samples_per_prompt"] == 3), "prefill_tokens"] += 1
     prefill = {c.paper: v.holds for c, v in of_figure("13", Numbers(fewer))}
     assert prefill["computing each prompt once saves (G - 1) / G of the prefill tokens"] == "in part"
 
@@ -279,14 +279,14 @@ def test_ranking_with_a_local_cut_is_cheaper_than_the_global_cut(paper: Paper) -
 
 
 def test_redundant_prefill_grows_with_samples_and_with_prompts(paper: Paper) -> None:
-    share = paper.table("3c").pivot(index="prompt_tokens", columns="samples", values="redundant_share")
+    share = paper.table("3c").pivot(index="prompt_tokens", columns="samples_per_prompt", values="redundant_share")
     assert (share[1] == 0).all()
     assert (np.diff(share.to_numpy(), axis=1) > 0).all()
     assert (np.diff(share[4]) > 0).all()
 
 
 def test_grouping_needs_the_truth(paper: Paper) -> None:
-    saved = paper.table("7b", actors=8).set_index(["data_set", "samples", "split"])["saved"].unstack("split")
+    saved = paper.table("7b", actors=8).set_index(["data_set", "samples_per_prompt", "split"])["saved"].unstack("split")
     assert (saved["true"] > saved["prompt"] - 1e-9).all()
     assert (saved["true"] > saved["predicted"]).all()
     assert (saved["bound"] >= saved["true"] - 1e-9).all()

@@ -181,7 +181,7 @@ def test_all_figures_are_made_with_small_settings(tmp_path: Path, small_settings
     assert (policies["gpu_s"] >= policies["bound_gpu_s"] * (1 - 1e-9)).all()
     assert (policies["speedup"] <= policies["most_speedup"] * (1 + 1e-9)).all()
     assert (policies["cost_saved"] <= policies["most_cost_saved"] + 1e-9).all()
-    keys = ["nodes", "response_limit", "policy"]
+    keys = ["nodes", "max_response_tokens", "policy"]
     step, alone = (
         policies[(policies["naive"] == "static") & (policies["scope"] == s)].set_index(keys) for s in ("step", "generation")
     )

@@ -27,7 +27,7 @@ LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
 def workload(seed: int) -> Workload:
     rng = np.random.default_rng(seed)
     tokens = np.clip(rng.lognormal(5, 0.7, (24, 4)), 1, 2048).astype(int)
-    return Workload.grid(rng.integers(20, 400, 24), tokens, response_limit=2048)
+    return Workload.grid(rng.integers(20, 400, 24), tokens, max_response_tokens=2048)
 
 
 def test_no_split_beats_the_possible_with_or_without_the_rest_of_the_step() -> None:
@@ -54,7 +54,7 @@ def test_the_share_of_the_possible_is_0_for_the_naive_system_and_1_at_the_bound(
 
 
 def test_a_length_model_sees_every_prompt_once_an_epoch_and_keeps_its_limit() -> None:
-    rows = replace(GSM8K, response_limit=200).rollouts(12, 3, epochs=2, steps_per_epoch=4, seed=1)
+    rows = replace(GSM8K, max_response_tokens=200).rollouts(12, 3, epochs=2, steps_per_epoch=4, seed=1)
     assert len(rows) == 12 * 3 * 2
     assert (rows.groupby("step")["prompt_id"].nunique() == 3).all()
     assert (rows.groupby(["epoch", "prompt_id"]).size() == 3).all()
@@ -71,7 +71,7 @@ def test_the_length_model_of_gsm8k_has_the_printed_steadiness() -> None:
 
 
 def test_drift_moves_all_lengths_by_its_factor() -> None:
-    rows = replace(GSM8K, drift=0.5, response_limit=10**6).rollouts(2000, 1, epochs=2)
+    rows = replace(GSM8K, drift=0.5, max_response_tokens=10**6).rollouts(2000, 1, epochs=2)
     mean = np.log(rows["response_tokens"]).groupby(rows["epoch"]).mean()
     assert mean[1] - mean[0] == pytest.approx(0.5, abs=0.02)
 
@@ -97,14 +97,14 @@ def test_public_logs_are_read_as_two_visits() -> None:
     assert gsm8k.evaluated == [1] == math.evaluated
     assert (gsm8k.rollouts["step"] == 1).sum() == 128 * 4
     assert (math.rollouts["step"] == 1).sum() == 500
-    assert gsm8k.rollouts["response_tokens"].max() == 512 == gsm8k.response_limit
+    assert gsm8k.rollouts["response_tokens"].max() == 512 == gsm8k.max_response_tokens
     assert {name: len(log) for name, log in BESIDE.mean_lengths().items()} == {"GSM8K": 40, "MATH": 258, "instructions": 430}
 
 
 def test_learning_takes_6_n_flops_a_token_and_ppo_learns_two_models() -> None:
     machine = replace(QWEN_3B_L40S, parameters=10**9, nodes=1, peak_flops=1e14, mfu=0.5)
     assert machine.learner_gpus == 2
-    grpo, ppo = machine.rest("GRPO", 1e5), machine.rest("PPO", 1e5)
+    grpo, ppo = machine.phases("GRPO", 1e5), machine.phases("PPO", 1e5)
     assert grpo.learn_s == pytest.approx(6e9 * 1e5 / 1e14)
     assert grpo.prepare_s == pytest.approx(2 * 2e9 * 1e5 / 1e14)
     assert (ppo.learn_s, ppo.prepare_s) == pytest.approx((2 * grpo.learn_s, 1.5 * grpo.prepare_s))
@@ -112,10 +112,10 @@ def test_learning_takes_6_n_flops_a_token_and_ppo_learns_two_models() -> None:
 
 def test_learning_on_all_gpus_takes_the_same_gpu_seconds_or_loses_some_with_every_doubling() -> None:
     for machine, doublings in ((QWEN_3B_L40S, 1), (QWEN_7B_L40S, 2)):
-        rest = machine.rest("PPO", 1e5)
-        perfect, lossy = machine.on_all_gpus(rest), machine.on_all_gpus(rest, kept_per_doubling=0.9)
+        phases = machine.phases("PPO", 1e5)
+        perfect, lossy = machine.on_all_gpus(phases), machine.on_all_gpus(phases, kept_per_doubling=0.9)
         assert machine.gpus == 16 == machine.learner_gpus * 2**doublings
-        assert perfect.seconds * 16 == pytest.approx(rest.seconds * machine.learner_gpus)
+        assert perfect.seconds * 16 == pytest.approx(phases.seconds * machine.learner_gpus)
         assert lossy.prepare_s == pytest.approx(perfect.prepare_s / 0.9**doublings)
         assert lossy.learn_s == pytest.approx(perfect.learn_s / 0.9**doublings)
 

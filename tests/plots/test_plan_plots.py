@@ -13,8 +13,8 @@ from rlhfless import plots
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
-WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
-ONE = solver.Workload.grid([3], [[7]], response_limit=9)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), max_response_tokens=400)
+ONE = solver.Workload.grid([3], [[7]], max_response_tokens=9)
 COUNTS = (1, 2, 4)
 
 
@@ -24,7 +24,7 @@ def planned(workload=WORKLOAD, **options):
 
 @pytest.fixture(scope="module")
 def plans():
-    return {n: planned(least_actors=n, most_actors=n) for n in COUNTS}
+    return {n: planned(min_actors=n, max_actors=n) for n in COUNTS}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def front():
 
 def outcomes_of(plans, scenarios=30):
     drawn = np.random.default_rng(1).integers(20, 400, (scenarios, len(WORKLOAD)))
-    fresh = solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, drawn, response_limit=400)
+    fresh = solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, drawn, max_response_tokens=400)
     return {str(n): solver.evaluate(plan, fresh, LATENCY) for n, plan in plans.items()}
 
 
@@ -238,7 +238,7 @@ def test_labels_are_harmless(plans):
 
 def test_ten_thousand_responses_are_drawn_quickly():
     lengths = np.random.default_rng(0).integers(20, 400, (2500, 4))
-    workload = solver.Workload.grid(np.full(2500, 20), lengths, response_limit=400)
+    workload = solver.Workload.grid(np.full(2500, 20), lengths, max_response_tokens=400)
     cluster = solver.Cluster(nodes=32, gpus_per_node=8, gpus_per_actor=2)
     split = solver.random_split(workload, cluster, LATENCY, actors=128)
     fig = plots.plot_plan_bars(dict.fromkeys(range(4), split), workload, LATENCY)

@@ -24,7 +24,7 @@ from rlhfless.plots import (
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
-WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), max_response_tokens=400)
 
 
 @pytest.fixture(scope="module")

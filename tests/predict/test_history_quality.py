@@ -48,9 +48,9 @@ def test_what_cannot_be_compared_is_refused(predicted: list, actual: list) -> No
 @pytest.mark.skipif(not LOG.exists(), reason=f"public data absent: {LOG.name}")
 def test_the_last_visit_predicts_the_next_one_on_a_published_log() -> None:
     mapping = {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"}
-    rollouts = import_log(LOG, ImportOptions(mapping=mapping, response_limit=512)).trace().rollouts
+    rollouts = import_log(LOG, ImportOptions(mapping=mapping, max_response_tokens=512)).trace().rollouts
     first, second = rollouts[rollouts["step"] == 0], rollouts[rollouts["step"] == 1]
-    predicted = EwmaPredictor().fit(first).predict(second["prompt_id"].tolist(), response_limit=512)
+    predicted = EwmaPredictor().fit(first).predict(second["prompt_id"].tolist(), max_response_tokens=512)
     quality = history_quality(predicted, second["response_tokens"])
     assert quality.mean_abs_error_tokens < 50
     assert quality.rank_correlation > 0.85

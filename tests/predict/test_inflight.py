@@ -52,7 +52,7 @@ def learned(steps: list[np.ndarray]) -> InFlightPredictor:
 
 def forecast(predictor: InFlightPredictor, prompts: int, samples: int, limit: int = LIMIT) -> InFlightLengths:
     owner = np.repeat(np.arange(prompts), samples)
-    workload = Workload(np.full(prompts, 10), owner, np.full(len(owner), 100), response_limit=limit)
+    workload = Workload(np.full(prompts, 10), owner, np.full(len(owner), 100), max_response_tokens=limit)
     table = predictor.in_flight([f"p{p}" for p in range(prompts)], workload)
     assert isinstance(table, InFlightLengths)
     return table
@@ -85,7 +85,7 @@ def test_what_is_left_is_a_distribution_whose_quantiles_rise(seed, at, samples):
     assert np.all(chance >= 0)
     assert np.all((left > 0) & (left <= LIMIT - tokens[alive][:, None] + 1e-9) | (chance == 0))
     names = [f"p{p}" for p in np.repeat(np.arange(12), samples)]
-    quantiles = predictor.remaining_quantiles(names, tokens, complete, LEVELS, response_limit=LIMIT)
+    quantiles = predictor.remaining_quantiles(names, tokens, complete, LEVELS, max_response_tokens=LIMIT)
     assert np.all(np.diff(quantiles, axis=0) >= 0)
     assert np.all(quantiles[:, complete] == 0)
     assert np.all((quantiles[:, ~complete] >= 1) & (quantiles[:, ~complete] <= LIMIT - tokens[~complete]))
@@ -97,7 +97,9 @@ def test_intervals_hold_as_many_lengths_as_they_say():
     tokens = np.clip(now.ravel(), 1, LIMIT).astype(int)
     names = [f"p{p}" for p in np.repeat(np.arange(150), 6)]
     for at in (0, 60, 120):
-        low, high = table.remaining_quantiles(names, np.minimum(tokens, at), tokens <= at, [0.1, 0.9], response_limit=LIMIT)
+        low, high = table.remaining_quantiles(
+            names, np.minimum(tokens, at), tokens <= at, [0.1, 0.9], max_response_tokens=LIMIT
+        )
         alive = tokens > at
         inside = ((tokens - at >= low) & (tokens - at <= high))[alive].mean()
         assert 0.72 < inside < 0.9, (at, inside)
@@ -182,7 +184,7 @@ def test_a_step_whose_lengths_all_differ_from_history_is_noticed():
 
 
 def test_without_enough_history_scenarios_stand_for_it_and_without_any_the_batch():
-    workload = Workload(np.full(3, 10), np.repeat(np.arange(3), 2), np.full(6, 200), response_limit=LIMIT)
+    workload = Workload(np.full(3, 10), np.repeat(np.arange(3), 2), np.full(6, 200), max_response_tokens=LIMIT)
     assert isinstance(InFlightPredictor().in_flight(["a", "b", "c"], workload), BatchLengths)
     few = learned([lengths[:3] for lengths in drawn()])
     assert isinstance(few.in_flight(["p0", "p1", "p2"], workload), BatchLengths)
@@ -191,7 +193,7 @@ def test_without_enough_history_scenarios_stand_for_it_and_without_any_the_batch
 def test_prompts_that_were_never_seen_are_less_certain():
     predictor = learned(drawn(shared=0.1, own=0.2))
     names = ["p0"] * 2 + ["new"] * 2
-    low, high = predictor.remaining_quantiles(names, 0, np.zeros(4, bool), [0.1, 0.9], response_limit=LIMIT)
+    low, high = predictor.remaining_quantiles(names, 0, np.zeros(4, bool), [0.1, 0.9], max_response_tokens=LIMIT)
     width = np.log(high / low)
     assert width[2] > 1.3 * width[0]
 
@@ -263,7 +265,7 @@ def test_a_signal_that_only_says_what_history_says_makes_nobody_surer():
     widths = []
     for told_ in (None, signals):
         low, high = predictor.remaining_quantiles(
-            names, np.minimum(tokens, 50), tokens <= 50, [0.1, 0.9], response_limit=LIMIT, signals=told_
+            names, np.minimum(tokens, 50), tokens <= 50, [0.1, 0.9], max_response_tokens=LIMIT, signals=told_
         )
         widths.append(np.log(high[tokens > 50] / low[tokens > 50]).mean())
     assert widths[1] > 0.85 * widths[0]

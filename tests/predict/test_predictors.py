@@ -73,17 +73,17 @@ def test_every_answer_is_finite_within_the_limit_and_the_same_however_history_is
     whole = MAKERS[name]().fit(rows)
     parts = MAKERS[name]().update(rows[:split]).update(rows[split:])
     for predictor in (whole, parts):
-        point = predictor.predict(asked, reference_answer_tokens=answers, response_limit=limit)
+        point = predictor.predict(asked, reference_answer_tokens=answers, max_response_tokens=limit)
         assert np.all((point >= 0) & (point <= limit))
         assert point[0] == point[3]
-        scenarios = predictor.sample(asked, response_limit=limit, scenarios=5, seed=3)
+        scenarios = predictor.sample(asked, max_response_tokens=limit, scenarios=5, seed=3)
         assert scenarios.shape == (5, 4)
         assert np.all((scenarios >= 1) & (scenarios <= limit))
-        quantiles = predictor.quantiles(asked, [0.1, 0.5, 0.9], response_limit=limit)
+        quantiles = predictor.quantiles(asked, [0.1, 0.5, 0.9], max_response_tokens=limit)
         assert np.all(np.diff(quantiles, axis=0) >= 0)
     for form in ("predict", "sample"):
         assert np.array_equal(
-            getattr(whole, form)(asked, response_limit=limit), getattr(parts, form)(asked, response_limit=limit)
+            getattr(whole, form)(asked, max_response_tokens=limit), getattr(parts, form)(asked, max_response_tokens=limit)
         )
 
 
@@ -92,7 +92,7 @@ def test_quantiles_hold_as_many_lengths_as_they_say(name):
     """Prompts that come back as they were: of the next step's lengths nearly 80 % lie between the quantiles 0.1 and 0.9."""
     *history, now = drawn(prompts=120, steps=4)
     predictor = MAKERS[name]().fit(pd.concat(history))
-    low, high = predictor.quantiles(now["prompt_id"].tolist(), [0.1, 0.9], response_limit=4000)
+    low, high = predictor.quantiles(now["prompt_id"].tolist(), [0.1, 0.9], max_response_tokens=4000)
     inside = ((now["response_tokens"] > low) & (now["response_tokens"] <= high)).mean()
     assert 0.65 < inside < 0.92, inside
 
@@ -106,12 +106,12 @@ def test_a_drift_is_followed_and_the_same_level_is_left_alone(drift):
     asked, true = now["prompt_id"].tolist(), now["response_tokens"].to_numpy()
     errors = {}
     for predictor in (TrendPredictor(), EwmaPredictor()):
-        guess = predictor.fit(pd.concat(history)).predict(asked, response_limit=4000)
+        guess = predictor.fit(pd.concat(history)).predict(asked, max_response_tokens=4000)
         errors[type(predictor)] = abs(np.log(guess.sum() / true.sum()))
     assert errors[TrendPredictor] < 0.03 < errors[EwmaPredictor]
     still = pd.concat(drawn(steps=5))
     names = ["p1", "p7"]
-    trend, plain = (p.fit(still).predict(names, response_limit=4000) for p in (TrendPredictor(), EwmaPredictor()))
+    trend, plain = (p.fit(still).predict(names, max_response_tokens=4000) for p in (TrendPredictor(), EwmaPredictor()))
     assert trend == pytest.approx(plain, rel=0.05)
 
 
@@ -122,7 +122,7 @@ def test_before_prompts_come_back_the_drift_is_that_of_the_steps_means():
         rows = visits(np.exp(5 + 0.03 * step + rng.normal(0, 0.2, (8, 4))).round(), step, epoch=0)
         parts.append(rows.assign(prompt_id=[f"{step}-{name}" for name in rows["prompt_id"]], epoch=0))
     first = parts[0]["prompt_id"].unique().tolist()
-    guess = TrendPredictor().fit(pd.concat(parts)).predict(first, response_limit=4000)
+    guess = TrendPredictor().fit(pd.concat(parts)).predict(first, max_response_tokens=4000)
     assert guess.mean() == pytest.approx(np.exp(5 + 0.03 * 30), rel=0.1)
 
 
@@ -135,19 +135,19 @@ def test_the_less_prompts_differ_the_more_everybody_counts():
     alike = visits(np.exp(rng.normal(5, 0.5, (60, 4))).round())
     by_prompt = alike.groupby("prompt_id")["response_tokens"].mean()
     name, mean = str(by_prompt.idxmax()), alike["response_tokens"].mean()
-    shrunk = ShrinkagePredictor().fit(alike).predict([name], response_limit=4000)[0]
+    shrunk = ShrinkagePredictor().fit(alike).predict([name], max_response_tokens=4000)[0]
     assert mean < shrunk < mean + 0.3 * (by_prompt.max() - mean)
     apart = visits(np.exp(np.arange(60)[:, None] / 10 + rng.normal(0, 0.05, (60, 4))).round().clip(1))
-    kept = ShrinkagePredictor().fit(apart).predict(["p50"], response_limit=4000)[0]
+    kept = ShrinkagePredictor().fit(apart).predict(["p50"], max_response_tokens=4000)[0]
     assert kept == pytest.approx(apart.loc[apart["prompt_id"] == "p50", "response_tokens"].mean(), rel=0.1)
 
 
 def test_scenarios_of_one_prompts_responses_belong_together():
     history = pd.concat(drawn(prompts=60, samples=1, steps=1))
-    sampled = ShrinkagePredictor().fit(history).sample(["p3"], 8, response_limit=4000, scenarios=400)
+    sampled = ShrinkagePredictor().fit(history).sample(["p3"], 8, max_response_tokens=4000, scenarios=400)
     together = np.corrcoef(np.log(sampled[:, 0]), np.log(sampled[:, 7]))[0, 1]
     assert together > 0.2, "one own length and one of everybody's: both draws come from the same urn"
-    apart = ShrinkagePredictor().fit(history).sample(["p3", "p4"], 1, response_limit=4000, scenarios=400)
+    apart = ShrinkagePredictor().fit(history).sample(["p3", "p4"], 1, max_response_tokens=4000, scenarios=400)
     assert abs(np.corrcoef(np.log(apart.T))[0, 1]) < 0.15
 
 
@@ -162,15 +162,16 @@ def test_a_probe_tells_of_a_step_in_which_prompts_changed():
     asked = rest["prompt_id"].tolist()
     predictor = ProbePredictor().fit(history)
     assert np.array_equal(
-        predictor.predict(asked, response_limit=4000), EwmaPredictor().fit(history).predict(asked, response_limit=4000)
+        predictor.predict(asked, max_response_tokens=4000),
+        EwmaPredictor().fit(history).predict(asked, max_response_tokens=4000),
     )
-    blind = history_quality(predictor.predict(asked, response_limit=4000), rest["response_tokens"])
+    blind = history_quality(predictor.predict(asked, max_response_tokens=4000), rest["response_tokens"])
     predictor.observe(dict(zip(probes["prompt_id"], probes["response_tokens"], strict=True)))
-    told = history_quality(predictor.predict(asked, response_limit=4000), rest["response_tokens"])
+    told = history_quality(predictor.predict(asked, max_response_tokens=4000), rest["response_tokens"])
     assert told.rank_correlation > 0.7 > 0.3 > blind.rank_correlation
     assert told.mean_abs_error_tokens < 0.6 * blind.mean_abs_error_tokens
     predictor.update(now.assign(step=3, epoch=3))
-    assert predictor.predict(["p0"], response_limit=4000) == pytest.approx(
+    assert predictor.predict(["p0"], max_response_tokens=4000) == pytest.approx(
         now[now["prompt_id"] == "p0"]["response_tokens"].mean()
     )
 
@@ -186,10 +187,12 @@ def test_a_new_prompt_is_predicted_from_its_text():
     known["prompt"] = known["prompt_id"].map(texts)
     predictor = FeaturePredictor().fit(known)
     new = [f"p{i}" for i in range(40, 60)]
-    assert len(set(predictor.predict(new, response_limit=2000))) == 1, "without texts all new prompts are alike"
-    guess = predictor.describe({name: texts[name] for name in new}).predict(new, response_limit=2000)
+    assert len(set(predictor.predict(new, max_response_tokens=2000))) == 1, "without texts all new prompts are alike"
+    guess = predictor.describe({name: texts[name] for name in new}).predict(new, max_response_tokens=2000)
     assert history_quality(guess, lengths[40:, 0]).rank_correlation > 0.99
-    assert predictor.predict(["p3"], response_limit=2000) == EwmaPredictor().fit(known).predict(["p3"], response_limit=2000)
+    assert predictor.predict(["p3"], max_response_tokens=2000) == EwmaPredictor().fit(known).predict(
+        ["p3"], max_response_tokens=2000
+    )
 
 
 def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
@@ -213,11 +216,11 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
     true = second.groupby("prompt_id")["response_tokens"].mean()[names].to_numpy()
     both = pd.concat([first, second])
     predictor = SyntheticPredictor(both, accuracy).fit(first)
-    guess = predictor.predict(names, response_limit=4000)
+    guess = predictor.predict(names, max_response_tokens=4000)
     assert np.isclose(guess, true).sum() == round(accuracy * 50)
     assert np.sort(guess) == pytest.approx(np.sort(true)), "wrong predictions are other prompts' lengths"
-    assert np.array_equal(guess, SyntheticPredictor(both, accuracy).fit(first).predict(names, response_limit=4000))
-    assert np.all(predictor.sample(names, response_limit=4000, scenarios=3) == np.ceil(guess))
+    assert np.array_equal(guess, SyntheticPredictor(both, accuracy).fit(first).predict(names, max_response_tokens=4000))
+    assert np.all(predictor.sample(names, max_response_tokens=4000, scenarios=3) == np.ceil(guess))
 
 
 @pytest.mark.parametrize(
@@ -225,9 +228,9 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
     [
         (lambda t: SyntheticPredictor(t, 1.2), ("1.2",)),
         (lambda t: SyntheticPredictor(t.drop(columns="step")), ()),
-        (lambda t: SyntheticPredictor(t).predict(["x"], response_limit=9), ("step 0", "'x'")),
-        (lambda t: SyntheticPredictor(t).fit(t).predict(["p0"], response_limit=9), ()),
-        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, response_limit=9), ("generated_tokens",)),
+        (lambda t: SyntheticPredictor(t).predict(["x"], max_response_tokens=9), ("step 0", "'x'")),
+        (lambda t: SyntheticPredictor(t).fit(t).predict(["p0"], max_response_tokens=9), ()),
+        (lambda t: remaining_quantiles(EwmaPredictor(), ["p0"], 9, 0.5, max_response_tokens=9), ("generated_tokens",)),
         (lambda t: EwmaPredictor().update(t.assign(run="a")).update(t.assign(run="b")), ()),
     ],
 )
@@ -240,24 +243,30 @@ def test_wrong_input_is_refused_in_one_sentence(wrong, sentence):
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        (lambda p: p.predict(["p0"], response_limit=0), "response_limit is 0; at least 1 token is needed"),
-        (lambda p: p.predict(["p0"], response_limit=math.nan), "response_limit is nan; at least 1 token is needed"),
-        (lambda p: p.sample(["p0"], response_limit="9"), "response_limit is '9'; at least 1 token is needed"),
-        (lambda p: p.sample(["p0"], response_limit=9, scenarios=0), "scenarios is 0; a whole number of 1 or more is needed"),
-        (lambda p: p.sample(["p0"], response_limit=9, scenarios=-1), "scenarios is -1; a whole number of 1 or more is needed"),
+        (lambda p: p.predict(["p0"], max_response_tokens=0), "max_response_tokens is 0; at least 1 token is needed"),
+        (lambda p: p.predict(["p0"], max_response_tokens=math.nan), "max_response_tokens is nan; at least 1 token is needed"),
+        (lambda p: p.sample(["p0"], max_response_tokens="9"), "max_response_tokens is '9'; at least 1 token is needed"),
         (
-            lambda p: p.sample(["p0"], response_limit=9, scenarios=2.5),
+            lambda p: p.sample(["p0"], max_response_tokens=9, scenarios=0),
+            "scenarios is 0; a whole number of 1 or more is needed",
+        ),
+        (
+            lambda p: p.sample(["p0"], max_response_tokens=9, scenarios=-1),
+            "scenarios is -1; a whole number of 1 or more is needed",
+        ),
+        (
+            lambda p: p.sample(["p0"], max_response_tokens=9, scenarios=2.5),
             "scenarios is 2.5; a whole number of 1 or more is needed",
         ),
-        (lambda p: p.sample(["p0"], response_limit=9, seed=-1), "seed is -1; a whole number of 0 or more is needed"),
+        (lambda p: p.sample(["p0"], max_response_tokens=9, seed=-1), "seed is -1; a whole number of 0 or more is needed"),
         (
-            lambda p: p.quantiles(["p0"], [0.5], response_limit=9, seed=1.5),
+            lambda p: p.quantiles(["p0"], [0.5], max_response_tokens=9, seed=1.5),
             "seed is 1.5; a whole number of 0 or more is needed",
         ),
-        (lambda p: p.quantiles(["p0"], [1.5], response_limit=9), "levels is [1.5]; numbers from 0 to 1 are needed"),
-        (lambda p: p.quantiles(["p0"], -0.1, response_limit=9), "levels is -0.1; numbers from 0 to 1 are needed"),
-        (lambda p: p.quantiles(["p0"], [math.nan], response_limit=9), "levels is [nan]; numbers from 0 to 1 are needed"),
-        (lambda p: p.quantiles(["p0"], "median", response_limit=9), "levels is 'median'; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], [1.5], max_response_tokens=9), "levels is [1.5]; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], -0.1, max_response_tokens=9), "levels is -0.1; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], [math.nan], max_response_tokens=9), "levels is [nan]; numbers from 0 to 1 are needed"),
+        (lambda p: p.quantiles(["p0"], "median", max_response_tokens=9), "levels is 'median'; numbers from 0 to 1 are needed"),
     ],
 )
 def test_no_predictor_answers_what_makes_no_sense(name, asked, sentence):
@@ -277,21 +286,21 @@ def test_lengths_that_are_none_are_refused_by_their_row_and_learned_from_by_nobo
     if signals:
         wrong["signals"] = [{}, None, {}, {}]
     predictor = MAKERS[name]().fit(rows)
-    before = predictor.predict(["p0", "p1"], response_limit=20)
+    before = predictor.predict(["p0", "p1"], max_response_tokens=20)
     with pytest.raises(PredictionError) as refused:
         predictor.update(wrong)
     assert str(refused.value) == (
         f"row 2 of the history, column 'response_tokens' is {as_given(bad)}; a number of tokens of 0 or more is needed"
     )
-    assert np.array_equal(predictor.predict(["p0", "p1"], response_limit=20), before)
+    assert np.array_equal(predictor.predict(["p0", "p1"], max_response_tokens=20), before)
 
 
 @pytest.mark.parametrize("bad", [math.nan, -1, None, "x"])
 def test_a_reference_answer_without_a_length_is_refused_where_it_is_asked_for(bad):
     predictor = EwmaPredictor().fit(visits([[5, 7]]))
     with refused(PredictionError, "'z'", repr(bad)):
-        predictor.predict(["p0", "z"], 1, {"z": bad}, response_limit=10)
-    assert predictor.predict(["p0"], 1, {"z": bad}, response_limit=10) == pytest.approx(6)
+        predictor.predict(["p0", "z"], 1, {"z": bad}, max_response_tokens=10)
+    assert predictor.predict(["p0"], 1, {"z": bad}, max_response_tokens=10) == pytest.approx(6)
 
 
 # --- what is left --------------------------------------------------------------------------------------------------------
@@ -302,17 +311,17 @@ def test_what_is_left_given_the_tokens_so_far_is_the_conditional_distribution():
     history = visits(np.arange(1, 1001)[None])
     predictor = ShrinkagePredictor().fit(history)
     so_far = np.array([0, 200, 600])
-    found = remaining_quantiles(predictor, ["p0"] * 3, so_far, [0.25, 0.5, 0.75], response_limit=1000)
+    found = remaining_quantiles(predictor, ["p0"] * 3, so_far, [0.25, 0.5, 0.75], max_response_tokens=1000)
     expected = np.outer([0.25, 0.5, 0.75], 1000 - so_far)
     assert found == pytest.approx(expected, abs=130)
     assert np.all(np.diff(found, axis=0) > 0)
-    table = remaining_lengths(predictor, ["p0", "p0"], response_limit=1000)
+    table = remaining_lengths(predictor, ["p0", "p0"], max_response_tokens=1000)
     assert np.all(table.expected_tokens(np.array([0, 1]), np.array([0, 900])) > [400, 1])
 
 
 def test_who_outlives_all_its_prompts_lengths_goes_on_as_others_do():
     history = pd.concat([visits([[10, 12]]), visits([[900, 950]]).assign(prompt_id="p1")])
     predictor = ShrinkagePredictor().fit(history)
-    left = remaining_quantiles(predictor, ["p0", "p1"], [500, 500], 0.5, response_limit=1000)[0]
+    left = remaining_quantiles(predictor, ["p0", "p1"], [500, 500], 0.5, max_response_tokens=1000)[0]
     assert 350 < left[0] < 500
-    assert remaining_quantiles(predictor, ["p0"], [999], [0.5, 0.9], response_limit=1000).tolist() == [[1], [1]]
+    assert remaining_quantiles(predictor, ["p0"], [999], [0.5, 0.9], max_response_tokens=1000).tolist() == [[1], [1]]

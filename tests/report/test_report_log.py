@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from rlhfless.analysis import Rest, stated_rest
+from rlhfless.analysis import PhaseSeconds, stated_phases
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
@@ -119,7 +119,7 @@ def test_times_of_the_log_correct_the_profile(log: OpenedLog) -> None:
     timed = OpenedLog(log.trace, scalars, log.framework, log.summary)
     study = study_log(timed, SETTING, Assumptions(dispatch="static"), 1)
     assert study.calibrated.factor == pytest.approx(2.5)
-    assert study.findings.rest == Rest(0.0, 7.0, 0.0, "logged")
+    assert study.findings.phases == PhaseSeconds(0.0, 7.0, 0.0, "logged")
     plain = study_log(log, SETTING, Assumptions(dispatch="static"), 1)
     assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(
         2.5 * plain.findings.account.steps["generation_s"].to_numpy()
@@ -184,7 +184,7 @@ def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
     study = study_log(open_log(recording(tmp_path / "run")), SETTING, Assumptions(), 2)
     assert study.calibrated.steps == 2
     assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
-    assert study.findings.rest == Rest(3.0, 7.0, 0.0, "logged")
+    assert study.findings.phases == PhaseSeconds(3.0, 7.0, 0.0, "logged")
     sentences = " ".join(in_short(study.findings))
     assert "No schedule of generation changes the 10.0 s of a step outside it (logged)" in sentences
     assert "The log does not say how long" not in sentences
@@ -223,7 +223,7 @@ def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(t
 def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
     own = "least-loaded, held"
-    verl = open_log(GOLDEN / "verl-v1", ImportOptions(GOLDEN / "trl", response_limit=9))
+    verl = open_log(GOLDEN / "verl-v1", ImportOptions(GOLDEN / "trl", max_response_tokens=9))
     small = replace(SETTING, cluster=replace(SETTING.cluster, gpus_per_node=4))
     study = study_log(verl, small, Assumptions(), 2)
     rungs = study.schedules.results(study.schedules.ladder, study.schedules.logged[-1].step)
@@ -385,7 +385,7 @@ def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
         ({"cluster": "ours"}, "cluster is 'ours'; an object"),
         ({"profile": 3}, "profile is 3; a profile's name is needed"),
         ({"config": [1]}, "config is [1]; an object is needed"),
-        ({"config": {"response_limit": "9"}}, "a whole number above 0 as response_limit, or without it, is needed"),
+        ({"config": {"max_response_tokens": "9"}}, "a whole number above 0 as max_response_tokens, or without it, is needed"),
     ],
 )
 def test_a_wrong_meta_is_refused_in_one_line(tmp_path: Path, meta: dict[str, Any], sentence: str) -> None:
@@ -400,8 +400,8 @@ def test_a_wrong_meta_is_refused_in_one_line(tmp_path: Path, meta: dict[str, Any
 
 
 def test_stated_seconds_stand_in_for_logged_ones_one_by_one() -> None:
-    logged = Rest(1.0, 2.0, 3.0, "logged")
-    assert stated_rest(None, None, logged) == logged
-    assert stated_rest(5.0, None, logged) == Rest(5.0, 2.0, 3.0, "stated and logged")
-    assert stated_rest(None, 7.0, None) == Rest(0.0, 7.0, 0.0, "stated")
-    assert stated_rest(None, None, None) == Rest()
+    logged = PhaseSeconds(1.0, 2.0, 3.0, "logged")
+    assert stated_phases(None, None, logged) == logged
+    assert stated_phases(5.0, None, logged) == PhaseSeconds(5.0, 2.0, 3.0, "stated and logged")
+    assert stated_phases(None, 7.0, None) == PhaseSeconds(0.0, 7.0, 0.0, "stated")
+    assert stated_phases(None, None, None) == PhaseSeconds()

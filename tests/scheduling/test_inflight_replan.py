@@ -24,7 +24,7 @@ LATENCY = LatencyModel(
     transfer_per_kv_token_s=1e-6, start_s=0.1, max_batch=128,
 )  # fmt: skip
 LIMIT = 600
-SETTING = SimulationConfig(Cluster(2, 8, 2), LATENCY, response_limit=LIMIT, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(2, 8, 2), LATENCY, max_response_tokens=LIMIT, time_limit_s=0.05)
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ def steps(noise: float, seed: int = 0, limit: int = 4000) -> tuple[Workload, Wor
     rng = np.random.default_rng(seed)
     mean = rng.normal(6.0, 0.9, (64, 1))
     drawn = np.clip(np.exp(mean + rng.normal(0, noise, (9, 64, 4))), 1, limit).astype(int)
-    truth = Workload.grid(rng.integers(0, 60, 64), drawn[0], response_limit=limit)
-    return truth, Workload(truth.prompt_tokens, truth.prompt_of, drawn[1:].reshape(8, -1), response_limit=limit)
+    truth = Workload.grid(rng.integers(0, 60, 64), drawn[0], max_response_tokens=limit)
+    return truth, Workload(truth.prompt_tokens, truth.prompt_of, drawn[1:].reshape(8, -1), max_response_tokens=limit)
 
 
 def given(work: Workload, **changes: object) -> PlanningInput:
@@ -113,7 +113,7 @@ def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked(monke
     few = with_scenarios(forecast, forecast.scenarios[: LEAST_SCENARIOS - 1])
     for asked in (
         given(truth), given(few), given(forecast, objective=Objective(deadline_s=60.0)),
-        given(forecast, objective=Objective(tail=0.5)),
+        given(forecast, objective=Objective(cvar_alpha=0.5)),
     ):  # fmt: skip
         assert Solver().plan(asked).lower_bound is not None
 

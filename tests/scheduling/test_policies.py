@@ -33,7 +33,7 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
     rng = np.random.default_rng(seed)
     mean = rng.normal(5.5, 0.8, (prompts, 1))
     tokens = np.clip(np.exp(mean + rng.normal(0, 0.15, (prompts, samples))), 1, limit).astype(int)
-    return Workload.grid(rng.integers(20, 200, prompts), tokens, response_limit=limit)
+    return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
 
 
 def given(work: Workload, **changes: object) -> PlanningInput:
@@ -145,7 +145,7 @@ def test_rlhfless_is_the_min_max_sweep_over_sorted_equal_count_groups(seed, weig
 
 
 def test_rlhfless_keeps_its_least_actors_and_can_switch_the_cut_off():
-    assert len(RLHFless(least_actors=7).plan(given(workload())).actors) >= 7
+    assert len(RLHFless(min_actors=7).plan(given(workload())).actors) >= 7
     assert make_policy("rlhfless", tau=1.0).plan(given(workload())).rule is None
 
 
@@ -346,7 +346,7 @@ class Watched:
 def executed(plan, work: Workload, latency: LatencyModel = LATENCY):
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
-        Request(i, p, work.response_limit, target_tokens=n)
+        Request(i, p, work.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
     return run_step(plan, requests, SimulatedEngine, latency, CLUSTER)
@@ -395,7 +395,7 @@ def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
 def test_the_local_cut_in_a_step_respects_slots(seed):
     work = workload(32, seed=seed)
     latency = replace(LATENCY, max_batch=20)
-    plan = RLHFless(least_actors=7).plan(given(work, latency=latency))
+    plan = RLHFless(min_actors=7).plan(given(work, latency=latency))
     watched = executed(replace(plan, rule=Watched(plan.rule)), work, latency).rule
     assigned = {i: len(a.responses) for i, a in enumerate(plan.actors)}
     assert watched.cuts
@@ -418,7 +418,7 @@ class Eager(Watched):
 
 @pytest.mark.parametrize("slots", [14, 20, 64])
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("policy", [RLHFless(least_actors=6), RLHFuse()], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [RLHFless(min_actors=6), RLHFuse()], ids=lambda p: p.name)
 def test_cuts_come_no_later_than_if_asked_at_every_completion(policy, seed, slots):
     work, latency = workload(32, seed=seed), replace(LATENCY, max_batch=slots)
     records = [
@@ -456,5 +456,5 @@ def test_the_rest_of_the_step_moves_the_right_size():
     """A learner that idles as long as generation lasts makes time dearer, so more actors are right."""
     work, slow = workload(), replace(LATENCY, per_response_s=5e-4, start_s=1.0)
     alone = Random().plan(given(work, latency=slow, objective=Objective(0.2)))
-    beside = Random().plan(given(work, latency=slow, objective=Objective(0.2), rest=NonGenerationPhases(0, 0, 64)))
+    beside = Random().plan(given(work, latency=slow, objective=Objective(0.2), phases=NonGenerationPhases(0, 0, 64)))
     assert len(beside.actors) > len(alone.actors)

@@ -19,7 +19,7 @@ from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.bounds.headroom import curve_of, possible
 
 LATENCY = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = SimulationConfig(Cluster(1, 4, 1), LATENCY, Objective(0.7), response_limit=400, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), LATENCY, Objective(0.7), max_response_tokens=400, time_limit_s=0.05)
 NAMES = ["random", "random+tau", "fold", "solver", "oracle", "not yet there"]
 
 
@@ -56,7 +56,7 @@ def log() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def steps(log):
-    return [s for s in logged_steps(log, response_limit=400) if s.has_history]
+    return [s for s in logged_steps(log, max_response_tokens=400) if s.has_history]
 
 
 def test_sums_are_those_of_simulate(comparison, log, steps):

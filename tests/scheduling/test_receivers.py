@@ -118,7 +118,7 @@ class Watched:
 def random_work(seed: int) -> Workload:
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.geometric(0.05, (int(rng.integers(8, 30)), 3)), LIMIT)
-    return Workload.grid(rng.integers(0, 40, len(lengths)), lengths, response_limit=LIMIT)
+    return Workload.grid(rng.integers(0, 40, len(lengths)), lengths, max_response_tokens=LIMIT)
 
 
 def plan_of(policy: str, given_: PlanningInput) -> Plan:

@@ -41,9 +41,9 @@ def truth_and_forecast(prompts: int = 24, samples: int = 6, seed: int = 0) -> tu
     rng = np.random.default_rng(seed)
     mean = rng.normal(5.0, 0.7, (prompts, 1))
     tokens, *scenarios = np.clip(np.exp(mean + rng.normal(0, 0.4, (9, prompts, samples))), 1, LIMIT).astype(int)
-    truth = Workload.grid(rng.integers(0, 60, prompts), tokens, response_limit=LIMIT)
+    truth = Workload.grid(rng.integers(0, 60, prompts), tokens, max_response_tokens=LIMIT)
     flat = np.array(scenarios).reshape(8, -1)
-    return truth, Workload(truth.prompt_tokens, truth.prompt_of, flat, response_limit=LIMIT)
+    return truth, Workload(truth.prompt_tokens, truth.prompt_of, flat, max_response_tokens=LIMIT)
 
 
 def given_(work: Workload, **changes: object) -> PlanningInput:
@@ -53,7 +53,7 @@ def given_(work: Workload, **changes: object) -> PlanningInput:
 def executed(plan: Plan, truth: Workload, latency: LatencyModel = LATENCY):
     prompts = truth.prompt_tokens[truth.prompt_of].tolist()
     requests = [
-        Request(i, p, truth.response_limit, target_tokens=n)
+        Request(i, p, truth.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, truth.response_tokens.tolist(), strict=True))
     ]
     return run_step(plan, requests, SimulatedEngine, latency, CLUSTER)
@@ -99,8 +99,8 @@ def test_every_response_completes_once_whatever_the_lengths(lengths, seed, weigh
     rng = np.random.default_rng(seed)
     owner = np.sort(rng.integers(0, max(1, len(lengths) // 3), len(lengths)))
     prompts = np.full(owner.max() + 1, 7)
-    truth = Workload(prompts, owner, lengths, response_limit=LIMIT)
-    forecast = Workload(prompts, owner, rng.integers(1, LIMIT, (4, len(lengths))), response_limit=LIMIT)
+    truth = Workload(prompts, owner, lengths, max_response_tokens=LIMIT)
+    forecast = Workload(prompts, owner, rng.integers(1, LIMIT, (4, len(lengths))), max_response_tokens=LIMIT)
     latency = replace(FREE if moves_are_free else LATENCY, max_batch=slots)
     plan = SolverReplan(looks_ahead=ahead).plan(
         given_(forecast, latency=latency, objective=Objective(weight), seed=seed % 1000)
@@ -208,7 +208,7 @@ def test_a_wider_objective_sets_the_price_of_time():
 
     prices = [priced(objective=Objective(w)) for w in (0.3, 0.6, 0.9)]
     assert prices[0] < prices[1] < prices[2]
-    learner = priced(objective=Objective(0.6), rest=NonGenerationPhases(0, 0, 64))
+    learner = priced(objective=Objective(0.6), phases=NonGenerationPhases(0, 0, 64))
     assert learner > prices[1]
     tight, loose = (priced(objective=Objective(deadline_s=t)) for t in (4.5, 9.0))
     assert tight > loose
@@ -228,7 +228,7 @@ def test_nothing_to_trade_leaves_the_plan_as_it_is():
 
 
 def test_one_actor_and_one_response_need_no_rule_to_act():
-    one = Workload([5], [0], [40], response_limit=LIMIT)
+    one = Workload([5], [0], [40], max_response_tokens=LIMIT)
     record, seen = watched(OracleReplan(looks_ahead=False).plan(given_(one)), one)
     assert len(record.completions) == 1
     assert all(not d for _, d in seen)
@@ -240,7 +240,7 @@ def test_one_actor_and_one_response_need_no_rule_to_act():
 def without_prompts(seed: int = 0) -> tuple[Workload, Workload]:
     """The same workloads with prompts of no tokens: nothing is prefilled unless a response moves and is recomputed."""
     return tuple(  # type: ignore[return-value]
-        Workload(0 * w.prompt_tokens, w.prompt_of, w.response_tokens if s is None else s, response_limit=LIMIT)
+        Workload(0 * w.prompt_tokens, w.prompt_of, w.response_tokens if s is None else s, max_response_tokens=LIMIT)
         for w in truth_and_forecast(seed=seed)
         for s in [w.scenarios]
     )
@@ -275,9 +275,9 @@ def test_short_steps_are_not_worse_than_spread():
         rng = np.random.default_rng(seed)
         mean = rng.normal(4.5, 0.5, (64, 1))
         tokens, *scenarios = np.clip(np.exp(mean + rng.normal(0, 0.4, (9, 64, 8))), 1, 320).astype(int)
-        truth = Workload.grid(rng.integers(10, 60, 64), tokens, response_limit=320)
+        truth = Workload.grid(rng.integers(10, 60, 64), tokens, max_response_tokens=320)
         flat = np.array(scenarios).reshape(8, -1)
-        forecast = Workload(truth.prompt_tokens, truth.prompt_of, flat, response_limit=320)
+        forecast = Workload(truth.prompt_tokens, truth.prompt_of, flat, max_response_tokens=320)
         asked = PlanningInput(forecast, Cluster(2, 8, 1), latency, Objective(0.7), time_limit_s=0.05, seed=seed)
         for k, policy in enumerate((SolverReplan(), Spread())):
             record = executed(policy.plan(asked), truth, latency)

@@ -42,7 +42,7 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
     rng = np.random.default_rng(seed)
     mean = rng.normal(5.5, 0.8, (prompts, 1))
     tokens = np.clip(np.exp(mean + rng.normal(0, 0.15, (prompts, samples))), 1, limit).astype(int)
-    return Workload.grid(rng.integers(20, 200, prompts), tokens, response_limit=limit)
+    return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
 
 
 def asked(work: Workload, **changes: object) -> PlanningInput:
@@ -133,10 +133,10 @@ def test_the_number_of_actors_is_the_best_one_on_predictions(name, weight):
 
 def test_right_sizing_is_that_of_the_random_split():
     """The same split as the random one, sized here and there: the same plan."""
-    for seed, rest in itertools.product(range(3), (NonGenerationPhases(), NonGenerationPhases(1.0, 2.0, 16))):
+    for seed, phases in itertools.product(range(3), (NonGenerationPhases(), NonGenerationPhases(1.0, 2.0, 16))):
         work = workload(seed=seed)
         order = Canonical.of(work).prompt[np.random.default_rng(seed).permutation(32)]
-        given_ = asked(work, rest=rest, seed=seed, objective=Objective(0.4))
+        given_ = asked(work, phases=phases, seed=seed, objective=Objective(0.4))
 
         def split(_, prompts, n, order=order):
             return [order[a:b] for a, b in equal_counts(len(prompts), n)]
@@ -211,7 +211,7 @@ def test_random_with_the_cut_moves_the_last_responses():
     plan = make_policy("random+tau").plan(asked(work, objective=Objective(1.0)))
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     lengths = work.response_tokens.tolist()
-    requests = [Request(i, prompts[i], work.response_limit, target_tokens=n) for i, n in enumerate(lengths)]
+    requests = [Request(i, prompts[i], work.max_response_tokens, target_tokens=n) for i, n in enumerate(lengths)]
     cut, whole = (run_step(replace(plan, rule=rule), requests, SimulatedEngine, LATENCY, CLUSTER) for rule in (plan.rule, None))
     assert sorted(cut.completions) == list(range(128))
     assert cut.moves > whole.moves == 0
@@ -262,10 +262,10 @@ def test_a_poisoned_truth_never_reaches_a_rival(name):
     ]  # fmt: skip
     log = validate("rollouts", pd.DataFrame(rows))
     poisoned = log.assign(response_tokens=log["response_tokens"].where(log["step"] < 1, 601 - log["response_tokens"]))
-    setting = SimulationConfig(Cluster(1, 4, 1), replace(LATENCY, gpus_per_actor=1), response_limit=600)
+    setting = SimulationConfig(Cluster(1, 4, 1), replace(LATENCY, gpus_per_actor=1), max_response_tokens=600)
     plans = []
     for some in (log, poisoned):
         policy = make_policy(name)
-        plans.append(policy.plan(list(logged_steps(some, response_limit=600))[-1].given(setting, policy.clairvoyant)))
+        plans.append(policy.plan(list(logged_steps(some, max_response_tokens=600))[-1].given(setting, policy.clairvoyant)))
     assert plans[0].actors == plans[1].actors
     assert plans[0].makespan_s == plans[1].makespan_s

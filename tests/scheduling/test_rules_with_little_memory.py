@@ -34,7 +34,7 @@ def long_and_short(seed: int) -> Workload:
     draw = np.random.default_rng(seed)
     median = 600 * np.exp(0.6 * draw.standard_normal((24, 1)))
     lengths = np.clip(median * np.exp(0.3 * draw.standard_normal((24, 4))), 1, 2000).astype(int)
-    return Workload.grid(draw.integers(30, 130, 24), lengths, response_limit=2000)
+    return Workload.grid(draw.integers(30, 130, 24), lengths, max_response_tokens=2000)
 
 
 def planned(work: Workload, policy: str, admission: str) -> Plan:
@@ -45,7 +45,7 @@ def planned(work: Workload, policy: str, admission: str) -> Plan:
 def executed(plan: Plan, work: Workload, admission: str) -> StepRecord:
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
-        Request(i, p, work.response_limit, target_tokens=n)
+        Request(i, p, work.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
     return run_step(plan, requests, SimulatedEngine, LITTLE, CLUSTER, admission=admission)

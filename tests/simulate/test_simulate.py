@@ -18,7 +18,7 @@ from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
 
 LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
-SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, response_limit=600, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, max_response_tokens=600, time_limit_s=0.05)
 FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
     "cost_reduction_vs_static", "bound_cost_at_time",
@@ -109,8 +109,10 @@ def test_a_trace_keeps_the_logs_rows(result):
 
 
 def test_the_rest_of_the_step_and_the_learner_are_billed():
-    rest = NonGenerationPhases(1.0, 2.0, 2)
-    alone, beside = (simulate(log(), replace(SETTING, rest=r, hold="step"), ["static"]) for r in (NonGenerationPhases(), rest))
+    phases = NonGenerationPhases(1.0, 2.0, 2)
+    alone, beside = (
+        simulate(log(), replace(SETTING, phases=r, hold="step"), ["static"]) for r in (NonGenerationPhases(), phases)
+    )
     a, b = alone.steps, beside.steps
     np.testing.assert_allclose(b["time_s"], a["time_s"] + 3.0)
     np.testing.assert_allclose(b["gpu_seconds"], a["gpu_seconds"] + 4 * 3.0 + 2 * b["time_s"])
@@ -126,7 +128,7 @@ def test_a_policy_plans_the_same_whatever_the_truth(policy):
     for name, differs in ((policy, False), ("oracle", True)):
         plans = []
         for rollouts in (one, other):
-            logged = list(logged_steps(rollouts, response_limit=600))[-1]
+            logged = list(logged_steps(rollouts, max_response_tokens=600))[-1]
             chosen = make_policy(name)
             plans.append(chosen.plan(logged.given(SETTING, chosen.clairvoyant)))
         same = [[(a.responses, a.predicted_s) for a in p.actors] for p in plans]
@@ -183,7 +185,7 @@ def test_several_runs_and_lengths_above_the_limit_are_refused():
     with refused(TraceError, "--run"):
         simulate(pd.concat([log(run="a"), log(run="b")]), SETTING, ["static"])
     with refused(TraceError, "10"):
-        simulate(log(), replace(SETTING, response_limit=10), ["static"])
+        simulate(log(), replace(SETTING, max_response_tokens=10), ["static"])
 
 
 @pytest.mark.parametrize("steps", [[], [99]])
@@ -213,7 +215,7 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
 @pytest.mark.parametrize("limit", [0, -3])
 def test_a_response_limit_below_one_is_refused(limit):
     with refused((TraceError, PlanningError), "limit", str(limit)):
-        simulate(log(), replace(SETTING, response_limit=limit), ["static"])
+        simulate(log(), replace(SETTING, max_response_tokens=limit), ["static"])
 
 
 def test_notebooks_show_a_row_per_policy_and_names_are_text(result):

@@ -45,7 +45,7 @@ def random_step(seed: int, *, prompts: int = 6, samples: int = 3, **changes: flo
     """A long tail of lengths (zeros included), a few actors, tight or ample slots, every cost there or not."""
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.geometric(0.07, (prompts, samples)) - 1, LIMIT)
-    truth = Workload.grid(rng.integers(0, 20, prompts), lengths, response_limit=LIMIT)
+    truth = Workload.grid(rng.integers(0, 20, prompts), lengths, max_response_tokens=LIMIT)
     options = {
         "base_s": 0.01,
         "per_response_s": rng.choice([0.0, 3e-4, 4e-3]),
@@ -99,7 +99,7 @@ def plan_of(groups: Sequence[Sequence[int]], rule: RuntimeRule | None = None, sl
 
 def uniform_step(lengths: Sequence[int], **changes: float) -> Step:
     """One prompt of 10 tokens per response; an iteration takes 0.1 s whatever the batch, everything else nothing."""
-    truth = Workload(np.full(len(lengths), 10), range(len(lengths)), lengths, response_limit=LIMIT)
+    truth = Workload(np.full(len(lengths), 10), range(len(lengths)), lengths, max_response_tokens=LIMIT)
     latency = LatencyModel("tenth", 1, **{"base_s": 0.1, "per_response_s": 0.0, **changes})
     return Step(truth, truth, Cluster(2, 2, 1), latency)
 

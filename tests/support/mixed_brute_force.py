@@ -78,8 +78,8 @@ def packs(cluster: MixedCluster, offers: list[Offer]) -> bool:
 class EveryMixedPlan:
     """Makespan, GPU-seconds and dollars of every plan whose actors start at once.
 
-    Of all admission orders of a group only the fastest is kept. ``keep_together``, ``share_prefill``, ``least_actors``,
-    ``most_actors`` and ``release`` are those of ``plan_generation``; actors count towards the least when they generate
+    Of all admission orders of a group only the fastest is kept. ``keep_together``, ``share_prefill``, ``min_actors``,
+    ``max_actors`` and ``release`` are those of ``plan_generation``; actors count towards the least when they generate
     anything. rest_s: seconds of the step after generation.
     """
 
@@ -89,14 +89,14 @@ class EveryMixedPlan:
         keep_together: bool = False,
         share_prefill: bool = False,
         *,
-        least_actors: int = 1,
-        most_actors: int | None = None,
+        min_actors: int = 1,
+        max_actors: int | None = None,
         release: str = "done",
         rest_s: float = 0.0,
     ) -> None:
         self.workload, self.cluster, self.offers, self.admission = instance
         self.share_prefill = share_prefill
-        self.least, self.most = least_actors, most_actors or sum(pool.gpus for pool in self.cluster.pools)
+        self.least, self.most = min_actors, max_actors or sum(pool.gpus for pool in self.cluster.pools)
         self.release, self.rest_s = release, rest_s
         self.items = [[i] for i in range(len(self.workload))]
         if keep_together:
@@ -163,12 +163,12 @@ class EveryMixedPlan:
                 computed.add(prompt)
         return there
 
-    def optimum(self, objective: solver.Objective, rest: solver.NonGenerationPhases, norms: tuple[float, float]) -> float:
+    def optimum(self, objective: solver.Objective, phases: solver.NonGenerationPhases, norms: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""
-        rate = rest.learner_rate(objective.cost, self.cluster.pools[0].usd_per_gpu_s)
+        rate = phases.learner_rate(objective.cost, self.cluster.pools[0].usd_per_gpu_s)
         return min(
             objective.value(
-                rest.step_time_s(t), (gpu_s if objective.cost == "gpu_s" else usd) + rate * rest.step_time_s(t), norms
+                phases.step_time_s(t), (gpu_s if objective.cost == "gpu_s" else usd) + rate * phases.step_time_s(t), norms
             )
             for t, gpu_s, usd in self.plans
         )

@@ -28,7 +28,7 @@ def over_scenarios(workload: solver.Workload, count: int, sd_log: float = 0.3) -
     factor = np.random.default_rng(1).lognormal(0, sd_log, (count, len(workload)))
     sampled = np.clip(workload.response_tokens * factor, 1, 2048).astype(int)
     tokens = workload.response_tokens
-    return solver.Workload(workload.prompt_tokens, workload.prompt_of, tokens, response_limit=2048, scenarios=sampled)
+    return solver.Workload(workload.prompt_tokens, workload.prompt_of, tokens, max_response_tokens=2048, scenarios=sampled)
 
 
 def facts(plan: solver.Plan) -> str:

@@ -38,7 +38,7 @@ def requests(lengths: np.ndarray | None = None) -> list[Request]:
 
 
 def workload(lengths: np.ndarray) -> Workload:
-    return Workload.grid([len(p) for p in prompts()], lengths.reshape(PROMPTS, SAMPLES), response_limit=LIMIT)
+    return Workload.grid([len(p) for p in prompts()], lengths.reshape(PROMPTS, SAMPLES), max_response_tokens=LIMIT)
 
 
 def split_plan(groups: list[list[int]], slots: int = 4) -> Plan:

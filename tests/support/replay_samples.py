@@ -60,9 +60,9 @@ def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: 
     plan = make_policy(policy).plan(given_)
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
-    rest = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
+    phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
     ran = VirtualStep(
-        plan, torch_requests(step), factory(), step.latency, step.cluster, record, rest, admission,
+        plan, torch_requests(step), factory(), step.latency, step.cluster, record, phases, admission,
         options.get("migration", "cheaper"),
     )  # fmt: skip
     ran.run()

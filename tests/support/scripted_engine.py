@@ -55,7 +55,7 @@ class ScriptedEngines(counting_engine.CountingEngines):
     takes_prefixes: ClassVar[bool] = True
 
     @property
-    def brings_up(self) -> bool:  # type: ignore[override]
+    def starts_server(self) -> bool:  # type: ignore[override]
         """Whether there is something beside the process."""
         return self.starts_more > 0
 
@@ -64,7 +64,7 @@ class ScriptedEngines(counting_engine.CountingEngines):
         """Which weights these are."""
         return self.version
 
-    def binding(self, latency: LatencyModel) -> Any:
+    def compatibility_key(self, latency: LatencyModel) -> Any:
         """What a process is bound to."""
         return self.starts_more
 
@@ -100,7 +100,7 @@ class ScriptedEngine(counting_engine.CountingEngine):
 
     def received(self, request: Request) -> tuple[int, int]:
         """The prefix that was received with it."""
-        if not request.there_tokens:
+        if not request.cached_tokens:
             return 0, 0
         return request.prefix_kv.state, request.prefix_kv.tokens
 
@@ -148,7 +148,7 @@ cuda_devices, use_device, free_memory = (
 )  # fmt: skip
 
 
-def bring_up(engines: ScriptedEngines, latency: LatencyModel) -> bool:
+def start_server(engines: ScriptedEngines, latency: LatencyModel) -> bool:
     """Start what there is beside the process, once."""
     actor = HERE[-1]
     if actor.has_more or not engines.starts_more:
@@ -160,7 +160,7 @@ def bring_up(engines: ScriptedEngines, latency: LatencyModel) -> bool:
 
 def start_ahead(engines: ScriptedEngines, latency: LatencyModel) -> None:
     """The same before the step."""
-    bring_up(engines, latency)
+    start_server(engines, latency)
 
 
 def requests_of(lengths: list[int], limit: int = 60, prompt_tokens: int = 3, samples: int = 1) -> list[Request]:

@@ -37,7 +37,7 @@ LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 1e-4, 1e-6, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
     transfer_base_s=1e-4, transfer_per_kv_token_s=1e-6, max_batch=16, kv_capacity_tokens=1 << 20,
 )  # fmt: skip
-SOON = Faults(retries=50, restarts=50, silence_factor=1.0, silence_floor_s=0.3, start_floor_s=0.5, slow_factor=math.inf)
+SOON = Faults(retries=50, restarts=50, silence_factor=1.0, silence_floor_s=0.3, min_start_timeout_s=0.5, slow_factor=math.inf)
 
 
 @dataclass

@@ -17,18 +17,18 @@ def simulate(
     remaining: Sequence[int],
     context: Sequence[int],
     most: Sequence[int],
-    there_tokens: Sequence[int],
+    cached_tokens: Sequence[int],
     latency: solver.LatencyModel,
     admission: solver.Admission,
     running: int = 0,
 ) -> tuple[list[tuple[int, int, int, int, int]], list[float]]:
     """Visits (response, first, last, context, prefill), sorted, and the completion time of every response.
 
-    ``there_tokens`` of each context need no prefill. The first ``running`` responses are in the batch before the first
+    ``cached_tokens`` of each context need no prefill. The first ``running`` responses are in the batch before the first
     iteration.
     """
     left, ctx = list(remaining), list(context)
-    to_compute = [tokens - there for there, tokens in zip(there_tokens, ctx, strict=True)]
+    to_compute = [tokens - there for there, tokens in zip(cached_tokens, ctx, strict=True)]
     queue = deque(i for i in range(running, len(left)) if left[i] > 0)
     visits = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
     # (response, iteration in which it joined, context then), oldest first
@@ -119,18 +119,18 @@ class EveryPlan:
         columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
         return max(simulate(*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)[1])
 
-    def optimum(self, objective: solver.Objective, rest: solver.NonGenerationPhases, reference: tuple[float, float]) -> float:
+    def optimum(self, objective: solver.Objective, phases: solver.NonGenerationPhases, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""
-        return min(objective.value(rest.step_time_s(t), rest.step_gpu_s(t, gpu_s), reference) for _, t, gpu_s in self.plans)
+        return min(objective.value(phases.step_time_s(t), phases.step_gpu_s(t, gpu_s), reference) for _, t, gpu_s in self.plans)
 
     def contiguous_optimum(
-        self, objective: solver.Objective, rest: solver.NonGenerationPhases, reference: tuple[float, float]
+        self, objective: solver.Objective, phases: solver.NonGenerationPhases, reference: tuple[float, float]
     ) -> float:
         """The least value of plans whose groups are contiguous in the order of falling length."""
         rank = sorted(range(len(self.workload)), key=lambda i: -int(self.workload.remaining_tokens[i]))
         place = {response: position for position, response in enumerate(rank)}
         return min(
-            objective.value(rest.step_time_s(t), rest.step_gpu_s(t, gpu_s), reference)
+            objective.value(phases.step_time_s(t), phases.step_gpu_s(t, gpu_s), reference)
             for groups, t, gpu_s in self.plans
             if all(max(g) - min(g) == len(g) - 1 for g in ([place[i] for i in group] for group in groups))
         )

@@ -63,7 +63,7 @@ def workloads(draw: st.DrawFn, most: int = 6) -> solver.Workload:
         draw(st.lists(st.integers(0, len(prompts) - 1), min_size=count, max_size=count)),
         draw(st.lists(st.integers(0, LIMIT), min_size=count, max_size=count)),
         draw(st.sampled_from([0, 0, 5])),
-        response_limit=LIMIT,
+        max_response_tokens=LIMIT,
     )
 
 
@@ -86,7 +86,7 @@ def lognormal_workload(
     """A step with the long tail of real logs."""
     rng = np.random.default_rng(seed)
     tokens = np.clip(rng.lognormal(mean_log, sd_log, (prompts, samples)), 1, limit).astype(int)
-    return solver.Workload.grid(rng.integers(50, 200, prompts), tokens, response_limit=limit)
+    return solver.Workload.grid(rng.integers(50, 200, prompts), tokens, max_response_tokens=limit)
 
 
 def l40s(**changes: float) -> solver.LatencyModel:

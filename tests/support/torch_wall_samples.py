@@ -56,7 +56,7 @@ def forced() -> list[Request]:
 def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None = None) -> Plan:
     """The policy's plan; ``rule`` replaces its own."""
     lengths = np.repeat(np.linspace(5, 60, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
-    workload = Workload.grid([r.prompt_tokens for r in requests()[::SAMPLES]], lengths, response_limit=LIMIT)
+    workload = Workload.grid([r.prompt_tokens for r in requests()[::SAMPLES]], lengths, max_response_tokens=LIMIT)
     cluster = CLUSTER if actors is None else Cluster(1, actors, 1)
     plan = make_policy(policy, tau=0.5).plan(PlanningInput(workload, cluster, LATENCY, Objective(0.96), time_limit_s=0.1))
     return plan if rule is None else replace(plan, rule=rule)

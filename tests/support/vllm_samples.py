@@ -135,7 +135,7 @@ def _start(folder: Path) -> None:
     from rlhfless.engine.vllm import worker_backend as vllm_process
 
     vllm_process.use_device("cpu")
-    assert vllm_process.bring_up(factory_of(folder, 0), LATENCY)
+    assert vllm_process.start_server(factory_of(folder, 0), LATENCY)
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Path]:

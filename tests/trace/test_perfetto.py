@@ -98,7 +98,7 @@ def track_names(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 
 @pytest.mark.parametrize(
     "option",
-    ["--usd-per-gpu-hour 2", "--from verl", "--run a", "--map step=s", "--gpus 8", "--response-limit 9"],
+    ["--usd-per-gpu-hour 2", "--from verl", "--run a", "--map step=s", "--gpus 8", "--max-response-tokens 9"],
 )
 def test_options_of_other_exports_are_refused(option, tmp_path):
     done = CliRunner().invoke(main, ["export", str(TRACES[0]), "--perfetto", str(tmp_path / "t.json"), *option.split()])

@@ -73,8 +73,8 @@ def test_a_run_on_another_device_is_resumed_with_a_warning(model: Path, tmp_path
 @with_gpu
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_a_run_on_a_gpu_learns_and_says_so(model: Path, tmp_path: Path, algorithm: str) -> None:
-    trace = train(config(steps=2, device="cuda", algorithm=algorithm, kl_weight=0.1), tmp_path / "run", model=model)
+    trace = train(config(steps=2, device="cuda", algorithm=algorithm, kl_coef=0.1), tmp_path / "run", model=model)
     assert trace.meta["device"].startswith(torch.cuda.get_device_name())
-    with Trainer(config(steps=3, device="cuda", algorithm=algorithm, kl_weight=0.1), tmp_path / "run", resume=True) as trainer:
+    with Trainer(config(steps=3, device="cuda", algorithm=algorithm, kl_coef=0.1), tmp_path / "run", resume=True) as trainer:
         assert trainer.model.device.type == "cuda"
         assert trainer.step().metrics["learn_grad_norm"] > 0

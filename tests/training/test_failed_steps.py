@@ -87,7 +87,7 @@ def test_without_a_trace_the_error_alone_has_what_was_complete(failing: list[int
 
 def test_the_command_says_where_it_is(failing: list[int], model: Path, tmp_path: Path) -> None:
     out, failing[:] = tmp_path / "run", [COMPLETE]
-    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples", 3, "--response-limit", 24]
+    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples-per-prompt", 3, "--max-response-tokens", 24]
     given = [*small, "--policy", "static", "--model", model, "-o", out]
     result = CliRunner().invoke(main, ["train", *map(str, given)])
     assert result.exit_code == 2

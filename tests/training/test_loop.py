@@ -46,7 +46,7 @@ def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
 
 
 def test_the_first_epoch_is_predicted_from_reference_answers(tmp_path: Path, model: Path) -> None:
-    trainer = Trainer(config(response_limit=200), model=model, progress=False)
+    trainer = Trainer(config(max_response_tokens=200), model=model, progress=False)
     problems = trainer.problems_of(0)
     workload = trainer.predict(problems)
     expected = np.repeat([p.reference_answer_tokens for p in problems], 3)
@@ -139,7 +139,9 @@ def test_the_engines_log_probabilities_are_those_of_the_temperature(model: Path,
     """Ratios are to them, what they are off by is measured, and it can be corrected, as at temperature 1."""
     options = {"temperature": 0.5, "algorithm": algorithm}
     own = Trainer(config(**options), model=model, progress=False)
-    corrected = Trainer(config(**options, old_logprobs="recomputed", importance_cap=2.0), model=model, progress=False)
+    corrected = Trainer(
+        config(**options, old_logprobs_from="recomputed", importance_ratio_cap=2.0), model=model, progress=False
+    )
     for _ in range(2):
         steps = own.step(), corrected.step()
         for step in steps:
@@ -172,7 +174,7 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
     changes the weights after every step itself."""
 
     def trained(name: str, executor: str, changing: bool = True, killing: bool = False) -> Trace:
-        options = config(gpus=2, gpus_per_node=2, response_limit=48, executor=executor)
+        options = config(gpus=2, gpus_per_node=2, max_response_tokens=48, executor=executor)
 
         def after(done: TrainedStep) -> None:
             if changing:
@@ -213,7 +215,7 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"steps": math.nan}, ()),
         ({"algorithm": "dpo"}, ("'dpo'",)),
         ({"executor": "cloud"}, ("'cloud'",)),
-        ({"samples": 1}, ()),
+        ({"samples_per_prompt": 1}, ()),
         ({"engine": "abacus"}, ("'abacus'",)),
         (
             {"engine": "vllm"},
@@ -243,4 +245,4 @@ def test_a_clairvoyant_policy_cannot_train(model: Path) -> None:
 def test_other_options_cannot_resume(tmp_path: Path, model: Path) -> None:
     train(config(steps=1), tmp_path / "run", model=model)
     with refused(TrainError):
-        train(config(samples=4), tmp_path / "run", resume=True)
+        train(config(samples_per_prompt=4), tmp_path / "run", resume=True)

@@ -18,7 +18,7 @@ from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.rewards import RewardWarning
 
-SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples": 3, "response_limit": 24, "time_limit_s": 0.05}
+SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24, "time_limit_s": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def config(texts: Path, **changes: object) -> TrainConfig:
 
 def test_ppo_on_texts_resumes_as_if_never_stopped(texts: Path, tmp_path: Path) -> None:
     options = {
-        "algorithm": "ppo", "critic": "model", "kl_weight": 0.1, "updates": 2, "samples": 1,
+        "algorithm": "ppo", "critic": "model", "kl_coef": 0.1, "num_updates": 2, "samples_per_prompt": 1,
         "rewards": ["exact", "0.1*length:24,8"],
     }  # fmt: skip
     whole = train(config(texts, **options), tmp_path / "whole", model=texts / "model")
@@ -68,7 +68,7 @@ def test_a_run_does_not_go_on_with_a_data_set_that_changed_under_it(texts: Path,
 
 
 def test_the_first_epoch_is_predicted_from_the_worked_solutions(texts: Path) -> None:
-    trainer = Trainer(config(texts, response_limit=40), model=texts / "model", progress=False)
+    trainer = Trainer(config(texts, max_response_tokens=40), model=texts / "model", progress=False)
     predicted = trainer.predict(trainer.problems_of(0)).response_tokens
     expected = [p.reference_answer_tokens for p in trainer.problems_of(0) for _ in range(3)]
     assert predicted.tolist() == np.minimum(expected, 40).tolist()

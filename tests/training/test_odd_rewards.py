@@ -56,9 +56,9 @@ def test_what_is_no_reward_is_one_responses_and_reported(untrained: Path, algori
     assert changed, "the others teach something"
 
 
-@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorithm: str, kl_weight: float) -> None:
+def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorithm: str, kl_coef: float) -> None:
     """The step after one that was judged, so that a penalty would pull the weights back."""
 
     def breaks_down(response: Response) -> float:
@@ -69,7 +69,7 @@ def test_a_step_that_nobody_could_judge_changes_nothing(untrained: Path, algorit
 
     judged: list[Response] = []
     rewards = Rewards([(FunctionReward("mine", breaks_down), 1.0)])
-    trainer = Trainer(config(algorithm=algorithm, kl_weight=kl_weight), model=untrained, rewards=rewards, progress=False)
+    trainer = Trainer(config(algorithm=algorithm, kl_coef=kl_coef), model=untrained, rewards=rewards, progress=False)
     assert trainer.step().metrics["learn_grad_norm"] > 0
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     with warned(RewardWarning, "12", "KeyError"):

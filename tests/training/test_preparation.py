@@ -22,7 +22,7 @@ from rlhfless.training.loop import Trainer, train
 from rlhfless.training.preparation import Charge, dispatch
 from solver.model.latency import LatencyModel
 
-PPO = {"algorithm": "ppo", "kl_weight": 0.05, "critic": "model"}
+PPO = {"algorithm": "ppo", "kl_coef": 0.05, "critic": "model"}
 
 jobs = st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 20)), min_size=1, max_size=30)
 
@@ -59,7 +59,7 @@ def test_a_second_actor_is_taken_only_while_the_first_is_busy() -> None:
 def test_charges_of_a_profile_are_those_of_prefilled_tokens() -> None:
     latency = LatencyModel("x", 1, base_s=1.0, per_response_s=0.0, prefill_per_token_s=0.01)
     tokens, learned = np.array([10, 30]), {"prepare_pass_tokens": 80.0, "learn_pass_tokens": 120.0, "seconds": 7.0}
-    charge = Charge.by_profile(latency, tokens, learned, judge_s=0.5)
+    charge = Charge.by_profile(latency, tokens, learned, reward_s_per_response=0.5)
     assert charge.prepare_s.tolist() == pytest.approx([0.5 + 0.2, 0.5 + 0.6])
     assert charge.learn_s == pytest.approx(1.2)
     here = Charge.measured(tokens, learned | {"prepare_seconds": 4.0}, judging_s=1.0)
@@ -71,7 +71,7 @@ def phase(trace: Trace, name: str) -> pd.DataFrame:
     return trace.spans[trace.spans["phase"] == name]
 
 
-@pytest.mark.parametrize("options", [{}, PPO, {"kl_weight": 0.05, "charging": "measured"}], ids=["grpo", "ppo", "measured"])
+@pytest.mark.parametrize("options", [{}, PPO, {"kl_coef": 0.05, "charging": "measured"}], ids=["grpo", "ppo", "measured"])
 def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, model: Path, options: dict[str, Any]) -> None:
     traces, weights = {}, {}
     for when in ("after", "overlap"):
@@ -108,7 +108,7 @@ def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, mod
 def test_more_actors_prepare_sooner_and_hold_their_gpus_only_while_they_do(model: Path) -> None:
     ends = {}
     for actors in (1, 3):
-        given = config(preparation_actors=actors, judge_s=0.01, steps=1)
+        given = config(preparation_actors=actors, reward_s_per_response=0.01, steps=1)
         step = Trainer(given, model=model, progress=False).step()
         metrics = allocation_metrics(step.trace)
         own = metrics[metrics["role"] == "prepare"]
@@ -126,7 +126,7 @@ def test_more_actors_prepare_sooner_and_hold_their_gpus_only_while_they_do(model
         ({"preparation": "before"}, ("'before'",)),
         ({"preparation": "overlap", "executor": "local"}, ()),
         ({"preparation_actors": 0}, ("preparation_actors",)),
-        ({"judge_s": -1.0}, ("judge_s", "-1.0")),
+        ({"reward_s_per_response": -1.0}, ("reward_s_per_response", "-1.0")),
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, Any], message: tuple[str, ...]) -> None:

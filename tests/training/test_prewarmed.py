@@ -16,15 +16,17 @@ from rlhfless.training.loop import Trainer
 
 @pytest.mark.parametrize(("prewarm", "rule"), [("none", None), ("shortest", ShortestStep()), ("forecast", PlanForecast())])
 def test_a_pool_lives_as_the_options_say(prewarm: str, rule: object, tmp_path: Path, model: Path) -> None:
-    with Trainer(config(executor="local", keep_s=1.5, prewarm=prewarm), tmp_path / "run", model=model) as trainer:
+    with Trainer(config(executor="local", idle_timeout_s=1.5, prewarm=prewarm), tmp_path / "run", model=model) as trainer:
         assert trainer.pool is not None
-        assert trainer.pool.lifecycle == Lifecycle(keep_s=1.5, prewarm=rule)  # type: ignore[arg-type]
+        assert trainer.pool.lifecycle == Lifecycle(idle_timeout_s=1.5, prewarm=rule)  # type: ignore[arg-type]
 
 
 @pytest.mark.nightly
 def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
     """The first steps say how long a step and a start take; before the third its actors have been started."""
-    options = config(executor="local", keep_s=0.0, prewarm="shortest", gpus=2, gpus_per_node=2, policy="static", steps=3)
+    options = config(
+        executor="local", idle_timeout_s=0.0, prewarm="shortest", gpus=2, gpus_per_node=2, policy="static", steps=3
+    )
     with Trainer(options, tmp_path / "run", model=model, progress=False) as trainer:
         pool = trainer.pool
         assert pool is not None

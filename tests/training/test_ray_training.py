@@ -51,15 +51,15 @@ def test_without_ray_one_sentence_says_how_to_get_it(tmp_path: Path, model: Path
     ("changes", "message"),
     [
         ({"ray_address": "auto"}, ("ray_address", "'auto'", "'virtual'", "'ray'")),
-        ({"executor": "ray", "keep_s": -1.0}, ("keep_s", "-1.0")),
-        ({"executor": "ray", "keep_s": float("nan")}, ("keep_s",)),
+        ({"executor": "ray", "idle_timeout_s": -1.0}, ("idle_timeout_s", "-1.0")),
+        ({"executor": "ray", "idle_timeout_s": float("nan")}, ("idle_timeout_s",)),
         ({"executor": "local", "prewarm": "always"}, ("'always'",)),
         (
             {"prewarm": "shortest"},
             ("'shortest'",),
         ),
         (
-            {"executor": "ray", "keep_s": math.inf, "prewarm": "forecast"},
+            {"executor": "ray", "idle_timeout_s": math.inf, "prewarm": "forecast"},
             ("'forecast'",),
         ),
     ],
@@ -145,7 +145,7 @@ def test_a_run_on_a_cluster_that_is_there_goes_on_where_it_was(tmp_path: Path, m
             Trainer(config(**{**there, "gpus": 6}), tmp_path / "ray", model=model)
         assert not (tmp_path / "ray").exists()
         first = train(config(**there, steps=1), tmp_path / "ray", model=model)
-        resumed = train(config(**{**there, "keep_s": 60.0}, steps=3), tmp_path / "ray", resume=True)
+        resumed = train(config(**{**there, "idle_timeout_s": 60.0}, steps=3), tmp_path / "ray", resume=True)
     assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
     assert set(first.allocations["node"]) >= {0, 1}
     assert pids_of_step(resumed, 1).isdisjoint(pids_of_step(resumed, 0))

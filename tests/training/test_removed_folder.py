@@ -73,7 +73,7 @@ def test_the_command_line_says_it_in_one_sentence(model: Path, tmp_path: Path, m
         return learn(*given)
 
     monkeypatch.setattr(learner.LocalLearner, "learn", removed_meanwhile)
-    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples", 3, "--response-limit", 24]
+    small = ["--steps", 2, "--prompts", 8, "--prompts-per-step", 4, "--samples-per-prompt", 3, "--max-response-tokens", 24]
     given = [*small, "--policy", "static", "--model", model, "-o", out]
     result = CliRunner().invoke(main, ["train", *map(str, given)])
     assert result.exit_code == 2

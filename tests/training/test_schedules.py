@@ -31,7 +31,7 @@ MOVES = ("rlhfless", "always replan", "fold")
 def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, model: Path, algorithm: str) -> None:
     found: dict[str, tuple[pd.DataFrame, dict[str, Any], list[Any], pd.DataFrame]] = {}
     for name, schedule in SCHEDULES.items():
-        options = config(algorithm=algorithm, response_limit=96, samples=6, **schedule)
+        options = config(algorithm=algorithm, max_response_tokens=96, samples_per_prompt=6, **schedule)
         with Trainer(options, tmp_path / name, model=model, planner=PLANNERS.get(name), progress=False) as trainer:
             trainer.run()
         trace, weights = trainer.kept.trace, trainer.kept.learner.algorithm.trained.state_dict()

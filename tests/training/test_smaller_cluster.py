@@ -27,7 +27,20 @@ from rlhfless.training.loop import Trainer, train  # noqa: E402
 
 TEXTS = ["step", "prompt_id", "sample", "response", "reward"]
 LOST_IN = 1  # this step
-SMALL = ["--prompts", 8, "--prompts-per-step", 4, "--samples", 3, "--response-limit", 24, "--policy", "static", "--steps", 3]
+SMALL = [
+    "--prompts",
+    8,
+    "--prompts-per-step",
+    4,
+    "--samples-per-prompt",
+    3,
+    "--max-response-tokens",
+    24,
+    "--policy",
+    "static",
+    "--steps",
+    3,
+]
 SMALL += ["--learning-rate", 0.01]
 ON = ["--pool", "ray", "--ray-address", "10.0.0.1:6379"]
 

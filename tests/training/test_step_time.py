@@ -17,7 +17,7 @@ import trl_step_time as script
 
 def test_phases_and_their_shares_add_up_to_the_step(untrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of our trainer, with a reference model, whose passes are preparation."""
-    made = script.TimedTrainer(config(steps=2, kl_weight=0.1), model=untrained, progress=False)
+    made = script.TimedTrainer(config(steps=2, kl_coef=0.1), model=untrained, progress=False)
     monkeypatch.setattr(script.TimedTrainer, "continue_from", lambda *_, **__: made)
     monkeypatch.setattr(script, "read_trace", lambda _: None)
     names = [problem.prompt_id for problem in made.task.problems]

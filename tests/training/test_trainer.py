@@ -76,7 +76,7 @@ def test_a_notebook_steps_through_a_run_of_its_own_parts(tmp_path: Path, untrain
         for step in trainer:
             steps.append(step)
             assert step.trace.steps == [step.step]
-            assert step.trace.meta["config"]["samples"] == 3
+            assert step.trace.meta["config"]["samples_per_prompt"] == 3
     trace = read_trace(tmp_path / "run")
     assert [step.step for step in steps] == trace.steps == [0, 1, 2]
     assert trace.runs == ["own"]
@@ -198,7 +198,7 @@ def test_a_library_is_told_of_a_run_and_of_the_same_one_when_it_is_resumed(
     assert [what for what, _ in told] == ["init", "log", "log", "finish", "init", "log", "finish"]
     begun, again = (given for what, given in told if what == "init")
     assert {**again, "config": None} == {**begun, "config": None}
-    assert (begun["project"], begun["resume"], begun["config"]["samples"]) == ("rlhfless", "allow", 3)
+    assert (begun["project"], begun["resume"], begun["config"]["samples_per_prompt"]) == ("rlhfless", "allow", 3)
     assert begun["name"].startswith("mine")
     assert known(begun).endswith(json.loads((out / "meta.json").read_text())["run_id"])
     logged = [given for what, given in told if what == "log"]
@@ -267,9 +267,9 @@ def test_checkpoints_are_kept_by_count(tmp_path: Path, model: Path) -> None:
     def kept() -> list[str]:
         return sorted(folder.name for folder in (out / "checkpoints").iterdir())
 
-    train(config(steps=4, keep=3), out, model=model)
+    train(config(steps=4, save_total_limit=3), out, model=model)
     assert kept() == ["after-000002", "after-000003", "after-000004"]
-    train(config(steps=5, keep=2), out, resume=True)
+    train(config(steps=5, save_total_limit=2), out, resume=True)
     assert kept() == ["after-000004", "after-000005"]
 
 

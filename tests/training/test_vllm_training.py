@@ -74,7 +74,7 @@ def check_trace(trace: Trace, steps: int) -> None:
 @pytest.mark.timeout(1800)
 def test_the_command_and_its_resumption(tmp_path: Path) -> None:
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = ["--prompts-per-step", 4, "--samples", 2, "--policy", "static"]
+    options = ["--prompts-per-step", 4, "--samples-per-prompt", 2, "--policy", "static"]
     trace = trained(tmp_path / "run", "--steps", 2, "--model", tmp_path / "model", *options)
     check_trace(trace, 2)
     assert trace.spans.loc[trace.spans["phase"] == "start", "holder"].tolist() == ["actor-0"], "once"
@@ -89,7 +89,8 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     after every step itself. At the end neither processes nor weights are left."""
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
     options = TrainConfig(
-        steps=3, pool=8, prompts_per_step=4, samples=3, response_limit=32, gpus=2, gpus_per_node=2, executor="local",
+        steps=3, pool=8, prompts_per_step=4, samples_per_prompt=3, max_response_tokens=32, gpus=2, gpus_per_node=2,
+        executor="local",
         engine="vllm", policy="static",
     )  # fmt: skip
     starts: list[int] = []

@@ -154,8 +154,8 @@ def test_what_is_no_log_is_refused(source: str) -> None:
 
 @pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
 def test_a_response_limit_that_is_none_is_refused(limit: int) -> None:
-    with refused(InputError, "response_limit", repr(limit)):
-        WhatIf(log(), response_limit=limit)
+    with refused(InputError, "max_response_tokens", repr(limit)):
+        WhatIf(log(), max_response_tokens=limit)
 
 
 def test_an_empty_selection_and_one_step_alone() -> None:

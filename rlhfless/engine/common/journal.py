@@ -20,19 +20,19 @@ class Newcomer(NamedTuple):
 
     Attributes:
         context_tokens: KV tokens of its context at its first iteration here.
-        there_tokens: cached tokens among them, which prefill need not compute.
+        cached_tokens: cached tokens among them, which prefill need not compute.
         forced: its length was given, so that the end of text is not checked.
     """
 
     response: int
     context_tokens: int
-    there_tokens: int
+    cached_tokens: int
     forced: bool
 
     @property
     def missing_tokens(self) -> int:
         """Return the uncached tokens of its context: what a latency model charges prefill for."""
-        return self.context_tokens - self.there_tokens
+        return self.context_tokens - self.cached_tokens
 
     @property
     def computed_tokens(self) -> int:

@@ -269,7 +269,7 @@ class ChunkedEngine:
             row.request,
             generated_tokens=row.tokens,
             kv=MOVED_KV if row.has_kv else None,
-            there_tokens=0,
+            cached_tokens=0,
             shares_prompt=False,
             start_s=row.start_s,
             first_token_s=row.first_token_s,

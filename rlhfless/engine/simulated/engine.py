@@ -142,7 +142,7 @@ class SimulatedEngine:
         self._members, self._running, self._base_s, self._ahead = going_on, left, course.clock_s, after
         for r in [r for r in self._arriving if responses is None or r.response in responses]:
             self._arriving.remove(r)
-            taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, there_tokens=0, shares_prompt=False))
+            taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False))
         return taken, committed.progress()
 
     def generated_tokens(self) -> dict[int, int]:
@@ -255,7 +255,7 @@ class SimulatedEngine:
             self._requests[response],
             generated_tokens=tokens,
             kv=MOVED_KV if has_kv else None,
-            there_tokens=0,
+            cached_tokens=0,
             shares_prompt=False,
             start_s=None if math.isnan(start_s) else start_s,
             first_token_s=None if math.isnan(first_token_s) else first_token_s,

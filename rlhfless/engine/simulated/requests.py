@@ -22,7 +22,7 @@ MEMBER = np.dtype(
         ("target_tokens", np.int64),
         ("generated_tokens", np.int64),
         ("has_kv", np.bool_),  # the KV cache of its whole context is with it
-        ("there_tokens", np.int64),  # else the tokens of its context that were received
+        ("cached_tokens", np.int64),  # else the tokens of its context that were received
         ("prompt", np.int64),  # whose prefill it shares; -1 when it shares with nobody
         ("start_s", np.float64),  # not a number until it has joined a batch
         ("first_token_s", np.float64),
@@ -36,7 +36,7 @@ def members_of(requests: Iterable[Request]) -> Members:
     rows = [
         (
             r.response, r.prompt_tokens, r.limit_tokens, -1 if r.target_tokens is None else r.target_tokens,
-            r.generated_tokens, r.kv is not None, r.there_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
+            r.generated_tokens, r.kv is not None, r.cached_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
             np.nan if r.start_s is None else r.start_s, np.nan if r.first_token_s is None else r.first_token_s,
             r.prefill_tokens_computed,
         )
@@ -57,9 +57,9 @@ def refusal(request: Request) -> str | None:
     r = request
     if r.target_tokens is None:
         return f"response {r.response} has no target_tokens; the simulated engine needs its true length"
-    if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
+    if not 0 <= r.cached_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
         return (
-            f"response {r.response} has {r.there_tokens} there_tokens of {r.prompt_tokens} prompt tokens and prompt "
+            f"response {r.response} has {r.cached_tokens} cached_tokens of {r.prompt_tokens} prompt tokens and prompt "
             f"{r.prompt}; at most all of them, and the prompt's index where it shares it, are needed"
         )
     return None
@@ -108,7 +108,7 @@ class Requests(Sequence[Request]):
         return iter(self._requests)
 
 
-def there_tokens(members: Members, remaining: IntArray, known: Collection[int]) -> IntArray:
+def cached_tokens(members: Members, remaining: IntArray, known: Collection[int]) -> IntArray:
     """Return (n,) cached KV tokens of each member's context when it joins.
 
     Args:
@@ -116,7 +116,7 @@ def there_tokens(members: Members, remaining: IntArray, known: Collection[int]) 
         known: prompts whose KV cache is in the actor, because a response that shares it has joined.
     """
     has_kv, prompt = members["has_kv"], members["prompt"]
-    there = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["there_tokens"])
+    there = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["cached_tokens"])
     later = (prompt >= 0) & ~has_kv
     if later.any():
         works = np.flatnonzero(later & (remaining > 0))

@@ -181,7 +181,7 @@ class SimulatedSchedule:
         members["generated_tokens"] = self._tokens_at(at)[rows]
         members["has_kv"][joined] = False
         members["has_kv"][:inside] = True
-        members["there_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
+        members["cached_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
 
     def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
         """Like ``_note`` where every response joined in the first iteration: only the tokens of earlier members change."""
@@ -190,7 +190,7 @@ class SimulatedSchedule:
         new = members[known:]
         if not len(new):
             return
-        new["has_kv"], new["there_tokens"], new["prompt"] = True, 0, -1
+        new["has_kv"], new["cached_tokens"], new["prompt"] = True, 0, -1
         new["prefill_tokens"] += self.stays.computed[rows[known:]]
         for name, index in (("start_s", 0), ("first_token_s", 1)):
             unknown = np.isnan(new[name])

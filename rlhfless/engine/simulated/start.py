@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlhfless.engine.simulated.iteration_times import Iterations
-from rlhfless.engine.simulated.requests import Members, there_tokens
+from rlhfless.engine.simulated.requests import Members, cached_tokens
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -33,7 +33,7 @@ def scheduled(
     context = members["prompt_tokens"] + members["generated_tokens"]
     remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
     most = members["prompt_tokens"] + members["limit_tokens"]
-    there = there_tokens(members, remaining, known_prompts)
+    there = cached_tokens(members, remaining, known_prompts)
     run = timeline(remaining, context, most, there, latency, admission, running)
     stays = run.residency
     if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
@@ -85,7 +85,7 @@ def followed(
     prefill = np.zeros(count, np.int64)
     computed = computing = 0
     if count > running:
-        prefill[running:] = own = np.where(new["has_kv"], 0, context[running:] - new["there_tokens"])
+        prefill[running:] = own = np.where(new["has_kv"], 0, context[running:] - new["cached_tokens"])
         computed, computing = int(own.sum()), int(np.count_nonzero(own > 0))
     stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
     iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)

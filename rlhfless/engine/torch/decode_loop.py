@@ -198,7 +198,7 @@ class DecodeLoop:
 
     def _change_batch(self, ahead: PendingIterations, change: BatchChange, stretch: DecodeRun) -> None:
         for s in change.evicted:
-            s.there_tokens, s.shares = 0, False
+            s.cached_tokens, s.shares = 0, False
         self.journal.leave(s.request.response for s in change.evicted)
         there, batch = change.there, len(stretch.rows)
         joined = [Newcomer(s.request.response, s.context_tokens, there[s], s.forced) for s in change.newcomers]

@@ -45,8 +45,8 @@ class TorchEngineFactory:
 
     side: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     several_gpus: ClassVar[bool] = False
-    start_floor_s: ClassVar[float] = 0.0
-    brings_up: ClassVar[bool] = False
+    min_start_timeout_s: ClassVar[float] = 0.0
+    starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 
@@ -60,17 +60,17 @@ class TorchEngineFactory:
                 f"{self.model.known_tokens} at most"
             )
 
-    def in_real_time(self) -> TorchEngineFactory:
+    def measured(self) -> TorchEngineFactory:
         """Return the same engines, charged with measured time; properties of the model's kernels are measured here, once for
         all.
         """
         measure_stable_rows(self.model)
         return replace(self, real_time=True)
 
-    def binding(self, latency: LatencyModel) -> None:
+    def compatibility_key(self, latency: LatencyModel) -> None:
         """Return the compatibility key of a process for these engines: None, because any process can make them."""
 
-    def carried(self) -> TorchEngineFactory:
+    def to_remote(self) -> TorchEngineFactory:
         """Return the form of the factory that other machines receive: itself, with its weights."""
         return self
 

@@ -54,7 +54,7 @@ class KVRows:
             elif s.shares and prompt in known:
                 there[s] = s.request.prompt_tokens
             else:
-                there[s] = s.there_tokens
+                there[s] = s.cached_tokens
                 if s.shares and prompt is not None:
                     known.add(prompt)
         return there
@@ -162,7 +162,7 @@ class KVRows:
 
     def _shares(self, s: SequenceState, change: BatchChange) -> bool:
         """Return whether its prompt is (or will be by then) computed for another response."""
-        return s.kv is None and change.there[s] > s.there_tokens
+        return s.kv is None and change.there[s] > s.cached_tokens
 
     def _received(self, s: SequenceState, change: BatchChange) -> int:
         """Return how many cells are filled by the KV state that came with the response."""

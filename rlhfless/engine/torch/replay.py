@@ -89,13 +89,13 @@ class Replay:
         """Return a response that joins now and stays for as many iterations as the original."""
         end = self._stays[new.response, iteration]
         tokens = end - iteration + ((end, new.response) not in self._finished)  # who does not finish has some left
-        context, there = new.context_tokens, new.there_tokens
+        context, there = new.context_tokens, new.cached_tokens
         whole = there == context
         return Request(
             new.response, context, tokens, target_tokens=tokens if new.forced else None,
             prompt_ids=np.zeros(context, np.int64), seed=new.response,
             kv=self._kv(context - 1) if whole else None,
-            there_tokens=0 if whole else there, prefix_kv=PrefixKV((self._kv(there),)) if 0 < there < context else None,
+            cached_tokens=0 if whole else there, prefix_kv=PrefixKV((self._kv(there),)) if 0 < there < context else None,
         )  # fmt: skip
 
     def _kv(self, tokens: int) -> torch.Tensor:

@@ -40,7 +40,7 @@ class SequenceState:
         forced: whether its length is given, so that the end-of-text token never ends it.
         kv: KV state of its whole context that came with it, until it joins the batch.
         queued_s: its position in the queue: when it became available; evicted responses are first.
-        there_tokens, shares: of its prompt, as in its request; none once it was evicted.
+        cached_tokens, shares: of its prompt, as in its request; none once it was evicted.
     """
 
     request: Request
@@ -56,7 +56,7 @@ class SequenceState:
     start_s: float | None
     first_token_s: float | None
     prefill_tokens: int
-    there_tokens: int
+    cached_tokens: int
     shares: bool
 
     @classmethod
@@ -79,13 +79,13 @@ class SequenceState:
             request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
             request.prompt_tokens + request.limit_tokens, request.target_tokens is not None, request.kv,
             max(request.available_s, clock_s), request.start_s, request.first_token_s, request.prefill_tokens_computed,
-            request.there_tokens, request.shares_prompt,
+            request.cached_tokens, request.shares_prompt,
         )  # fmt: skip
 
     def forget_prefix(self) -> None:
         """Drop the received prefix; the response may still share its prompt."""
-        self.there_tokens = 0
-        self.request = replace(self.request, there_tokens=0, prefix_kv=None, kv=None)
+        self.cached_tokens = 0
+        self.request = replace(self.request, cached_tokens=0, prefix_kv=None, kv=None)
 
     @property
     def context_tokens(self) -> int:
@@ -139,7 +139,7 @@ class SequenceState:
             logprobs=self.logprobs,
             signals=self._signals(),
             kv=kv,
-            there_tokens=0,
+            cached_tokens=0,
             shares_prompt=False,
             prefix_kv=None,
             start_s=self.start_s,

@@ -22,13 +22,13 @@ def check(request: Request, room: TokenRoom) -> None:
 def _kv_wrong(r: Request) -> str | None:
     if r.kv is not None and r.kv.shape[3] != r.context_tokens - 1:
         return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
-    if not 0 <= r.there_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
+    if not 0 <= r.cached_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
         return (
-            f"has {r.there_tokens} there_tokens of {r.prompt_tokens} prompt tokens and prompt {r.prompt}; at most all of "
+            f"has {r.cached_tokens} cached_tokens of {r.prompt_tokens} prompt tokens and prompt {r.prompt}; at most all of "
             "them, and the prompt's index where it shares it, are needed"
         )
     have = 0 if r.prefix_kv is None else r.prefix_kv.tokens
-    need = min(r.there_tokens, r.prompt_tokens - 1)
+    need = min(r.cached_tokens, r.prompt_tokens - 1)
     if have < need:
         return f"says that {need} tokens of its prompt are there, but comes with the KV state of {have}"
     return None

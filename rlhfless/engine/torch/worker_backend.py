@@ -127,7 +127,7 @@ def use_device(device: str) -> None:
         torch.set_num_threads(1)
 
 
-def bring_up(engines: Any, latency: Any) -> bool:
+def start_server(engines: Any, latency: Any) -> bool:
     """Return False: torch engines need nothing in addition to the process."""
     return False
 

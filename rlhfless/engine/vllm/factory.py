@@ -49,18 +49,18 @@ class VllmEngineFactory:
 
     side: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     several_gpus: ClassVar[bool] = True
-    start_floor_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
-    brings_up: ClassVar[bool] = True
+    min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
+    starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
 
-    def carried(self) -> ShippedWeights:
+    def to_remote(self) -> ShippedWeights:
         """Return the factory with its weights, for machines that cannot read their folder.
 
         The backend there reads it as this factory with another folder.
         """
         return ShippedWeights.of(self)
 
-    def in_real_time(self) -> VllmEngineFactory:
+    def measured(self) -> VllmEngineFactory:
         """Return this factory after checking that vLLM can be started.
 
         Raises:
@@ -70,7 +70,7 @@ class VllmEngineFactory:
         check_weights(Path(self.weights), self.weights_version)
         return self
 
-    def binding(self, latency: LatencyModel) -> VllmSettings:
+    def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
         """Return the compatibility key of a process for actors of this latency model: as many slots and KV tokens as any plan
         may use.
         """
@@ -83,7 +83,7 @@ class VllmEngineFactory:
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
         try:
-            replica = vllm_backend.replica_for(self.binding(latency), Path(self.weights), self.weights_version)
+            replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.weights_version)
             replica.load(Path(self.weights), self.weights_version)
         finally:
             vllm_backend.weights_are_read()

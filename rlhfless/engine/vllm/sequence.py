@@ -115,6 +115,6 @@ class VllmSequenceState:
 
 
 def _kv_wrong(r: Request, takes_kv: bool) -> str | None:
-    if r.there_tokens or not (r.kv is None or (takes_kv and isinstance(r.kv, BlocksKV))):
+    if r.cached_tokens or not (r.kv is None or (takes_kv and isinstance(r.kv, BlocksKV))):
         return "comes with KV state that this vLLM does not take; recompute it"
     return None

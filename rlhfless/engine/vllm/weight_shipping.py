@@ -47,7 +47,7 @@ class ShippedWeights:
         files = sorted(Path(engines.weights).iterdir())
         return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
 
-    def lay_down(self) -> LocalWeights:
+    def materialise(self) -> LocalWeights:
         """Write its folder on this machine unless it exists; returns it locked against removal."""
         sweep(PREFIX, in_memory())
         place = in_memory() / f"{PREFIX}{self.name}"
@@ -83,7 +83,7 @@ class ShippedWeights:
 
 @dataclass(frozen=True)
 class LocalWeights:
-    """Weights in a folder of this machine, which exists at least until ``let_go``.
+    """Weights in a folder of this machine, which exists at least until ``release``.
 
     Attributes:
         engines: the factory that reads them. place: the folder to remove. lock: an open file, shared by all readers.
@@ -93,6 +93,6 @@ class LocalWeights:
     place: Path
     lock: int
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the folder after the weights were read. Called once."""
         give_up(self.place, self.lock)

@@ -19,13 +19,13 @@ from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
 from solver.model.latency import LatencyModel
 
 __all__ = [
-    "bring_up",
     "cuda_devices",
     "free_memory",
     "pack",
     "read",
     "replica_for",
     "start_ahead",
+    "start_server",
     "use_device",
     "weights_are_read",
     "write",
@@ -65,23 +65,23 @@ def read(packed: Packed, buffer: memoryview, device: str) -> Any:
     if not isinstance(found, ShippedWeights):
         return torch_backend.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
     weights_are_read()
-    _here.weights = found.lay_down()
+    _here.weights = found.materialise()
     return _here.weights.engines
 
 
 def weights_are_read() -> None:
     """Release the folder of weights that the replica has loaded."""
     if _here.weights is not None:
-        _here.weights.let_go()
+        _here.weights.release()
         _here.weights = None
 
 
-def bring_up(engines: Any, latency: LatencyModel) -> bool:
+def start_server(engines: Any, latency: LatencyModel) -> bool:
     """Start vLLM unless it runs; returns whether it had to be started."""
     if _here.replica is not None:
         return False
     try:
-        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version)
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version)
     except BaseException:
         weights_are_read()
         raise
@@ -91,7 +91,7 @@ def bring_up(engines: Any, latency: LatencyModel) -> bool:
 def start_ahead(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     try:
-        replica_for(engines.binding(latency), Path(engines.weights), engines.weights_version).sleep()
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()
     finally:
         weights_are_read()
 

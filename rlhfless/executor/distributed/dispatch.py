@@ -130,7 +130,7 @@ class WallOrders(Step[RemoteActorState]):
             actor.awaits, actor.prefixes = False, handles.get(actor.index)
             assert actor.kept is not None
             if actor.prefixes is None:
-                actor.kept = [replace(r, there_tokens=0) for r in actor.kept]
+                actor.kept = [replace(r, cached_tokens=0) for r in actor.kept]
             self._open(actor)
 
     # --- giving and taking --------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class WallOrders(Step[RemoteActorState]):
             there = {r.response: r for r in actor.kept}
             actor.kept = [r for r in actor.kept if r.response not in responses]
             for response in responses:
-                self._send(self.owner[response], [replace(there[response], there_tokens=0, shares_prompt=False)])
+                self._send(self.owner[response], [replace(there[response], cached_tokens=0, shares_prompt=False)])
             self.record.moves += len(responses)
             return
         assert actor.remote is not None

@@ -37,7 +37,7 @@ class WallStep(WallLosses):
 
     Args:
         crew: the ``StepActors`` on which it runs.
-        latency, cluster, record, rest, admission, migration: see ``rlhfless.executor.run_step``.
+        latency, cluster, record, phases, admission, migration: see ``rlhfless.executor.run_step``.
         faults: how actors that die, hang or are slow are handled.
         forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
         weights_version: with which every actor decodes.
@@ -57,7 +57,7 @@ class WallStep(WallLosses):
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         record: StepRecord,
-        rest: NonGenerationPhases,
+        phases: NonGenerationPhases,
         admission: str,
         migration: str,
         faults: Faults = Faults(),  # noqa: B008 (frozen)
@@ -67,7 +67,7 @@ class WallStep(WallLosses):
     ) -> None:
         check_gpus(plan, cluster)
         super().__init__(plan, requests, crew, latency, record, admission, migration, faults, weights_version)
-        self.cluster, self.rest = cluster, rest
+        self.cluster, self.phases = cluster, phases
         self._prepare_for_losses(forecast, cold_start_s)
 
     def run(self) -> None:
@@ -126,7 +126,7 @@ class WallStep(WallLosses):
             elif changed:
                 self._release_done()
                 self._ask()
-        bill(self.record, self.plan, self.held, self.cluster, self.rest)
+        bill(self.record, self.plan, self.held, self.cluster, self.phases)
 
     def _patience_s(self) -> float | None:
         """Return the seconds until the rule wants to be asked, an actor starts or one counts as silent."""

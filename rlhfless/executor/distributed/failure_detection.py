@@ -27,7 +27,7 @@ class Faults:
         restarts: how often a new actor is started on the same GPUs within a step after one was lost there.
         silence_factor: a working actor is lost when it reports nothing for this multiple of a planned iteration.
         silence_floor_s: minimum of that time.
-        start_floor_s: minimum of that time for an actor that has not reported yet.
+        min_start_timeout_s: minimum of that time for an actor that has not reported yet.
         slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow: it loses its
             responses where that is planned to pay for itself. Infinite: never.
         objective: the objective by which recovery plans are compared.
@@ -40,7 +40,7 @@ class Faults:
     restarts: int = 3
     silence_factor: float = 20.0
     silence_floor_s: float = 30.0
-    start_floor_s: float = 120.0
+    min_start_timeout_s: float = 120.0
     slow_factor: float = 6.0
     objective: Objective = Objective()  # noqa: RUF009 (frozen)
 
@@ -48,7 +48,7 @@ class Faults:
         for name in ("retries", "restarts"):
             if not is_whole(getattr(self, name), 0):
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of 0 or more is needed")
-        for name, least in (("silence_factor", 1), ("silence_floor_s", 0), ("start_floor_s", 0)):
+        for name, least in (("silence_factor", 1), ("silence_floor_s", 0), ("min_start_timeout_s", 0)):
             if not is_number(getattr(self, name), least):
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of {least} or more is needed")
         if not self.slow_factor > 1:
@@ -70,7 +70,7 @@ class Faults:
 
     def start_s(self, latency: LatencyModel) -> float:
         """Return the seconds that an actor may take from its start to its first report."""
-        return max(self.start_floor_s, self.silence_factor * (latency.start_s + latency.sync_s))
+        return max(self.min_start_timeout_s, self.silence_factor * (latency.start_s + latency.sync_s))
 
 
 class Speed:

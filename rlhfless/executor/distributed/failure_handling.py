@@ -135,7 +135,7 @@ class WallLosses(WallOrders):
         """Return the remaining work of the step without the actors ``without``."""
         if self.forecast is None:
             nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
-                               response_limit=self._limit)  # fmt: skip
+                               max_response_tokens=self._limit)  # fmt: skip
             self.forecast = from_batch(nothing)
         workload = what_is_left(self.prompt_tokens, self.known_tokens, self.complete, self._limit, self.forecast)
         goes = [self._goes(a) for a in self.live.values() if not a.closing and a.index not in without]

@@ -92,7 +92,7 @@ def what_is_left(
     every = np.arange(len(tokens))
     expected = np.ceil(forecast.observe(tokens, complete).expected_tokens(every, tokens))
     predicted = np.where(complete, tokens, np.minimum(tokens + np.maximum(expected, 1), limit))
-    return Workload(prompt_tokens, every, predicted, tokens, response_limit=limit)
+    return Workload(prompt_tokens, every, predicted, tokens, max_response_tokens=limit)
 
 
 def resolve(homeless: Sequence[int], left: RemainingWork, stays: Survivor | None = None) -> RecoveryPlan | None:
@@ -130,7 +130,7 @@ def _ways(homeless: Sequence[int], left: RemainingWork) -> Iterator[RecoveryPlan
         yield RecoveryPlan({move.response: move.to_actor for move in cut.moves})
     part = Workload(
         workload.prompt_tokens[ordered], range(len(ordered)), workload.response_tokens[ordered],
-        workload.generated_tokens[ordered], workload.response_limit,
+        workload.generated_tokens[ordered], workload.max_response_tokens,
     )  # fmt: skip
     places = sorted(left.free, key=lambda place: (*_alike(place), not place.prewarmed))
     for (kind, gpus, *_), alike in itertools.groupby(places, key=_alike):
@@ -140,7 +140,7 @@ def _ways(homeless: Sequence[int], left: RemainingWork) -> Iterator[RecoveryPlan
             try:
                 plan = plan_generation(
                     part, Cluster(count, gpus, gpus, kind), model, Objective(left.objective.time_weight), time_limit_s=SOLVE_S,
-                    least_actors=count, most_actors=count, admission=left.admission,
+                    min_actors=count, max_actors=count, admission=left.admission,
                 )  # fmt: skip
             except PlanningError:  # a response that these actors cannot hold
                 break

@@ -76,5 +76,5 @@ def with_prefixes(actor: ActorPlan, own: Sequence[Request], prefix_kv: Mapping[i
     for r in own:
         there = 0 if r.prompt is None else received.get(r.prompt, 0)
         kv = None if prefix_kv is None or r.prompt is None or not there else prefix_kv.get(r.prompt)
-        with_kv.append(replace(r, there_tokens=there, prefix_kv=kv, shares_prompt=actor.shares_prompts))
+        with_kv.append(replace(r, cached_tokens=there, prefix_kv=kv, shares_prompt=actor.shares_prompts))
     return with_kv

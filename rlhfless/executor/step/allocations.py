@@ -15,37 +15,42 @@ from solver.model.plan import Plan
 
 
 def bill(
-    record: StepRecord, plan: Plan, held: Sequence[Allocation], cluster: Cluster | MixedCluster, rest: NonGenerationPhases
+    record: StepRecord, plan: Plan, held: Sequence[Allocation], cluster: Cluster | MixedCluster, phases: NonGenerationPhases
 ) -> None:
     """Write the phases after generation and the allocations, and close the record.
 
     Actors have their GPUs until they are done, or for as long as the plan says, at the price in the plan.
     """
     generated_s = record.start_s + record.makespan_s
-    end_s = generated_s + rest.seconds
+    end_s = generated_s + phases.seconds
     until = {"generation": generated_s, "step": end_s}
     for number, role, actor, start_s, done_s in sorted(held, key=lambda one: one.number):
         record.allocate(
             holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
             max(until.get(actor.release, done_s), done_s),
         )  # fmt: skip
-    if rest.learner_gpus:
-        _learner(record, plan, cluster, rest, generated_s, end_s)
+    if phases.learner_gpus:
+        _learner(record, plan, cluster, phases, generated_s, end_s)
     record.close(max([end_s, *(row["end_s"] for row in record.allocations)]))
 
 
 def _learner(
-    record: StepRecord, plan: Plan, cluster: Cluster | MixedCluster, rest: NonGenerationPhases, generated_s: float, end_s: float
+    record: StepRecord,
+    plan: Plan,
+    cluster: Cluster | MixedCluster,
+    phases: NonGenerationPhases,
+    generated_s: float,
+    end_s: float,
 ) -> None:
     """Write the learner's GPUs, which are not among the cluster's: prefill where no other actor does it, then preparation and
     learning.
     """
     first = cluster.pools[0]
-    price = first.usd_per_gpu_s if rest.usd_per_gpu_hour is None else rest.usd_per_gpu_hour / 3600.0
-    node, beside = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + rest.learner_gpus)
+    price = first.usd_per_gpu_s if phases.usd_per_gpu_hour is None else phases.usd_per_gpu_hour / 3600.0
+    node, beside = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + phases.learner_gpus)
     record.allocate("learner", "learner", node, beside, first.kind, first.market, price, record.start_s, end_s)
     if plan.prefill is not None and plan.prefill_actor is None:
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
-    record.span("learner", "prepare", generated_s, generated_s + rest.prepare_s)
-    record.span("learner", "learn", generated_s + rest.prepare_s, end_s)
+    record.span("learner", "prepare", generated_s, generated_s + phases.prepare_s)
+    record.span("learner", "learn", generated_s + phases.prepare_s, end_s)

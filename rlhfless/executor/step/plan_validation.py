@@ -89,7 +89,7 @@ def refuse_in_this_process(engines: Any) -> None:
     Raises:
         TypeError: naming them, and what to use instead.
     """
-    if getattr(engines, "brings_up", False):
+    if getattr(engines, "starts_server", False):
         raise TypeError(
             f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
             "Executor(engines, latency, cluster, pool=ProcessPool())"

@@ -101,7 +101,7 @@ class VirtualActor(Actor):
 def begin(
     plan: Plan,
     requests: Requests,
-    make_engine: EngineFactory,
+    engine_factory: EngineFactory,
     latency: Latencies,
     record: StepRecord,
     admission: str,
@@ -120,15 +120,15 @@ def begin(
     """
     models = [latency_of(latency, actor.kind, len(actor.gpu_ids)) for actor in plan.actors]
     late_s = None
-    if isinstance(make_engine, StartsLate):
-        late_s = list(make_engine.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
+    if isinstance(engine_factory, StartsLate):
+        late_s = list(engine_factory.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
         if plan.prefill_actor is not None:
             late_s.insert(plan.prefill_actor, 0.0)
     beginning = ActorStartup.of(plan, models, record.start_s, late_s, links)
     live: dict[int, VirtualActor] = {}
     for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
         if i != plan.prefill_actor:
-            engine = make_engine(model, admission_of(model, actor.max_batch, admission), own.ready_s)
+            engine = engine_factory(model, admission_of(model, actor.max_batch, admission), own.ready_s)
             count = len(actor.responses)
             live[i] = VirtualActor(i, actor, model, own.start_s, count, expecting=count, engine=engine)
     if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
@@ -136,7 +136,7 @@ def begin(
             one.engine.close()
         raise PlanningError(refusal)
     try:
-        _give_work(beginning, requests, make_engine, models, admission, live)
+        _give_work(beginning, requests, engine_factory, models, admission, live)
     except BaseException:
         for one in live.values():
             one.engine.close()
@@ -152,7 +152,7 @@ def begin(
 def _give_work(
     beginning: ActorStartup,
     requests: Requests,
-    make_engine: EngineFactory,
+    engine_factory: EngineFactory,
     models: Sequence[LatencyModel],
     admission: str,
     live: Mapping[int, VirtualActor],
@@ -162,7 +162,7 @@ def _give_work(
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
     as_they_are = not len(requests) or available_s.min() == available_s.max() <= beginning.step_s
-    prefix_kv = _computed_prefixes(plan, requests, make_engine, models, admission)
+    prefix_kv = _computed_prefixes(plan, requests, engine_factory, models, admission)
     for i, one in live.items():
         own, there_s = with_prefixes(one.plan, requests.take(one.plan.responses), prefix_kv), beginning.actors[i].ready_s
         one.engine.add(own if as_they_are else [replace(r, available_s=there_s) for r in own])
@@ -180,10 +180,10 @@ def _refusal(actor: VirtualActor, requests: Sequence[Request]) -> str | None:
 
 
 def _computed_prefixes(
-    plan: Plan, requests: Requests, make_engine: EngineFactory, models: Sequence[LatencyModel], admission: str
+    plan: Plan, requests: Requests, engine_factory: EngineFactory, models: Sequence[LatencyModel], admission: str
 ) -> Mapping[int, Any]:
     """Return KV state, by prompt, of the prefixes that the plan computes once, where engines are real."""
-    if plan.prefill is None or not isinstance(make_engine, ComputesPrefixes):
+    if plan.prefill is None or not isinstance(engine_factory, ComputesPrefixes):
         return {}
-    check_before_prefill(make_engine, plan, requests, models, admission)
-    return make_engine.compute_prefixes(prefixes_of(plan, requests))
+    check_before_prefill(engine_factory, plan, requests, models, admission)
+    return engine_factory.compute_prefixes(prefixes_of(plan, requests))

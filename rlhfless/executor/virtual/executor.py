@@ -47,11 +47,11 @@ class VirtualStep(VirtualOrders):
         self,
         plan: Plan,
         requests: Sequence[Request],
-        make_engine: EngineFactory,
+        engine_factory: EngineFactory,
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         record: StepRecord,
-        rest: NonGenerationPhases,
+        phases: NonGenerationPhases,
         admission: str,
         migration: str,
         watch: Watch | None = None,
@@ -59,11 +59,11 @@ class VirtualStep(VirtualOrders):
     ) -> None:
         check_gpus(plan, cluster)
         super().__init__(plan, requests, record, migration, admission)
-        self.cluster, self.rest, self.watch, self.links = cluster, rest, watch, links
+        self.cluster, self.phases, self.watch, self.links = cluster, phases, watch, links
         self.pace = (
             None if watch is None or self.rule is not None else ProgressPacer(plan.makespan_s)
         )  # a rule asks often enough
-        self.live, self.held, beginning = begin(self.plan, self.requests, make_engine, latency, record, admission, links)
+        self.live, self.held, beginning = begin(self.plan, self.requests, engine_factory, latency, record, admission, links)
         for actor in self.live.values():
             self.owner.update(dict.fromkeys(actor.plan.responses, actor))
         self.log = RetimingLog.of({i: actor.engine for i, actor in self.live.items()}, beginning)
@@ -102,7 +102,7 @@ class VirtualStep(VirtualOrders):
         finally:
             for actor in self.live.values():
                 actor.engine.close()
-        bill(self.record, self.plan, self.held, self.cluster, self.rest)
+        bill(self.record, self.plan, self.held, self.cluster, self.phases)
 
     def _stop_early(self) -> None:
         """Enter committed iterations that were still hidden, and allocate the GPUs of running actors until the last time at
@@ -202,19 +202,19 @@ def check_charging(charging: str) -> None:
 def run_step(
     plan: Plan,
     requests: Sequence[Request],
-    make_engine: EngineFactory,
+    engine_factory: EngineFactory,
     latency: Latencies,
     cluster: Cluster | MixedCluster,
     *,
     run: str = "run",
     step: int = 0,
     start_s: float = 0.0,
-    rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
     admission: str = "reserve",
     migration: str = "cheaper",
     charging: str = "profile",
     watch: Watch | None = None,
-    watch_replays: WatchReplays | None = None,
+    on_replay_progress: WatchReplays | None = None,
     links: NodeLinks | None = None,
 ) -> StepRecord:
     """Run ``plan`` on the virtual clock and record everything.
@@ -230,12 +230,12 @@ def run_step(
             again. Execution and billing follow its description of actors (kind, price, prewarmed, start, prefixes, sharing of
             prompts, prefill actor).
         requests: one per response of the workload, ``response`` counting from 0, in any order.
-        make_engine: called once per actor that decodes, with its latency model, its admission and the time at which it is
+        engine_factory: called once per actor that decodes, with its latency model, its admission and the time at which it is
             ready; ``SimulatedEngine`` itself is one.
         latency: start-up, sync, transfer and recompute times, slots and memory; one model per kind and size of actors where the
             plan mixes them.
         start_s: start of the step in seconds since the run's start.
-        rest: the phases after generation, on learner GPUs in addition to the cluster's (their ids come after the cluster's).
+        phases: the phases after generation, on learner GPUs in addition to the cluster's (their ids come after the cluster's).
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. A prefix that was received or shared for a response that has
             not begun stays behind when the response moves: it recomputes its whole context.
@@ -243,7 +243,7 @@ def run_step(
         watch: progress callback, called about every half second of the wall clock where there is no rule (see
             ``rlhfless.executor.virtual.progress_pacing``); without it and without a rule every actor runs to its end in one
             call.
-        watch_replays: progress callback of the replays of ``measured``.
+        on_replay_progress: progress callback of the replays of ``measured``.
         links: of nodes, whose bandwidth is shared by weights and KV caches that are sent over them at the same time, from this
             step's start on; None: transfers wait for their sender only. Not with ``measured``.
 
@@ -262,21 +262,21 @@ def run_step(
         latency model's seconds; also where replays of ``measured`` are interrupted.
     """
     check_charging(charging)
-    refuse_in_this_process(make_engine)
+    refuse_in_this_process(engine_factory)
     if charging == "measured" and links is not None:
         raise PlanningError("links are shared by what the latency model says of transfers; charge by 'profile', not 'measured'")
-    measured = check_replayable(plan, make_engine) if charging == "measured" else None
+    measured = check_replayable(plan, engine_factory) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
-    executed = VirtualStep(plan, requests, make_engine, latency, cluster, record, rest, admission, migration, watch, links)
+    executed = VirtualStep(plan, requests, engine_factory, latency, cluster, record, phases, admission, migration, watch, links)
     executed.run()
     if measured is not None:
         log, prefixes = executed.log, prefixes_of(executed.plan, executed.requests)
         try:
             prefill = measure_prefixes(prefixes, measured) if prefixes else None
-            taken = measure(log.journals, measured, watch=watch_replays)
+            taken = measure(log.journals, measured, watch=on_replay_progress)
         except BaseException as error:
             error.__dict__["record"] = record
             raise
         record, held, beginning = retime(record, log, executed.held, taken, prefill)
-        bill(record, beginning.plan, held, cluster, rest)
+        bill(record, beginning.plan, held, cluster, phases)
     return record

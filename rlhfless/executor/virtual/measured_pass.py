@@ -40,7 +40,7 @@ class ReplaysPrefixes(Protocol):
         ...
 
 
-def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
+def check_replayable(plan: Plan, engine_factory: EngineFactory) -> Replayer:
     """Return the factory if the work of its engines for the plan can be measured on one device.
 
     Raises:
@@ -58,16 +58,16 @@ def check_replayable(plan: Plan, make_engine: EngineFactory) -> Replayer:
             f"measured charging times one device, but the actors of the plan hold {gpus} GPUs each, which would all be billed; "
             "plan for actors of 1 GPU, or charge by profile"
         )
-    if not isinstance(make_engine, Replayer):
-        name = getattr(make_engine, "__name__", type(make_engine).__name__)
+    if not isinstance(engine_factory, Replayer):
+        name = getattr(engine_factory, "__name__", type(engine_factory).__name__)
         raise PlanningError(f"measured charging needs engines that decode, which {name} does not; charge by profile")
-    if plan.prefill is not None and not isinstance(make_engine, ReplaysPrefixes):
-        name = getattr(make_engine, "__name__", type(make_engine).__name__)
+    if plan.prefill is not None and not isinstance(engine_factory, ReplaysPrefixes):
+        name = getattr(engine_factory, "__name__", type(engine_factory).__name__)
         raise PlanningError(
             f"measured charging times the prefixes that the plan computes once, which {name} cannot; run the plan without "
             "deduplicated prefill, or charge by profile"
         )
-    return make_engine
+    return engine_factory
 
 
 def measure_prefixes(prefixes: Mapping[int, np.ndarray], replayer: Replayer, replays: int = REPLAYS) -> Replayed:

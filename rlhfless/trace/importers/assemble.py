@@ -154,11 +154,11 @@ def _refuse_absurd_lengths(rollouts: pd.DataFrame, file_rows: pd.Index, reading:
 
 def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) -> pd.DataFrame:
     """Fill in the finish reasons that follow from the response limit."""
-    limit, tokens = reading.options.response_limit, rollouts["response_tokens"].to_numpy()
+    limit, tokens = reading.options.max_response_tokens, rollouts["response_tokens"].to_numpy()
     if limit is None:
         if reading.from_text and not reading.ended:
             reading.note(
-                "response_tokens: without the end token; name the run's limit with --response-limit to have it counted"
+                "response_tokens: without the end token; name the run's limit with --max-response-tokens to have it counted"
             )
         return rollouts
     if reading.from_text and not reading.ended:

@@ -38,7 +38,7 @@ class ImportOptions:
     Attributes:
         tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
         mapping: our column → the log's column, for tables.
-        response_limit: maximal response length of the run, in tokens.
+        max_response_tokens: maximal response length of the run, in tokens.
         keep: further columns of a table to keep; long texts and lists are otherwise left out.
         unsafe_pickle: load slime files that can run code while they are loaded.
         progress: show a progress bar on standard error.
@@ -47,7 +47,7 @@ class ImportOptions:
 
     tokenizer: str | Path | None = None
     mapping: Mapping[str, str] = field(default_factory=dict)
-    response_limit: int | None = None
+    max_response_tokens: int | None = None
     keep: frozenset[str] = frozenset()
     unsafe_pickle: bool = False
     progress: bool = False

@@ -108,7 +108,7 @@ class StepScalars:
                 self._met.append(own["step"])
             else:
                 self._not_met.append(own["step"])
-        limit = self._reading.options.response_limit
+        limit = self._reading.options.max_response_tokens
         if ends is None and limit is not None and "truncation_rate" not in own:
             ends = ends_of_limit(texts, limit)
             self._reading.note(

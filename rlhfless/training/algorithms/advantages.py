@@ -57,8 +57,8 @@ def flat_groups(rewards: ArrayLike, group_of: ArrayLike) -> np.ndarray:
     return flat
 
 
-def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_weight: float = 0.0) -> Tensor:
-    """Return the reward of every token: -kl_weight kl_t, plus the response's reward at its last token.
+def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_coef: float = 0.0) -> Tensor:
+    """Return the reward of every token: -kl_coef kl_t, plus the response's reward at its last token.
 
     InstructGPT (Ouyang et al. 2022, arXiv:2203.02155), eq. (2), with the divergence estimated per token.
 
@@ -70,7 +70,7 @@ def token_rewards(scores: Tensor, mask: Tensor, kl: Tensor | None = None, kl_wei
     Returns:
         (B, T), 0 outside ``mask``.
     """
-    rewards = torch.zeros(mask.shape, device=mask.device) if kl is None else torch.where(mask, -kl_weight * kl, 0.0)
+    rewards = torch.zeros(mask.shape, device=mask.device) if kl is None else torch.where(mask, -kl_coef * kl, 0.0)
     last = mask & ~torch.nn.functional.pad(mask[:, 1:], (0, 1))
     return rewards + last * scores[:, None]
 

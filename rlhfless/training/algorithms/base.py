@@ -33,18 +33,18 @@ class UpdateOptions:
     """Options of both algorithms.
 
     Attributes:
-        updates: optimizer steps on a batch.
-        clip_low, clip_high: how far the ratio may fall and rise.
-        aggregation: of token losses, see ``losses.aggregation``; response_limit: the divisor of ``constant``.
+        num_updates: optimizer steps on a batch.
+        clip_ratio_low, clip_ratio_high: how far the ratio may fall and rise.
+        loss_aggregation: of token losses, see ``losses.aggregation``; max_response_tokens: the divisor of ``constant``.
         mask_truncated: leave truncated responses out of the loss. Their reward still counts in a group's mean.
-        kl_weight: of the divergence from the reference (the weights at the start of training); 0 needs no reference.
-        old_logprobs: source of the ratios' old log-probabilities: the ``engine``, if a batch has them, or ``recomputed`` by the
-            learner before its first update.
-        importance_cap: maximum of the factors on token losses that correct the engine's distribution to the recomputed one;
-            None corrects nothing.
+        kl_coef: of the divergence from the reference (the weights at the start of training); 0 needs no reference.
+        old_logprobs_from: source of the ratios' old log-probabilities: the ``engine``, if a batch has them, or ``recomputed``
+            by the learner before its first update.
+        importance_ratio_cap: maximum of the factors on token losses that correct the engine's distribution to the recomputed
+            one; None corrects nothing.
         temperature: of sampling.
         max_grad_norm: the gradient of an update is scaled down to this norm.
-        token_budget: padded tokens that a process computes at a time; changes no gradient.
+        max_tokens_per_micro_batch: padded tokens that a process computes at a time; changes no gradient.
         precision: models compute in ``float32``, or matrix products in ``bfloat16`` (autocast); weights, log-probabilities,
             losses and the optimizer's state are float32 either way.
 
@@ -52,39 +52,46 @@ class UpdateOptions:
         InputError: a value outside its range.
     """
 
-    updates: int = 1
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    aggregation: str = "token"
-    response_limit: int | None = None
+    num_updates: int = 1
+    clip_ratio_low: float = 0.2
+    clip_ratio_high: float = 0.2
+    loss_aggregation: str = "token"
+    max_response_tokens: int | None = None
     mask_truncated: bool = False
-    kl_weight: float = 0.0
-    old_logprobs: str = "engine"
-    importance_cap: float | None = None
+    kl_coef: float = 0.0
+    old_logprobs_from: str = "engine"
+    importance_ratio_cap: float | None = None
     temperature: float = 1.0
     max_grad_norm: float = 1.0
-    token_budget: int = 4096
+    max_tokens_per_micro_batch: int = 4096
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.updates < 1:
-            raise InputError(f"updates is {self.updates}; at least 1 is needed")
-        one_of("aggregation", self.aggregation, AGGREGATIONS)
-        one_of("old_logprobs", self.old_logprobs, OLD_LOGPROBS)
+        if self.num_updates < 1:
+            raise InputError(f"num_updates is {self.num_updates}; at least 1 is needed")
+        one_of("loss_aggregation", self.loss_aggregation, AGGREGATIONS)
+        one_of("old_logprobs_from", self.old_logprobs_from, OLD_LOGPROBS)
         one_of("precision", self.precision, PRECISIONS)
-        if not self.max_grad_norm > 0 or self.token_budget < 1:
+        if not self.max_grad_norm > 0 or self.max_tokens_per_micro_batch < 1:
             raise InputError(
-                f"max_grad_norm ({self.max_grad_norm}) must be above 0 and token_budget ({self.token_budget}) 1 or more"
+                f"max_grad_norm ({self.max_grad_norm}) must be above 0 and max_tokens_per_micro_batch "
+                f"({self.max_tokens_per_micro_batch}) 1 or more"
             )
-        if not 0 <= self.clip_low <= 1 or not self.clip_high >= 0:
-            raise InputError(f"clip_low ({self.clip_low}) must lie in 0..1 and clip_high ({self.clip_high}) at 0 or above")
-        if not 0 <= self.kl_weight < math.inf or not 0 < self.temperature < math.inf:
+        if not 0 <= self.clip_ratio_low <= 1 or not self.clip_ratio_high >= 0:
             raise InputError(
-                f"kl_weight ({self.kl_weight}) must be 0 or more and temperature ({self.temperature}) above 0, and both finite"
+                f"clip_ratio_low ({self.clip_ratio_low}) must lie in 0..1 and clip_ratio_high "
+                f"({self.clip_ratio_high}) at 0 or above"
             )
-        if self.importance_cap is not None and (not self.importance_cap > 0 or self.old_logprobs != "recomputed"):
+        if not 0 <= self.kl_coef < math.inf or not 0 < self.temperature < math.inf:
             raise InputError(
-                f"importance_cap ({self.importance_cap}) must be above 0 and needs old_logprobs 'recomputed': with those of "
+                f"kl_coef ({self.kl_coef}) must be 0 or more and temperature ({self.temperature}) above 0, and both finite"
+            )
+        if self.importance_ratio_cap is not None and (
+            not self.importance_ratio_cap > 0 or self.old_logprobs_from != "recomputed"
+        ):
+            raise InputError(
+                f"importance_ratio_cap ({self.importance_ratio_cap}) must be above 0 and needs old_logprobs_from "
+                f"'recomputed': with those of "
                 "the engine the ratio itself corrects"
             )
 
@@ -136,14 +143,15 @@ def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:
     part.tokens["recomputed"] = part.tokens["old"] = recomputed
     if engine is not None:
         engine = torch.where(engine.isnan(), recomputed, engine)  # what the engine could not tell is taken to be right
-        if options.old_logprobs == "engine":
+        if options.old_logprobs_from == "engine":
             part.tokens["old"] = engine
-    if options.importance_cap is not None:
+    if options.importance_ratio_cap is not None:
         if engine is None:
             raise InputError(
-                f"importance_cap is {options.importance_cap}, but the batch has no engine_logprobs to correct; leave it out"
+                f"importance_ratio_cap is {options.importance_ratio_cap}, but the batch has no engine_logprobs to "
+                f"correct; leave it out"
             )
-        part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, options.importance_cap)
+        part.tokens["importance"] = truncated_importance(recomputed, engine, part.mask, options.importance_ratio_cap)
 
 
 def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:

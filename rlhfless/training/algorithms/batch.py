@@ -78,14 +78,14 @@ class Batch:
             counted &= ~np.asarray(self.truncated, dtype=bool)
         return counted
 
-    def parts(self, rows: np.ndarray, token_budget: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
+    def parts(self, rows: np.ndarray, max_tokens_per_micro_batch: int, device: Any, ranks: Ranks = ONE) -> list[Part]:
         """Return this process's share of the given rows as padded parts of similar length; every process gets equally many
         parts.
         """
         index = rows.tolist()
         lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
         parts = []
-        for chosen in dealt(lengths, token_budget, ranks.count)[ranks.rank]:
+        for chosen in dealt(lengths, max_tokens_per_micro_batch, ranks.count)[ranks.rank]:
             own = [index[i] for i in chosen]
             if own:
                 ids, mask = right_padded([self.prompt_ids[i] for i in own], [self.response_ids[i] for i in own])

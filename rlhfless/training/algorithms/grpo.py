@@ -1,6 +1,6 @@
 """GRPO: the clipped loss with advantages relative to a prompt's group (DeepSeekMath, Shao et al. 2024, arXiv:2402.03300).
 
-    loss = sum_i weight_i sum_t [ -min(w A_i, clip(w, 1 - low, 1 + high) A_i) + kl_weight k3(new, reference) ]_it / divisor
+    loss = sum_i weight_i sum_t [ -min(w A_i, clip(w, 1 - low, 1 + high) A_i) + kl_coef k3(new, reference) ]_it / divisor
 
 eq. (3) with the penalty of eq. (4); weights and divisor by ``losses.aggregation``, A by ``advantages.group_advantages``. Input
 is a batch of tokens, rewards and the engine's log-probabilities.
@@ -33,21 +33,21 @@ from rlhfless.training.logprobs import token_logprobs
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoOptions(UpdateOptions):
-    """Options of GRPO; ``std`` and ``eps`` normalise advantages, see ``group_advantages``."""
+    """Options of GRPO; ``advantage_std`` and ``eps`` normalise advantages, see ``group_advantages``."""
 
-    std: str = "population"
+    advantage_std: str = "population"
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("std", self.std, GROUP_STD)
+        one_of("advantage_std", self.advantage_std, GROUP_STD)
 
 
 class Grpo:
     """GRPO on ``model``.
 
     Args:
-        reference: model of the KL penalty; None copies the current model, if there is a ``kl_weight``.
+        reference: model of the KL penalty; None copies the current model, if there is a ``kl_coef``.
         ranks: the learner processes, of which this is one.
     """
 
@@ -55,10 +55,10 @@ class Grpo:
         self, model: Any, optimizer: Any, options: GrpoOptions = GrpoOptions(), reference: Any = None, ranks: Ranks = ONE
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
-        self.reference = frozen_copy(model) if options.kl_weight and reference is None else reference
+        self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
+        """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
 
         Responses without a reward are left out, and so are truncated ones with ``mask_truncated``. Responses with gradient 0
         (advantage 0 and no penalty) are not computed, but their tokens count.
@@ -78,15 +78,15 @@ class Grpo:
             raise InputError(
                 "every group has 1 response; GRPO compares responses of one prompt: take 2 samples or more, or PPO"
             )
-        advantages = group_advantages(batch.rewards, batch.group_of, o.std, o.eps)
+        advantages = group_advantages(batch.rewards, batch.group_of, o.advantage_std, o.eps)
         counted = batch.counted(o.mask_truncated)
-        weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
+        weights, divisor = aggregation(o.loss_aggregation, batch.response_tokens, counted, o.max_response_tokens)
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
-        parts = batch.parts(rows, o.token_budget, self.trained.device, self.ranks)
+        parts = batch.parts(rows, o.max_tokens_per_micro_batch, self.trained.device, self.ranks)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
 
         sums, norms = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "prepare_seconds"), 0.0), 0.0
-        for _ in range(o.updates):
+        for _ in range(o.num_updates):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, advantages[part.rows], weights[part.rows], divisor, sums)
@@ -94,19 +94,19 @@ class Grpo:
                 norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
         sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         metrics = {
-            "loss": sums["loss"] / o.updates,
-            "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
-            "kl_old": sums["kl"] / o.updates / max(tokens, 1.0),
-            "grad_norm": norms / o.updates,
+            "loss": sums["loss"] / o.num_updates,
+            "clip_share": sums["clipped"] / o.num_updates / max(tokens, 1.0),
+            "kl_old": sums["kl"] / o.num_updates / max(tokens, 1.0),
+            "grad_norm": norms / o.num_updates,
             "tokens": tokens,
             "flat_groups": float(flat_groups(batch.rewards, batch.group_of).mean()),
             "unjudged": float(1 - batch.judged.mean()),
             **mismatch(parts, self.ranks),
-            **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.updates),
+            **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
         }
         if self.reference is not None:
-            metrics["kl_reference"] = sums["kl_reference"] / o.updates / max(tokens, 1.0)
+            metrics["kl_reference"] = sums["kl_reference"] / o.num_updates / max(tokens, 1.0)
         return {**metrics, "seconds": time.perf_counter() - began}
 
     def _accumulate(
@@ -123,10 +123,10 @@ class Grpo:
                     part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
         advantage, weight = (torch.as_tensor(x, dtype=new.dtype, device=new.device) for x in (advantages, weights))
         old, importance = part.tokens["old"], part.tokens.get("importance")
-        loss, counts = clipped_loss(new, old, advantage, mask, o.clip_low, o.clip_high, importance)
+        loss, counts = clipped_loss(new, old, advantage, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
         if self.reference is not None:
             kl = k3(new, part.tokens["reference"], mask)
-            loss = loss + o.kl_weight * kl
+            loss = loss + o.kl_coef * kl
             sums["kl_reference"] += float(kl.detach().sum())
         total = (loss * weight[:, None]).sum() / divisor
         total.backward()  # type: ignore[no-untyped-call]

@@ -22,14 +22,14 @@ AGGREGATIONS = ("token", "sequence", "constant")
 
 
 def aggregation(
-    kind: str, response_tokens: Sequence[int], counted: np.ndarray, response_limit: int | None = None
+    kind: str, response_tokens: Sequence[int], counted: np.ndarray, max_response_tokens: int | None = None
 ) -> tuple[np.ndarray, float]:
     """Return the weights and divisor that sum token losses to one number: sum over responses i of weight_i sum_t loss_it /
     divisor.
 
     - ``token``: every counted token has the same weight (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8);
     - ``sequence``: the mean of every response first (DeepSeekMath, eq. 3), which favours short ones;
-    - ``constant``: the sum divided by responses x response_limit, which favours none (Dr. GRPO, Liu et al. 2025).
+    - ``constant``: the sum divided by responses x max_response_tokens, which favours none (Dr. GRPO, Liu et al. 2025).
 
     Args:
         response_tokens: (R,) tokens of each response.
@@ -43,9 +43,9 @@ def aggregation(
         return counted.astype(float), max(float(tokens[counted].sum()), 1.0)
     if kind == "sequence":
         return counted / tokens, float(len(tokens))
-    if response_limit is None:
-        raise InputError("aggregation 'constant' divides by the longest response allowed: give response_limit")
-    return counted.astype(float), float(len(tokens) * response_limit)
+    if max_response_tokens is None:
+        raise InputError("aggregation 'constant' divides by the longest response allowed: give max_response_tokens")
+    return counted.astype(float), float(len(tokens) * max_response_tokens)
 
 
 def clipped_loss(
@@ -53,13 +53,14 @@ def clipped_loss(
     old_logprobs: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_ratio_low: float = 0.2,
+    clip_ratio_high: float = 0.2,
     importance: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the clipped surrogate loss of PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7), token by token.
 
-    With the ratio w = exp(new - old): -min(w A, clip(w, 1 - clip_low, 1 + clip_high) A); separate bounds are DAPO's (eq. 8).
+    With the ratio w = exp(new - old): -min(w A, clip(w, 1 - clip_ratio_low, 1 + clip_ratio_high) A); separate bounds are DAPO's
+    (eq. 8).
 
     Args:
         new_logprobs, old_logprobs: (B, T) log-probabilities of the tokens.
@@ -75,7 +76,7 @@ def clipped_loss(
         advantages = advantages[:, None]
     log_ratio = torch.where(mask, new_logprobs - old_logprobs, 0.0)
     ratio = log_ratio.exp()
-    clipped_ratio = ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped_ratio = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
     loss = -torch.minimum(ratio * advantages, clipped_ratio * advantages)
     if importance is not None:
         loss = importance * loss

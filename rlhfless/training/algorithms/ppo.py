@@ -1,8 +1,8 @@
 """PPO with a critic (Schulman et al. 2017, arXiv:1707.06347; for language models Ouyang et al. 2022, arXiv:2203.02155).
 
-    r_t  = -kl_weight (log p_old - log p_reference)_t  + [t is the last token] reward         ``advantages.token_rewards``
+    r_t  = -kl_coef (log p_old - log p_reference)_t  + [t is the last token] reward         ``advantages.token_rewards``
     A, R = GAE(r, V_old; gamma, lam), A whitened over the batch                               ``advantages.gae``
-    loss = sum_i weight_i sum_t -min(w A, clip(w, 1 - low, 1 + high) A)_it / divisor  +  value_weight mean_t value_loss(V, R)_t
+    loss = sum_i weight_i sum_t -min(w A, clip(w, 1 - low, 1 + high) A)_it / divisor  +  vf_coef mean_t value_loss(V, R)_t
 
 Input is a batch of tokens, rewards and the engine's log-probabilities.
 """
@@ -41,29 +41,29 @@ class PpoOptions(UpdateOptions):
     Attributes:
         gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
             response until the critic expects it.
-        value_clip: how far a value may move from the old one in its loss; None clips nothing. value_weight: of that loss.
+        value_clip: how far a value may move from the old one in its loss; None clips nothing. vf_coef: of that loss.
         whiten: normalise advantages to mean 0 and variance 1 over the tokens of the batch.
     """
 
     gamma: float = 1.0
     lam: float = 1.0
     value_clip: float | None = 0.2
-    value_weight: float = 0.1
+    vf_coef: float = 0.1
     whiten: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
             raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must lie in 0..1")
-        if not 0 <= self.value_weight < math.inf or (self.value_clip is not None and not self.value_clip > 0):
-            raise InputError(f"value_weight ({self.value_weight}) must be 0 or more and value_clip ({self.value_clip}) above 0")
+        if not 0 <= self.vf_coef < math.inf or (self.value_clip is not None and not self.value_clip > 0):
+            raise InputError(f"vf_coef ({self.vf_coef}) must be 0 or more and value_clip ({self.value_clip}) above 0")
 
 
 class Ppo:
     """PPO on a policy with its critic.
 
     Args:
-        reference: model of the KL penalty; None copies the current policy, if there is a ``kl_weight``.
+        reference: model of the KL penalty; None copies the current policy, if there is a ``kl_coef``.
         ranks: the learner processes, of which this is one.
     """
 
@@ -76,10 +76,10 @@ class Ppo:
         ranks: Ranks = ONE,
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
-        self.reference = frozen_copy(trained.policy) if options.kl_weight and reference is None else reference
+        self.reference = frozen_copy(trained.policy) if options.kl_coef and reference is None else reference
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """Take ``updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
+        """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
 
         Responses without a reward are left out, and so are truncated ones with ``mask_truncated``.
 
@@ -92,32 +92,32 @@ class Ppo:
         """
         began, o = time.perf_counter(), self.options
         counted = batch.counted(o.mask_truncated)
-        weights, divisor = aggregation(o.aggregation, batch.response_tokens, counted, o.response_limit)
+        weights, divisor = aggregation(o.loss_aggregation, batch.response_tokens, counted, o.max_response_tokens)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
-        parts = batch.parts(np.flatnonzero(counted), o.token_budget, self.trained.policy.device, self.ranks)
+        parts = batch.parts(np.flatnonzero(counted), o.max_tokens_per_micro_batch, self.trained.policy.device, self.ranks)
         names = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
         sums, norms = dict.fromkeys(names, 0.0), 0.0
         metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float), sums) if parts else {}
         models = 1 + (self.trained.critic.backbone is not None)
 
-        for _ in range(o.updates if parts else 0):
+        for _ in range(o.num_updates if parts else 0):
             self.optimizer.zero_grad(set_to_none=True)
             for part in parts:
                 self._accumulate(part, weights[part.rows], divisor, tokens, sums)
             norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
         sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         return {
-            "loss": sums["loss"] / o.updates,
-            "value_loss": sums["value_loss"] / o.updates,
-            "clip_share": sums["clipped"] / o.updates / max(tokens, 1.0),
-            "value_clip_share": sums["values_clipped"] / o.updates / max(tokens, 1.0),
-            "kl_old": sums["kl"] / o.updates / max(tokens, 1.0),
-            "grad_norm": norms / o.updates,
+            "loss": sums["loss"] / o.num_updates,
+            "value_loss": sums["value_loss"] / o.num_updates,
+            "clip_share": sums["clipped"] / o.num_updates / max(tokens, 1.0),
+            "value_clip_share": sums["values_clipped"] / o.num_updates / max(tokens, 1.0),
+            "kl_old": sums["kl"] / o.num_updates / max(tokens, 1.0),
+            "grad_norm": norms / o.num_updates,
             "tokens": tokens,
             "unjudged": float(1 - batch.judged.mean()),
             **metrics,
             **mismatch(parts, self.ranks),
-            **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.updates),
+            **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
             "seconds": time.perf_counter() - began,
         }
@@ -139,7 +139,7 @@ class Ppo:
                 kl = part.tokens["old"] - expected
                 penalties.append(kl[part.mask])
             score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
-            rewards = token_rewards(score, part.mask, kl, o.kl_weight)
+            rewards = token_rewards(score, part.mask, kl, o.kl_coef)
             advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
             part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
 
@@ -169,13 +169,13 @@ class Ppo:
         with autocast(o, mask.device):
             new, values = self.trained(part.input_ids, o.temperature)
         losses, counts = clipped_loss(
-            new, known["old"], known["advantages"], mask, o.clip_low, o.clip_high, known.get("importance")
+            new, known["old"], known["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, known.get("importance")
         )
         weight = torch.as_tensor(weights, dtype=new.dtype, device=new.device)
         loss = (losses * weight[:, None]).sum() / divisor
         errors, held = value_loss(values, known["values"], known["returns"], mask, o.value_clip)
         error = errors.sum() / tokens
-        (loss + o.value_weight * error).backward()  # type: ignore[no-untyped-call]
+        (loss + o.vf_coef * error).backward()  # type: ignore[no-untyped-call]
         sums["loss"] += float(loss.detach())
         sums["value_loss"] += float(error.detach())
         sums["clipped"] += counts["clipped"]

@@ -44,7 +44,7 @@ def make_algorithm(
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     given = algorithm_options(name, **options)
-    reference = ranks.shard(frozen_copy(model)) if given.kl_weight else None
+    reference = ranks.shard(frozen_copy(model)) if given.kl_coef else None
     if isinstance(given, GrpoOptions):
         trained = ranks.shard(model)
         groups = [{"params": list(trained.parameters()), "lr": learning_rate}]

@@ -31,16 +31,23 @@ class ModelReward:
 
     Args:
         model, tokenizer: the reward model and its own tokenizer.
-        token_budget: padded tokens computed at a time.
+        max_tokens_per_micro_batch: padded tokens computed at a time.
 
     Raises:
         InputError: the model has more than one label.
     """
 
-    def __init__(self, model: Any, tokenizer: PretrainedTokenizer, name: str = "model", token_budget: int = 8192) -> None:
+    def __init__(
+        self, model: Any, tokenizer: PretrainedTokenizer, name: str = "model", max_tokens_per_micro_batch: int = 8192
+    ) -> None:
         if model.config.num_labels != 1:
             raise InputError(f"the reward model has {model.config.num_labels} labels; a reward is the logit of a single one")
-        self.name, self.model, self.tokenizer, self.token_budget = name, model.eval(), tokenizer, token_budget
+        self.name, self.model, self.tokenizer, self.max_tokens_per_micro_batch = (
+            name,
+            model.eval(),
+            tokenizer,
+            max_tokens_per_micro_batch,
+        )
         # transformers finds the last token of a row by the padding before which it stands.
         model.config.get_text_config().pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
 
@@ -60,7 +67,7 @@ class ModelReward:
         """Return (R,) logits, NaN where the logit was not finite, and the failures."""
         rows = [self.tokenizer.encode(self._text(response)) for response in responses]
         values = np.full(len(rows), np.nan)
-        for part in micro_batches([len(row) for row in rows], self.token_budget):
+        for part in micro_batches([len(row) for row in rows], self.max_tokens_per_micro_batch):
             width = max(len(rows[i]) for i in part)
             ids = torch.full((len(part), width), self.tokenizer.pad_token_id)
             mask = torch.zeros_like(ids)

@@ -40,7 +40,7 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
         outcome = search_mixed(weighted, share)
         found += [outcome.plan, *outcome.candidates]
     if problem.workload.scenarios is not None:
-        found = [timed(p, problem.workload, problem.latencies, problem.rest, admission=problem.admission) for p in found]
+        found = [timed(p, problem.workload, problem.latencies, problem.phases, admission=problem.admission) for p in found]
     slowest_s = max(plan.makespan_s for plan in found)
     cases = problem.workload.cases()
     if len(cases) == 1:
@@ -61,7 +61,7 @@ def mixed_front(problem: MixedProblem, points: int, time_limit_s: float) -> tupl
 
 
 def _curve(
-    problem: MixedProblem, least_actors: int, slowest_s: float, points: int, effort: WorkBudget
+    problem: MixedProblem, min_actors: int, slowest_s: float, points: int, effort: WorkBudget
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return makespans, and of the interval that ends at each its start and the least cost of any plan in it.
 
@@ -70,8 +70,8 @@ def _curve(
     """
     work = MixedWork.of(problem)
     sequences = Sequences(
-        work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,
-        after_s=problem.rest.seconds, effort=effort,
+        work, min_actors=min_actors, max_actors=problem.max_actors, release=problem.release,
+        after_s=problem.phases.seconds, effort=effort,
     )  # fmt: skip
     fastest_s = max(work.shortest_makespan_s, 1e-12)
     last_s = max(work.longest_makespan_s, fastest_s)

@@ -41,15 +41,15 @@ class Plans:
 
     def __init__(self, problem: MixedProblem, work: MixedWork, effort: WorkBudget) -> None:
         self.problem, self.workload, self.work, self.effort = problem, problem.points, work, effort
-        objective, rest, least = problem.objective, problem.rest, problem.needed_actors
-        worth = PlanValue(objective, rest, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
-        most = len(work) if problem.most_actors is None else problem.most_actors
+        objective, phases, least = problem.objective, problem.phases, problem.needed_actors
+        worth = PlanValue(objective, phases, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
+        most = len(work) if problem.max_actors is None else problem.max_actors
         split = random_groups(work, self.workload, worth, problem.seed, least, most)
         if split is None:
             raise PlanningError(no_room(work, least, most))
         self.split, self._split_offers = self.plan_of(split, "random"), [r for r, _ in split.actors]
-        time_s = max(rest.step_time_s(self.split.makespan_s), 1e-12)
-        gpu_s = max(rest.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds), 1e-12)
+        time_s = max(phases.step_time_s(self.split.makespan_s), 1e-12)
+        gpu_s = max(phases.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds), 1e-12)
         usd = max(self.split.cost_usd + problem.learner_rate("usd") * time_s, 1e-12)
         self.reference = Reference(len(self.split.actors), time_s, gpu_s, usd)
         self.worth = replace(worth, norms=self.reference.norms(objective.cost))
@@ -61,7 +61,7 @@ class Plans:
         self._improvers = [
             Improver(
                 GreedyFiller(w, self.worth.value, self.worth.held_after_s, effort), self._accept, latest_s=problem.deadline_s,
-                seed=problem.seed, least_actors=least, most_actors=problem.most_actors,
+                seed=problem.seed, min_actors=least, max_actors=problem.max_actors,
             )
             for w in works
         ]  # fmt: skip
@@ -88,7 +88,7 @@ class Plans:
                 )
             )  # fmt: skip
         plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
-        return timed(plan, self.workload, problem.latencies, problem.rest, admission=problem.admission)
+        return timed(plan, self.workload, problem.latencies, problem.phases, admission=problem.admission)
 
     def _cost(self, plan: Plan) -> float:
         return plan.gpu_seconds if self.problem.objective.cost == "gpu_s" else plan.cost_usd

@@ -14,7 +14,7 @@ import numpy as np
 
 from solver.model.offers import Offer
 from solver.model.plurals import counted
-from solver.planning.infeasible import limit_of, missed, more, room_to_blame
+from solver.planning.infeasible import capacity_hint, limit_message, limit_of, more
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.sequence_bound import Sequences
@@ -24,7 +24,7 @@ from solver.planning.mixed_kinds.work_budget import WorkBudget
 HALVINGS = 40
 
 
-def blame(
+def infeasibility_reason(
     problem: MixedProblem, works: Sequence[MixedWork], worth: PlanValue, best: float, effort: WorkBudget, room: str = ""
 ) -> str:
     """Return the error message for a deadline or a budget that no plan found meets.
@@ -35,18 +35,18 @@ def blame(
         room: the part of the message about slots and memory.
     """
     objective, least = problem.objective, []
-    least_actors = problem.needed_actors if len(works) == 1 else 1  # in a scenario fewer may have anything to do
+    min_actors = problem.needed_actors if len(works) == 1 else 1  # in a scenario fewer may have anything to do
     for i, work in enumerate(works):
         share = WorkBudget((effort.most_s - effort.spent_s) / (len(works) - i), effort.stop_at)
         sequences = Sequences(
-            work, least_actors=least_actors, most_actors=problem.most_actors, release=problem.release,
-            after_s=problem.rest.seconds, effort=share,
+            work, min_actors=min_actors, max_actors=problem.max_actors, release=problem.release,
+            after_s=problem.phases.seconds, effort=share,
         )  # fmt: skip
         find = _least_time_s if objective.deadline_s is not None else _least_cost
         least.append(find(work, worth, sequences))
         effort.spend(share.spent_s)
     alone = _too_long_together(problem, works[0], worth) if len(works) == 1 and objective.deadline_s is not None else ""
-    return missed(objective, objective.risk(np.array(least)), best, scenarios=len(works), where=alone, room=room)
+    return limit_message(objective, objective.risk(np.array(least)), best, scenarios=len(works), where=alone, room=room)
 
 
 def _least_time_s(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
@@ -58,7 +58,7 @@ def _least_time_s(work: MixedWork, worth: PlanValue, sequences: Sequences) -> fl
         middle = math.sqrt(low * high) if high > 2 * low > 0 else (low + high) / 2
         found = sequences.at(middle)
         low, high = (low, middle) if math.isfinite(found.cost) else (middle, high)
-    return worth.rest.step_time_s(low)
+    return worth.phases.step_time_s(low)
 
 
 def _least_cost(work: MixedWork, worth: PlanValue, sequences: Sequences) -> float:
@@ -85,7 +85,7 @@ def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_a
     models = [offer.latency for offer in problem.offers]
     most = len(problem.workload), int(problem.workload.reserved_tokens.sum())
     have = [m.max_batch for m in models], [m.kv_capacity_tokens for m in models]
-    return room_to_blame(*have, most, limit_of(problem.objective)[0], kept, stop_at)
+    return capacity_hint(*have, most, limit_of(problem.objective)[0], kept, stop_at)
 
 
 def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue) -> str:
@@ -94,7 +94,7 @@ def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue)
     assert worth.objective.deadline_s is not None
     alone_s = work.alone_s.min(axis=0)
     i = int(np.argmax(alone_s))
-    least_s, count = worth.rest.step_time_s(float(alone_s[i])), int(work.edge[i + 1] - work.edge[i])
+    least_s, count = worth.phases.step_time_s(float(alone_s[i])), int(work.edge[i + 1] - work.edge[i])
     if count == 1 or least_s <= worth.objective.deadline_s:
         return ""
     prompt = int(work.prompt[work.edge[i]])
@@ -107,5 +107,5 @@ def no_room(work: MixedWork, least: int, most: int) -> str:
     room = sum(pool.gpus for pool in work.pools)
     return (
         f"no plan of {least} to {counted(most, 'actor')} was found: the pools have {counted(room, 'GPU')}, and the "
-        f"smallest actor takes {int(work.gpus.min())}; lower least_actors or add GPUs"
+        f"smallest actor takes {int(work.gpus.min())}; lower min_actors or add GPUs"
     )

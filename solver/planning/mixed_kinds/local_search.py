@@ -23,7 +23,7 @@ class Improver:
 
     Args:
         accept: exact value of a filled list, called for lists that seem better than the best so far.
-        least_actors, most_actors: of a plan. latest_s: makespan that must not be exceeded, or infinity.
+        min_actors, max_actors: of a plan. latest_s: makespan that must not be exceeded, or infinity.
     """
 
     def __init__(
@@ -31,14 +31,14 @@ class Improver:
         filler: GreedyFiller,
         accept: Callable[[FilledPlan], float],
         *,
-        least_actors: int = 1,
-        most_actors: int | None = None,
+        min_actors: int = 1,
+        max_actors: int | None = None,
         latest_s: float = float("inf"),
         seed: int = 0,
     ) -> None:
         self.filler, self.accept = filler, accept
         self.work = filler.work
-        self.least, self.most = least_actors, most_actors or len(filler.work)
+        self.least, self.most = min_actors, max_actors or len(filler.work)
         self.latest_s = latest_s
         self.best: FilledPlan | None = None
         self.best_value = float("inf")

@@ -67,7 +67,7 @@ class Relaxation:
     """The linear programme of the module docstring, built once and solved at many makespans and in many boxes.
 
     Args:
-        classes: the resolution of ``work``; least_actors, most_actors: of the plan.
+        classes: the resolution of ``work``; min_actors, max_actors: of the plan.
         release: when GPUs are released; after_s: seconds of the step after generation (for ``release="step"``).
     """
 
@@ -76,8 +76,8 @@ class Relaxation:
         work: MixedWork,
         classes: Classes,
         *,
-        least_actors: int = 1,
-        most_actors: int | None = None,
+        min_actors: int = 1,
+        max_actors: int | None = None,
         release: str = "done",
         after_s: float = 0.0,
         effort: WorkBudget | None = None,
@@ -98,9 +98,9 @@ class Relaxation:
         self._set: Box = ()
         self._counts: list[list[list[int]]] = []  # [offer][class] -> columns, cold and prewarmed
         self._shares: list[list[int]] = []
-        self._build(least_actors, most_actors)
+        self._build(min_actors, max_actors)
 
-    def _build(self, least_actors: int, most_actors: int | None) -> None:
+    def _build(self, min_actors: int, max_actors: int | None) -> None:
         work, classes, model = self.work, self.classes, self.model
         unit = max(1.0, float(work.length[0]))  # iterations are counted in lengths of the longest item
         done = self.release == "done"
@@ -116,7 +116,7 @@ class Relaxation:
             families = [(classes.tokens[r], classes.load_per_token[r], float(work.slots[r]))] if slots_bind else []
             if held:
                 families.append((classes.kv[r], classes.load_per_kv[r], float(work.kv_tokens[r])))
-            most_time = offer.most_actors * self.top_s
+            most_time = offer.max_actors * self.top_s
             shares = [
                 model.column(0.0, float(classes.allowed[r, j]), rate * float(classes.load[r, j]) if done else 0.0)
                 for j in range(len(classes.class_of))
@@ -125,7 +125,7 @@ class Relaxation:
             before: list[int] = []
             for k in range(len(classes)):
                 length = float(classes.least[k])
-                top = float(offer.most_actors) if work.allowed[r, classes.edges[k] : classes.edges[k + 1]].any() else 0.0
+                top = float(offer.max_actors) if work.allowed[r, classes.edges[k] : classes.edges[k + 1]].any() else 0.0
                 count = [model.column(0.0, top, rate * (R + a * length) if done else 0.0) for R in readies]
                 counts.append(count)
                 # iterations beyond L_m c, which only slots and memory can ask for
@@ -173,7 +173,7 @@ class Relaxation:
             if pool.prewarmed:
                 model.row(-INFINITE, pool.prewarmed, [(cs[1], 1.0, 0.0) for r in of_pool for cs in self._counts[r]])
         self._limit((-1, 0), 1.0, INFINITE)
-        self._limit((-1, len(classes) - 1), float(max(1, least_actors)), float(most_actors or INFINITE))
+        self._limit((-1, len(classes) - 1), float(max(1, min_actors)), float(max_actors or INFINITE))
         self._always = {key: self.model.sides(row) for key, row in self._rows.items()}
 
     def _limit(self, key: tuple[int, int], low: float, high: float) -> None:
@@ -204,7 +204,7 @@ class Relaxation:
                     # an actor needs time for one item of its class; beside rounding, an exact bound on the column
                     fits = makespan_s * (1 + 1e-9) >= ready[r] + extra + work.step_s[r] * classes.least[k]
                     fits = fits and work.allowed[r, classes.edges[k] : classes.edges[k + 1]].any()
-                    self.model.set_column(column, 0.0, float(offer.most_actors) if fits else 0.0)
+                    self.model.set_column(column, 0.0, float(offer.max_actors) if fits else 0.0)
                     if self.release != "done":
                         self.model.set_cost(column, float(work.rate[r]) * (low_s + self.after_s))
         solved = self.model.solve(makespan_s * (1 + 1e-12))

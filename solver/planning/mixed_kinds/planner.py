@@ -16,7 +16,7 @@ from solver.model.plan import Plan
 from solver.planning.mixed_kinds.fill import openings
 from solver.planning.mixed_kinds.history import SearchHistory
 from solver.planning.mixed_kinds.incumbents import TIMING_S, Plans
-from solver.planning.mixed_kinds.infeasible import blame, no_room, room_of
+from solver.planning.mixed_kinds.infeasible import infeasibility_reason, no_room, room_of
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.lp_bound import Relaxation
@@ -121,8 +121,8 @@ class _MixedPlanner:
         self.work = MixedWork.of(problem)
         self.plans = Plans(problem, self.work, self.effort)
         self.limits = {
-            "least_actors": problem.needed_actors, "most_actors": problem.most_actors, "release": problem.release,
-            "after_s": problem.rest.seconds, "effort": self.effort,
+            "min_actors": problem.needed_actors, "max_actors": problem.max_actors, "release": problem.release,
+            "after_s": problem.phases.seconds, "effort": self.effort,
         }  # fmt: skip
         self.sequences = Sequences(self.work, **self.limits)  # type: ignore[arg-type]
         self.relaxation: Relaxation | None = None
@@ -251,11 +251,11 @@ class _MixedPlanner:
         """Raise an error naming the limit that no plan found meets; without a limit, that so many actors do not fit."""
         worth, problem = self.plans.worth, self.problem
         if not worth.objective.limited:
-            most = len(self.work) if problem.most_actors is None else problem.most_actors
+            most = len(self.work) if problem.max_actors is None else problem.max_actors
             raise PlanningError(no_room(self.work, problem.needed_actors, most))
-        fastest_s, cheapest = worth.rest.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
+        fastest_s, cheapest = worth.phases.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
         best = cheapest if worth.objective.deadline_s is None else fastest_s
         room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""
         blame_s = BLAME * self.time_limit_s
         effort = WorkBudget(blame_s, problem.stop_after(time.perf_counter(), blame_s))
-        raise PlanningError(blame(self.problem, [self.work], worth, best, effort, room))
+        raise PlanningError(infeasibility_reason(self.problem, [self.work], worth, best, effort, room))

@@ -22,9 +22,9 @@ class MixedProblem:
     Attributes:
         workload: predicted lengths, or scenarios of them.
         offers: as ``offers_of`` gives them for ``cluster``; objective: what is best, cost in GPU-seconds or dollars.
-        rest: the phases outside generation, which time, cost, deadline and budget include.
+        phases: the phases outside generation, which time, cost, deadline and budget include.
         admission: ``reserve`` or ``preempt``. seed: of the random split and the local search.
-        least_actors, most_actors: limits on the number of actors, the first as far as there is something to generate.
+        min_actors, max_actors: limits on the number of actors, the first as far as there is something to generate.
         release: when actors release their GPUs (``done``, ``generation`` or ``step``).
         keep_together: all responses of a prompt on one actor.
         share_prefill: an actor computes a prompt once for all its responses there.
@@ -36,11 +36,11 @@ class MixedProblem:
     offers: Sequence[Offer]
     cluster: Cluster | MixedCluster
     objective: Objective = field(default_factory=Objective)
-    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
+    phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     admission: str = "reserve"
     seed: int = 0
-    least_actors: int = 1
-    most_actors: int | None = None
+    min_actors: int = 1
+    max_actors: int | None = None
     release: str = "done"
     keep_together: bool = False
     share_prefill: bool = False
@@ -58,10 +58,10 @@ class MixedProblem:
 
     @property
     def needed_actors(self) -> int:
-        """Return ``least_actors``, or the number of responses (or prompts that stay together) to generate if that is
+        """Return ``min_actors``, or the number of responses (or prompts that stay together) to generate if that is
         smaller."""
         working = self.points.prompt_of[self.points.remaining_tokens > 0]
-        return max(1, min(self.least_actors, len(np.unique(working)) if self.keep_together else len(working)))
+        return max(1, min(self.min_actors, len(np.unique(working)) if self.keep_together else len(working)))
 
     @property
     def latencies(self) -> Latencies:
@@ -71,9 +71,9 @@ class MixedProblem:
     def learner_rate(self, cost: str) -> float:
         """Return the ``cost`` (``gpu_s`` or ``usd``) of the learner's GPUs per second of the step; they are of the
         first pool."""
-        return self.rest.learner_rate(cost, self.cluster.pools[0].usd_per_gpu_s)
+        return self.phases.learner_rate(cost, self.cluster.pools[0].usd_per_gpu_s)
 
     @property
     def deadline_s(self) -> float:
         """Return the seconds that the deadline leaves for generation, infinite without a deadline."""
-        return math.inf if self.objective.deadline_s is None else self.objective.generation_within_s(self.rest)
+        return math.inf if self.objective.deadline_s is None else self.objective.generation_within_s(self.phases)

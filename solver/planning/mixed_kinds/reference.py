@@ -67,7 +67,7 @@ def random_groups(work: MixedWork, workload: Workload, worth: PlanValue, seed: i
     equal: dict[int, list[IntArray]] = {}
     for r, offer in enumerate(work.offers):
         for n in counts if fits[r] else []:
-            if n <= offer.most_actors:
+            if n <= offer.max_actors:
                 if n not in equal:
                     edges = np.linspace(0, len(dealt), n + 1).round().astype(int)
                     equal[n] = [dealt.between(a, b) for a, b in itertools.pairwise(edges)]
@@ -108,7 +108,7 @@ def _proportional(work: MixedWork, dealt: Dealt, actors: int) -> list[tuple[int,
     if not work.allowed[by_price[0]].all():  # some prompts need more memory than the cheapest offer has
         chosen.append(int(np.argmax(work.kv_tokens)))
     for r in by_price:  # as many as fit beside those chosen, found by halving
-        fewest, most = 0, min(actors - len(chosen), work.offers[r].most_actors)
+        fewest, most = 0, min(actors - len(chosen), work.offers[r].max_actors)
         while fewest < most:
             middle = (fewest + most + 1) // 2
             fits = place(work.pools, [_size(work, j) for j in [*chosen, *[r] * middle]]) is not None

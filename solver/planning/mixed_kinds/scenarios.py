@@ -17,7 +17,7 @@ from solver.model.objective import Objective
 from solver.model.plan import Plan, Reference
 from solver.model.workload import FloatArray
 from solver.planning.mixed_kinds.history import SearchHistory
-from solver.planning.mixed_kinds.infeasible import blame
+from solver.planning.mixed_kinds.infeasible import infeasibility_reason
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.parametric_lp import load
 from solver.planning.mixed_kinds.planner import (
@@ -63,7 +63,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     if time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
     began = time.perf_counter()
-    workload, objective, rest, admission = problem.workload, problem.objective, problem.rest, problem.admission
+    workload, objective, phases, admission = problem.workload, problem.objective, problem.phases, problem.admission
     models, learner_rate, usd_rate = problem.latencies, problem.learner_rate(objective.cost), problem.learner_rate("usd")
     effort = WorkBudget(COUNTED_HERE * time_limit_s, problem.stop_after(began, LAST_S * time_limit_s))
     cases = workload.cases()
@@ -72,8 +72,8 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
     def over_scenarios(plan: Plan) -> tuple[Plan, FloatArray, FloatArray]:
         """Return the plan with its times over the scenarios, and time and cost of the step in each."""
         effort.spend(once_s)
-        taken = evaluate(plan, workload, models, rest, admission=admission)
-        time_s = taken.makespans_s + rest.seconds
+        taken = evaluate(plan, workload, models, phases, admission=admission)
+        time_s = taken.makespans_s + phases.seconds
         cost = taken.gpu_seconds_of if objective.cost == "gpu_s" else taken.cost_usd_of
         return with_times(plan, taken), time_s, cost + learner_rate * time_s
 
@@ -100,9 +100,9 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         effort.late |= effort.left_s > 0 and time.perf_counter() + took_s > effort.stop_at
         return effort.over
 
-    split_s = rest.step_time_s(split.makespan_s)
+    split_s = phases.step_time_s(split.makespan_s)
     reference = Reference(
-        len(split.actors), split_s, rest.step_gpu_s(split.makespan_s, split.gpu_seconds), split.cost_usd + usd_rate * split_s
+        len(split.actors), split_s, phases.step_gpu_s(split.makespan_s, split.gpu_seconds), split.cost_usd + usd_rate * split_s
     )
     norms = reference.norms(objective.cost)
     history = SearchHistory(began)
@@ -127,7 +127,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         free, unit = Objective(0.0, cost=objective.cost), (1.0, 1.0)  # then values are costs themselves, or seconds
     elif objective.budget is not None:
         free, unit = Objective(1.0, cost=objective.cost), (1.0, 1.0)
-    worth = PlanValue(free, rest, learner_rate, unit, problem.release)
+    worth = PlanValue(free, phases, learner_rate, unit, problem.release)
     bounds = np.zeros(len(cases))
     single: list[MixedProblem] = []  # every scenario as if it were known
     works: list[MixedWork] = []
@@ -156,7 +156,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         worth = replace(worth, objective=objective)
         blame_s = BLAME * time_limit_s
         least_effort = WorkBudget(blame_s, problem.stop_after(time.perf_counter(), blame_s))
-        raise PlanningError(blame(problem, works, worth, best_found, least_effort, room))
+        raise PlanningError(infeasibility_reason(problem, works, worth, best_found, least_effort, room))
     chosen, times, costs = found[best]
     for s, work in enumerate(works):
         if effort.over:
@@ -165,7 +165,7 @@ def plan_mixed_over_scenarios(problem: MixedProblem, time_limit_s: float, *, exp
         paid = free.value(float(times[s]), float(costs[s]), unit)
         # plans are made for the predicted lengths, in which less may have anything to generate
         least = min(problem.needed_actors, single[s].needed_actors)
-        better = bound_of(work, worth, paid, share, least_actors=least, most_actors=problem.most_actors)
+        better = bound_of(work, worth, paid, share, min_actors=least, max_actors=problem.max_actors)
         bounds[s] = max(bounds[s], better)
         effort.spend(share.spent_s)
         effort.late |= share.late

@@ -193,8 +193,8 @@ def bound_of(
     known: float,
     effort: WorkBudget,
     *,
-    least_actors: int = 1,
-    most_actors: int | None = None,
+    min_actors: int = 1,
+    max_actors: int | None = None,
 ) -> float:
     """Return a bound below every plan of ``work`` from sequences alone, as tight as the work budget allows.
 
@@ -202,7 +202,7 @@ def bound_of(
         known: value of some plan, or any number above which the bound need not be tightened.
     """
     sequences = Sequences(
-        work, least_actors=least_actors, most_actors=most_actors, release=worth.release, after_s=worth.rest.seconds,
+        work, min_actors=min_actors, max_actors=max_actors, release=worth.release, after_s=worth.phases.seconds,
         effort=effort,
     )  # fmt: skip
 

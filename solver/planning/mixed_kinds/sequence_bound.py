@@ -68,21 +68,21 @@ class Sequences:
     """Computes lower bounds of ``work`` from sequences of whole actors.
 
     Args:
-        least_actors, most_actors: of a plan. release, after_s: when GPUs are released, as for ``Relaxation``.
+        min_actors, max_actors: of a plan. release, after_s: when GPUs are released, as for ``Relaxation``.
     """
 
     def __init__(
         self,
         work: MixedWork,
         *,
-        least_actors: int = 1,
-        most_actors: int | None = None,
+        min_actors: int = 1,
+        max_actors: int | None = None,
         release: str = "done",
         after_s: float = 0.0,
         effort: WorkBudget | None = None,
     ) -> None:
         self.work, self.effort = work, effort or WorkBudget()
-        self.least_actors = least_actors
+        self.min_actors = min_actors
         self.done, self.after_s = release == "done", after_s if release == "step" else 0.0
         ready = work.least_ready_s
         sources = [(r, 1.0) for r in range(len(work.offers))]
@@ -117,7 +117,7 @@ class Sequences:
                 weights.append(np.where(inside, 1 - self.cold, 0).astype(np.int64))
                 limits.append(pool.prewarmed)
         weights.append(np.ones(len(of), dtype=np.int64))
-        limits.append(most_actors if most_actors is not None else len(work))
+        limits.append(max_actors if max_actors is not None else len(work))
         table = np.unique(np.column_stack([np.array(weights), np.array(limits)]), axis=0)
         self.weights, self.limits = table[:, :-1], table[:, -1]
 
@@ -189,7 +189,7 @@ class Sequences:
             history.append((parent, source, self.first[where]))
             if full.any():
                 # actors that are missing cost their opening, which `least` may count already as a share of the work
-                extra = np.maximum(self.least_actors - number.sum(axis=1), 0) * self._idle(low_s)
+                extra = np.maximum(self.min_actors - number.sum(axis=1), 0) * self._idle(low_s)
                 whole = np.where(full, np.maximum(least, cost + self._cheapest(total) + extra), np.inf)
                 j = int(np.argmin(whole))
                 if whole[j] < best:

@@ -23,14 +23,14 @@ class PlanValue:
     """
 
     objective: Objective
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     learner_rate: float
     norms: tuple[float, float]
     release: str = "done"
 
     def step(self, makespan_s: float, cost: float) -> tuple[float, float]:
         """Return time and cost of the whole step."""
-        time_s = self.rest.step_time_s(makespan_s)
+        time_s = self.phases.step_time_s(makespan_s)
         return time_s, cost + self.learner_rate * time_s
 
     def value(self, makespan_s: float, cost: float) -> float:
@@ -39,7 +39,7 @@ class PlanValue:
 
     def most_cost(self, value: float, makespan_s: float) -> float:
         """Return the cost of generation from which on a plan of this makespan has ``value`` or more."""
-        time_s = self.rest.step_time_s(makespan_s)
+        time_s = self.phases.step_time_s(makespan_s)
         learner = self.learner_rate * time_s
         if self.objective.deadline_s is not None:
             return value - learner
@@ -55,7 +55,7 @@ class PlanValue:
         """Return the seconds that actors hold their GPUs beyond the makespan, or None if they release them once done."""
         if self.release == "done":
             return None
-        return self.rest.seconds if self.release == "step" else 0.0
+        return self.phases.seconds if self.release == "step" else 0.0
 
 
 def place(pools: Sequence[GpuPool], actors: Sequence[tuple[int, int]]) -> list[tuple[int, tuple[int, ...]]] | None:

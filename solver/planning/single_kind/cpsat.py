@@ -83,9 +83,9 @@ def improve(
 
     if stop_at - time.perf_counter() < LEAST_S:
         return CpSatOutcome(None, 0.0, "NO_TIME", stopped=True)
-    objective, rest = pricing.objective, pricing.rest
+    objective, phases = pricing.objective, pricing.phases
     warm_groups = _items(work, warm)
-    actors = min(work.most_actors, max(work.least_actors, len(warm_groups) + 1))
+    actors = min(work.max_actors, max(work.min_actors, len(warm_groups) + 1))
     edges = {int(g[-1]) + 1 for g in warm_groups}
     classes = _classes(work, max(8, min(64, MOST_TERMS // actors)), edges if len(edges) < 32 else set())
     class_of = np.repeat(np.arange(len(classes)), [b - a for a, b in classes])
@@ -123,22 +123,22 @@ def improve(
     for j in range(actors - 1):  # symmetry: actors in order of falling longest length
         model.add(longest[j] >= longest[j + 1])
         model.add_implication(opened[j + 1], opened[j])
-    for j in range(work.least_actors):
+    for j in range(work.min_actors):
         model.add(sum(takes[j, k] for k in range(len(classes))) >= 1)
 
     # cost in units of the objective per second is unit * (actors' busy time + learner * makespan)
     unit, learner = pricing.actor_rate, pricing.learner_rate / pricing.actor_rate
     share = int(learner * WEIGHT)  # rounded down
     held = WEIGHT * sum(busy) + share * makespan
-    rest_cost = pricing.learner_rate * rest.seconds
+    rest_cost = pricing.learner_rate * phases.seconds
     if objective.deadline_s is not None:
-        model.add(makespan <= int(objective.generation_within_s(rest) * UNITS_PER_S))
+        model.add(makespan <= int(objective.generation_within_s(phases) * UNITS_PER_S))
         model.minimize(held)
         scale, constant = unit / (WEIGHT * UNITS_PER_S), rest_cost
     elif objective.budget is not None:
         model.add(held <= int((objective.budget - rest_cost) / unit * WEIGHT * UNITS_PER_S))
         model.minimize(makespan)
-        scale, constant = 1.0 / UNITS_PER_S, rest.seconds
+        scale, constant = 1.0 / UNITS_PER_S, phases.seconds
     else:
         # coefficients are relative to the largest, so that rounding them down costs at most 1 / WEIGHT of it
         per_cost = (1 - objective.time_weight) / norms[1]
@@ -146,7 +146,7 @@ def improve(
         one = max(per_time, per_cost * unit) / WEIGHT
         model.minimize(int(per_time / one) * makespan + int(per_cost * unit / one) * sum(busy))
         scale = one / UNITS_PER_S
-        constant = objective.time_weight / norms[0] * rest.seconds + per_cost * rest_cost
+        constant = objective.time_weight / norms[0] * phases.seconds + per_cost * rest_cost
 
     counts = np.zeros((actors, len(classes)), dtype=int)
     for j, group in enumerate(warm_groups):

@@ -90,7 +90,7 @@ def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
     groups: list[IntArray] = []
     slack = 1e-9 * max(makespan_s, 1.0)
     while (first := unplaced(0)) < total:
-        if len(groups) == work.most_actors:
+        if len(groups) == work.max_actors:
             return None
         actor = _FilledActor(work, makespan_s - work.ready_of(len(groups)) + slack)
         group: list[int] = []

@@ -14,7 +14,7 @@ from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 from solver.model.plurals import counted
 from solver.model.workload import Workload
-from solver.planning.infeasible import limit_of, missed, more, room_to_blame
+from solver.planning.infeasible import capacity_hint, limit_message, limit_of, more
 from solver.planning.single_kind.items import SortedWork
 from solver.planning.single_kind.relaxation import least_makespan_s, relaxed
 from solver.planning.single_kind.rounding import next_fit
@@ -29,17 +29,17 @@ def limit_missed(works: list[SortedWork], pricing: Pricing, found: list[tuple[fl
         found: time and cost of the plans known (over the scenarios).
         room: the part of the message about slots and memory.
     """
-    rest, objective = pricing.rest, pricing.objective
+    phases, objective = pricing.phases, pricing.objective
     if objective.deadline_s is not None:
-        least = objective.risk(np.array([rest.step_time_s(least_makespan_s(work)) for work in works]))
+        least = objective.risk(np.array([phases.step_time_s(least_makespan_s(work)) for work in works]))
         best = min(time_s for time_s, _ in found)
         if len(works) == 1:
-            best = min(best, rest.step_time_s(_shortest_next_fit_s(works[0])))
-        where = f" on {counted(works[0].most_actors, 'actor')}"
+            best = min(best, phases.step_time_s(_shortest_next_fit_s(works[0])))
+        where = f" on {counted(works[0].max_actors, 'actor')}"
     else:
         least = objective.risk(np.array([_least_cost(work, pricing) for work in works]))
         best, where = min(cost for _, cost in found), ""
-    return missed(objective, least, best, scenarios=len(works), where=where, room=room)
+    return limit_message(objective, least, best, scenarios=len(works), where=where, room=room)
 
 
 def room_of(
@@ -57,14 +57,14 @@ def room_of(
         return keeps(replace(latency, max_batch=room[0], kv_capacity_tokens=room[1]))
 
     most = len(workload), int(workload.reserved_tokens.sum())
-    return room_to_blame([latency.max_batch], [latency.kv_capacity_tokens], most, limit_of(objective)[0], kept, stop_at)
+    return capacity_hint([latency.max_batch], [latency.kv_capacity_tokens], most, limit_of(objective)[0], kept, stop_at)
 
 
 def _least_cost(work: SortedWork, pricing: Pricing) -> float:
     """Return a lower bound on cost: the relaxation without a time limit, and the learner until the fastest plan is done."""
     cheapest = relaxed(work, work.longest_makespan_s)
     held = 0.0 if cheapest is None else cheapest.actor_s
-    return pricing.actor_rate * held + pricing.learner_rate * pricing.rest.step_time_s(work.shortest_makespan_s)
+    return pricing.actor_rate * held + pricing.learner_rate * pricing.phases.step_time_s(work.shortest_makespan_s)
 
 
 def _shortest_next_fit_s(work: SortedWork) -> float:

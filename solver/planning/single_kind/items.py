@@ -36,7 +36,7 @@ class SortedWork:
         call_s: a prefill call; call_at_least: whether every actor surely makes one; call_shares_s: the seconds of
             calls that slots force, which slot_load contains.
         slots: responses that surely fit into the batch at once whichever they are (slots and memory).
-        least_actors, most_actors: bounds on the number of actors; prewarmed: actors without start_s.
+        min_actors, max_actors: bounds on the number of actors; prewarmed: actors without start_s.
     """
 
     order: IntArray
@@ -62,8 +62,8 @@ class SortedWork:
     max_batch: int
     kv_capacity_tokens: int
     slots: int
-    least_actors: int
-    most_actors: int
+    min_actors: int
+    max_actors: int
     prewarmed: int
 
     @classmethod
@@ -73,8 +73,8 @@ class SortedWork:
         latency: LatencyModel,
         admission: Admission,
         *,
-        most_actors: int,
-        least_actors: int = 1,
+        max_actors: int,
+        min_actors: int = 1,
         prewarmed: int = 0,
         keep_together: bool = False,
         share_prefill: bool = False,
@@ -141,12 +141,12 @@ class SortedWork:
             start_s=latency.start_s,
             call_s=latency.prefill_base_s if computes.any() else 0.0,
             call_shares_s=float(calls.sum()),
-            call_at_least=bool(p[n > 0].min(initial=np.inf) > 0 and (least_actors == 1 or n.min() > 0)),
+            call_at_least=bool(p[n > 0].min(initial=np.inf) > 0 and (min_actors == 1 or n.min() > 0)),
             max_batch=admission.max_batch,
             kv_capacity_tokens=admission.kv_capacity_tokens,
             slots=int(max(1, min(admission.max_batch, admission.kv_capacity_tokens // max(1.0, held.max())))),
-            least_actors=least_actors,
-            most_actors=min(most_actors, len(start)),
+            min_actors=min_actors,
+            max_actors=min(max_actors, len(start)),
             prewarmed=prewarmed,
         )
 
@@ -172,7 +172,7 @@ class SortedWork:
         """Return a lower bound on the makespan: the longest item alone on an actor, or the work spread evenly over
         all actors."""
         alone = self.ready_of(0) + self.call_least_s + self.step_s * float(self.length[0]) + float(self.load[1])
-        spread = self.sync_s + self.call_least_s + float(self.load[-1]) / self.most_actors
+        spread = self.sync_s + self.call_least_s + float(self.load[-1]) / self.max_actors
         return max(alone, spread)
 
     @property
@@ -180,7 +180,7 @@ class SortedWork:
         """Return an upper bound of the time of one actor that generates everything, refilling its slots."""
         once = self.step_s * float(self.length[0])
         refills = self.step_s * float(self.steps[-1]) / self.slots + self.call_s * len(self.order)
-        return self.ready_of(self.most_actors) + self.call_s + float(self.own.sum()) + once + refills
+        return self.ready_of(self.max_actors) + self.call_s + float(self.own.sum()) + once + refills
 
     def responses(self, items: IntArray) -> IntArray:
         """Responses of the items, in their order."""

@@ -104,7 +104,7 @@ class NearLimit:
         improved = True
         while improved:
             improved = False
-            for changed in neighbours(groups, self.work.least_actors, self.work.most_actors):
+            for changed in neighbours(groups, self.work.min_actors, self.work.max_actors):
                 left -= 1
                 self.moves_left -= 1
                 if min(left, self.moves_left) <= 0:

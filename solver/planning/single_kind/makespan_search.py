@@ -174,22 +174,22 @@ class MakespanSearch:
         """Return the makespans between which the best plan is; empty (low above high) when the deadline is too early."""
         low, high = self.work.shortest_makespan_s, self.work.longest_makespan_s * (1 + 1e-9)
         if self.pricing.objective.deadline_s is not None:
-            high = min(high, self.pricing.objective.generation_within_s(self.pricing.rest))
+            high = min(high, self.pricing.objective.generation_within_s(self.pricing.phases))
         return low, high
 
-    def _interval_bound(self, low_s: float, high_s: float, least_actors: int = 1) -> float:
-        """Return a lower bound on the value of any plan (of ``least_actors`` or more) whose makespan is in [low_s, high_s].
+    def _interval_bound(self, low_s: float, high_s: float, min_actors: int = 1) -> float:
+        """Return a lower bound on the value of any plan (of ``min_actors`` or more) whose makespan is in [low_s, high_s].
 
         Infinite when there is no such plan.
         """
-        least = relaxed(self.work, high_s, least_actors)
+        least = relaxed(self.work, high_s, min_actors)
         if least is None:
             return math.inf
-        pricing, rest = self.pricing, self.pricing.rest
+        pricing, phases = self.pricing, self.pricing.phases
         held = least.actor_s
         if pricing.release != "done":
-            held = max(held, least.actors * low_s) + (least.actors * rest.seconds if pricing.release == "step" else 0.0)
-        time_s = rest.step_time_s(low_s)
+            held = max(held, least.actors * low_s) + (least.actors * phases.seconds if pricing.release == "step" else 0.0)
+        time_s = phases.step_time_s(low_s)
         return pricing.objective.value(time_s, pricing.actor_rate * held + pricing.learner_rate * time_s, self.norms)
 
     def _try(self, makespan_s: float, filling: bool) -> None:
@@ -205,7 +205,7 @@ class MakespanSearch:
         edges = next_fit(self.work, makespan_s) if shared is None or (self.exact and self._lost < MOST_LOST) else None
         if edges is not None:
             groups = [np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]
-            if len(groups) >= self.work.least_actors and len(self.work.edge) == len(self.work.order) + 1:
+            if len(groups) >= self.work.min_actors and len(self.work.edge) == len(self.work.order) + 1:
                 values.append(self._keep(Split(self.work.order, edges)))
             else:
                 values.append(self._keep_groups(groups))
@@ -234,8 +234,8 @@ class MakespanSearch:
 
     def _keep_groups(self, groups: list[IntArray], about_s: FloatArray | None = None) -> float:
         """Keep groups of items as a split, with at least the required number of actors, and return its value."""
-        if len(groups) < self.work.least_actors:
-            groups, about_s = at_least(groups, self.work.least_actors), None
+        if len(groups) < self.work.min_actors:
+            groups, about_s = at_least(groups, self.work.min_actors), None
         responses = [self.work.responses(group) for group in groups]
         return self._keep(Split(np.concatenate(responses), np.cumsum([0, *map(len, responses)])), about_s)
 

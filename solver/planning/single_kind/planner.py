@@ -52,13 +52,13 @@ class SingleKindPlanner:
     cluster: Cluster
     latency: LatencyModel
     objective: Objective
-    rest: NonGenerationPhases
+    phases: NonGenerationPhases
     time_limit_s: float
     admission: str
     keep_together: bool
     share_prefill: bool
-    least_actors: int
-    most_actors: int
+    min_actors: int
+    max_actors: int
     release: str
     seed: int
     began: float
@@ -71,7 +71,7 @@ class SingleKindPlanner:
         stop_at = stop_after(self.began, self.time_limit_s, self.deterministic)
         with_model = self.time_limit_s >= SMALLEST_MODEL_S
         uncertain, points = self.workload.scenarios is not None, self.workload.points
-        pricing = Pricing.of(self.cluster, self.latency, self.objective, self.rest, self.release)
+        pricing = Pricing.of(self.cluster, self.latency, self.objective, self.phases, self.release)
         work = self._sorted(points)
         random, busy = self._random(self.workload, spread=False)
         reference = self._reference(pricing, busy)
@@ -81,7 +81,7 @@ class SingleKindPlanner:
             finishing_s = self._finishing_s(random, points)
             stop_at -= finishing_s
             search_until = self._share(SEARCHED, stop_at)
-        allowed = busy.shape[1] >= self.least_actors
+        allowed = busy.shape[1] >= self.min_actors
         best, value = random, pricing.value(busy, norms) if allowed else math.inf
         self._note("random split", value, 0.0)
 
@@ -112,7 +112,7 @@ class SingleKindPlanner:
                 keep("near the limit", min(candidates.found, key=lambda c: c.value, default=None))
             stopped |= candidates.stopped
             if not math.isinf(value):
-                coarse = self.latency, self.most_actors
+                coarse = self.latency, self.max_actors
                 bound, coarser = scenario_bound(self.workload, self._sorted, coarse, pricing, norms, stop_at)
                 stopped |= coarser
                 keep("bounds of the scenarios")
@@ -234,15 +234,15 @@ class SingleKindPlanner:
 
     def _assembled(self, split: Split, workload: Workload) -> Plan:
         return assemble(
-            "solver", split.groups(), workload, self.cluster, self.latency, self.rest, release=self.release,
+            "solver", split.groups(), workload, self.cluster, self.latency, self.phases, release=self.release,
             admission=self.admission, shares_prompts=self.share_prefill,
         )  # fmt: skip
 
     def _random(self, workload: Workload, spread: bool) -> tuple[Split, FloatArray]:
         """Return the right-sized random split of prompts, or of single responses, with its (S, N) busy seconds."""
         return sized_split(
-            workload, self.cluster, self.latency, self.objective, self.rest, seed=self.seed, actors=None,
-            least_actors=self.least_actors, most_actors=self.most_actors, release=self.release, admission=self.admission,
+            workload, self.cluster, self.latency, self.objective, self.phases, seed=self.seed, actors=None,
+            min_actors=self.min_actors, max_actors=self.max_actors, release=self.release, admission=self.admission,
             share_prefill=self.share_prefill, spread=spread,
         )  # fmt: skip
 
@@ -251,8 +251,8 @@ class SingleKindPlanner:
             workload,
             self.latency,
             admission_of(self.latency, None, self.admission),
-            most_actors=self.most_actors,
-            least_actors=self.least_actors,
+            max_actors=self.max_actors,
+            min_actors=self.min_actors,
             prewarmed=self.cluster.prewarmed,
             keep_together=self.keep_together,
             share_prefill=self.share_prefill,
@@ -260,9 +260,9 @@ class SingleKindPlanner:
 
     def _reference(self, pricing: Pricing, busy_s: FloatArray) -> Reference:
         """Return mean time, GPU-seconds and dollars of the whole step under the random split."""
-        gpu_s = replace(pricing, actor_rate=self.cluster.gpus_per_actor, learner_rate=self.rest.learner_gpus)
+        gpu_s = replace(pricing, actor_rate=self.cluster.gpus_per_actor, learner_rate=self.phases.learner_gpus)
         price = self.cluster.usd_per_gpu_s
-        usd = replace(gpu_s, actor_rate=gpu_s.actor_rate * price, learner_rate=self.rest.learner_rate("usd", price))
+        usd = replace(gpu_s, actor_rate=gpu_s.actor_rate * price, learner_rate=self.phases.learner_rate("usd", price))
         time_s, held = (float(x.mean()) for x in gpu_s.step(busy_s))
         return Reference(busy_s.shape[1], max(time_s, 1e-12), max(held, 1e-12), max(float(usd.step(busy_s)[1].mean()), 1e-12))
 

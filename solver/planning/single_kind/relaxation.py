@@ -73,24 +73,24 @@ class Relaxed:
     actor_s: float
 
 
-def relaxed(work: SortedWork, makespan_s: float, least_actors: int | None = None) -> Relaxed | None:
-    """Return the relaxation at ``makespan_s`` over plans of at least ``least_actors`` actors; None if no such plan keeps the
+def relaxed(work: SortedWork, makespan_s: float, min_actors: int | None = None) -> Relaxed | None:
+    """Return the relaxation at ``makespan_s`` over plans of at least ``min_actors`` actors; None if no such plan keeps the
     makespan.
 
-    ``least_actors`` defaults to the work's own bound. The module docstring has the proof.
+    ``min_actors`` defaults to the work's own bound. The module docstring has the proof.
     """
-    least = work.least_actors if least_actors is None else max(least_actors, work.least_actors)
+    least = work.min_actors if min_actors is None else max(min_actors, work.min_actors)
     total, call = len(work), work.call_least_s
     tolerance = 1e-12 * max(1.0, float(work.load[-1]))
     first_s = work.ready_of(0) + call + work.step_s * float(work.length[0]) + float(work.load[1])
-    if makespan_s + tolerance < first_s or least > work.most_actors:
+    if makespan_s + tolerance < first_s or least > work.max_actors:
         return None
     shares = work.call_shares_s > 0
     actors, longest, opened_at = 0, 0.0, 0
     openings: list[int] = []
     while opened_at < total:
         actors += 1
-        if actors > work.most_actors:
+        if actors > work.max_actors:
             return None
         openings.append(opened_at)
         longest += float(work.length[opened_at])

@@ -28,7 +28,7 @@ def next_fit(work: SortedWork, makespan_s: float) -> IntArray | None:
 
     None if that takes more actors than there are.
     """
-    return _edges(work, makespan_s, work.most_actors, refills=True)
+    return _edges(work, makespan_s, work.max_actors, refills=True)
 
 
 def cut(work: SortedWork, makespan_s: float, most: int) -> IntArray | None:
@@ -105,10 +105,10 @@ def _last_to_start(work: SortedWork, first: int, most: int) -> FloatArray:
     return np.full(most - first, float(work.length[first]))
 
 
-def at_least(groups: list[IntArray], least_actors: int) -> list[IntArray]:
-    """Return the groups with the largest of them halved until there are ``least_actors``; there must be as many items."""
+def at_least(groups: list[IntArray], min_actors: int) -> list[IntArray]:
+    """Return the groups with the largest of them halved until there are ``min_actors``; there must be as many items."""
     groups = list(groups)
-    while len(groups) < least_actors:
+    while len(groups) < min_actors:
         largest = max(range(len(groups)), key=lambda g: len(groups[g]))
         half = (len(groups[largest]) + 1) // 2
         groups[largest : largest + 1] = [groups[largest][:half], groups[largest][half:]]

@@ -167,7 +167,7 @@ def _least_values(
 
 
 def _coarse_values(
-    workload: Workload, latency: LatencyModel, most_actors: int, pricings: list[Pricing], norms: tuple[float, float]
+    workload: Workload, latency: LatencyModel, max_actors: int, pricings: list[Pricing], norms: tuple[float, float]
 ) -> FloatArray:
     """(S, len(pricings)) the coarse bound of the module docstring."""
     assert workload.scenarios is not None
@@ -177,11 +177,11 @@ def _coarse_values(
     p, most = workload.context_tokens.astype(float), n[row, first]
     load = (b - c / 2) * n.sum(axis=1) + c * (n @ p + np.einsum("sr,sr->s", n, n) / 2)
     own = b * most + c * (p[first] * most + most * (most - 1) / 2)
-    makespan = latency.sync_s + np.maximum(a * most + own, load / most_actors)
+    makespan = latency.sync_s + np.maximum(a * most + own, load / max_actors)
     held = latency.sync_s + a * np.maximum(most, n.sum(axis=1) / latency.max_batch) + load
     columns = []
     for pricing in pricings:
-        time_s = makespan + pricing.rest.seconds
+        time_s = makespan + pricing.phases.seconds
         cost = pricing.actor_rate * held + pricing.learner_rate * time_s
         columns.append([pricing.objective.value(*pair, norms) for pair in zip(time_s.tolist(), cost.tolist(), strict=True)])
     return np.array(columns).T * (1 - 1e-9)  # what rounding of the sums may add

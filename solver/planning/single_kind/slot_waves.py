@@ -42,7 +42,7 @@ def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArr
     alone = work.step_s * work.length[first] + np.add.reduceat(own_loads(work, edges), first)
     calls = work.call_s * (_different_lengths(work, edges) - 1.0)  # the first one is made by whatever comes first
     order = np.argsort(-alone, kind="stable")
-    room = makespan_s - work.call_s - np.array([work.ready_of(j) for j in range(work.most_actors)])
+    room = makespan_s - work.call_s - np.array([work.ready_of(j) for j in range(work.max_actors)])
     packed = _best_fit(alone[order], (alone + calls + work.call_s)[order], room)
     if packed is None:
         packed = _evenly(alone[order], (alone + calls + work.call_s)[order], room, EXACTLY * makespan_s)

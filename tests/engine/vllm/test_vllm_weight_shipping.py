@@ -48,7 +48,7 @@ def contents(folder: str | Path) -> dict[str, bytes]:
 
 def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(machine: Path, engines: VllmEngineFactory) -> None:
     expected = contents(engines.weights)
-    packed, tensors = vllm_backend.pack(engines.carried())
+    packed, tensors = vllm_backend.pack(engines.to_remote())
     laid_out = np.empty(packed.nbytes, np.uint8)
     torch_backend.write(packed, tensors, memoryview(laid_out))
     write_weights(model_of(2), Path(engines.weights).parent, 5)  # after which the learner's folder is gone
@@ -64,29 +64,29 @@ def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(mac
 
 
 def test_the_last_reader_removes_them(machine: Path, engines: VllmEngineFactory) -> None:
-    carried = engines.carried()
-    first, second = carried.lay_down(), carried.lay_down()
+    carried = engines.to_remote()
+    first, second = carried.materialise(), carried.materialise()
     assert first.engines == second.engines
-    first.let_go()
+    first.release()
     assert contents(second.engines.weights) == contents(engines.weights)
-    second.let_go()
+    second.release()
     assert not list(machine.iterdir())
-    again = carried.lay_down()
+    again = carried.materialise()
     assert contents(again.engines.weights) == contents(engines.weights)
-    again.let_go()
+    again.release()
 
 
 def test_what_somebody_left_who_was_killed_is_removed_by_the_next(machine: Path, engines: VllmEngineFactory) -> None:
-    left, read = engines.carried().lay_down(), engines.carried().lay_down()
+    left, read = engines.to_remote().materialise(), engines.to_remote().materialise()
     assert len(list(machine.iterdir())) == 2
     os.close(left.lock)  # as the system does with the files of a process that has ended
-    mine = engines.carried().lay_down()
+    mine = engines.to_remote().materialise()
     assert sorted(machine.iterdir()) == sorted([read.place, mine.place])
     half = machine / f"{weight_shipping.PREFIX}half"
     (half / "unfinished").mkdir(parents=True)
-    mine.let_go()
-    read.let_go()
-    ShippedWeights(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").lay_down().let_go()
+    mine.release()
+    read.release()
+    ShippedWeights(engines, {"weights": torch.ones(3, dtype=torch.uint8)}, "half").materialise().release()
     assert not list(machine.iterdir())
 
 
@@ -97,26 +97,26 @@ def test_where_there_is_no_room_nothing_stays(
         (place / "unfinished").mkdir()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    carried = engines.carried()
+    carried = engines.to_remote()
     monkeypatch.setattr(ShippedWeights, "_write", full)
     with refused(OSError):
-        carried.lay_down()
+        carried.materialise()
     assert not list(machine.iterdir())
     there = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
     assert not [file for file in there if str(machine) in file], "no open file is left"
     monkeypatch.undo()
     monkeypatch.setattr(scratch_folders, "SHARED_MEMORY", machine)
-    carried.lay_down().let_go()
+    carried.materialise().release()
 
 
 def test_what_a_process_left_that_was_killed_while_it_read_is_removed(machine: Path, engines: VllmEngineFactory) -> None:
     """Unless somebody else reads it: then with them."""
-    carried = engines.carried()
-    mine = carried.lay_down()
+    carried = engines.to_remote()
+    mine = carried.materialise()
     context = multiprocessing.get_context("fork")
     for is_last in (False, True):
         reads, theirs = context.Pipe(duplex=False)
-        other = context.Process(target=read_and_die, args=(carried if not is_last else engines.carried(), theirs))
+        other = context.Process(target=read_and_die, args=(carried if not is_last else engines.to_remote(), theirs))
         other.start()
         place = Path(reads.recv())
         assert (place == mine.place) == (not is_last)
@@ -126,19 +126,19 @@ def test_what_a_process_left_that_was_killed_while_it_read_is_removed(machine: P
             until(lambda place=place: not place.exists(), "it is removed")
     time.sleep(0.5)
     assert contents(mine.engines.weights) == contents(engines.weights)
-    mine.let_go()
+    mine.release()
     assert not list(machine.iterdir())
 
 
 def read_and_die(carried: ShippedWeights, connection: Any) -> None:
-    connection.send(str(carried.lay_down().place))
+    connection.send(str(carried.materialise().place))
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every one of them reads all of its weights for as long as it wants, whoever writes and removes meanwhile."""
-    versions = [engines.carried() for _ in range(2)]
+    versions = [engines.to_remote() for _ in range(2)]
     expected, wrong, write = contents(engines.weights), list[str](), ShippedWeights._write
     writing: dict[str, int] = {one.name: 0 for one in versions}
 
@@ -152,12 +152,12 @@ def test_many_come_and_go_at_once(machine: Path, engines: VllmEngineFactory, mon
     def come_and_go(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(12):
-            laid_down = versions[rng.integers(2)].lay_down()
+            laid_down = versions[rng.integers(2)].materialise()
             for _ in range(int(rng.integers(1, 3))):
                 if contents(laid_down.engines.weights) != expected:
                     wrong.append("weights are not whole")
                 time.sleep(rng.uniform(0, 2e-3))
-            laid_down.let_go()
+            laid_down.release()
 
     monkeypatch.setattr(ShippedWeights, "_write", watched_write)
     run_all([lambda seed=seed: come_and_go(seed) for seed in range(8)])

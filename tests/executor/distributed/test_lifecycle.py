@@ -29,8 +29,8 @@ PLAN = replace(plan_of([[0], [1]]), makespan_s=3.0)
 seconds = st.floats(0.1, 1e3)
 
 
-def history_of(starts: list[float], generated: list[float], rest: NonGenerationPhases = NonGenerationPhases()) -> StepHistory:  # noqa: B008 (frozen)
-    return StepHistory(starts, generated, PLAN, rest)
+def history_of(starts: list[float], generated: list[float], phases: NonGenerationPhases = NonGenerationPhases()) -> StepHistory:  # noqa: B008 (frozen)
+    return StepHistory(starts, generated, PLAN, phases)
 
 
 @given(st.lists(seconds, min_size=2, max_size=8), seconds)
@@ -67,7 +67,7 @@ def test_actors_start_as_much_ahead_as_the_longest_cold_start_took() -> None:
 @pytest.mark.parametrize(
     ("make", "given"),
     [
-        (lambda: Lifecycle(-1.0), "keep_s is -1.0"),
+        (lambda: Lifecycle(-1.0), "idle_timeout_s is -1.0"),
         (lambda: ShortestStep(math.inf), "buffer_s is inf"),
         (lambda: PlanForecast(math.nan), "buffer_s is nan"),
     ],
@@ -134,11 +134,11 @@ class Run:
         self.carrier.clock_s = max(self.carrier.clock_s, until_s)
         self.holdings.act()
 
-    def step(self, work_s: float, plan: Plan = PLAN, rest: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
+    def step(self, work_s: float, plan: Plan = PLAN, phases: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
         carrier, record = self.carrier, StepRecord("run", len(self.records), plan, self.carrier.clock_s)
         self.records.append(record)
         before = set(carrier.started)
-        self.holdings.begin(record, plan, rest)
+        self.holdings.begin(record, plan, phases)
         actors = [self.holdings.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
         carrier.clock_s = record.start_s + work_s
         if cold := set(actors) - before:
@@ -202,7 +202,7 @@ def test_the_serverful_pool_starts_once_and_is_charged_for_every_second() -> Non
 
 
 def test_a_pool_that_is_kept_for_a_while_is_reused_within_it_and_scales_to_zero_after_it() -> None:
-    run = Run(Lifecycle(keep_s=5.0), start_s=2.0)
+    run = Run(Lifecycle(idle_timeout_s=5.0), start_s=2.0)
     first = run.step(4.0)
     run.wait(run.carrier.clock_s + 4.0)
     assert run.step(4.0) == first
@@ -277,7 +277,7 @@ def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:
 
 def test_what_ends_as_a_step_begins_is_charged_until_then() -> None:
     """The step's time is taken, then the thread ends what waited too long, then the step takes its actors."""
-    run = Run(Lifecycle(keep_s=5.0), end_s=0.25)
+    run = Run(Lifecycle(idle_timeout_s=5.0), end_s=0.25)
     run.step(1.0)
     run.carrier.clock_s = 6.0
     record = StepRecord("run", 1, PLAN, 6.0)
@@ -333,7 +333,7 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
 
 def test_the_thread_ends_what_waited_too_long() -> None:
     carrier = Carrier()
-    holdings = WarmPool(carrier, Lifecycle(keep_s=0.001))
+    holdings = WarmPool(carrier, Lifecycle(idle_timeout_s=0.001))
     record = StepRecord("run", 0, PLAN, 0.0)
     holdings.begin(record, PLAN, NonGenerationPhases())
     left = [(holdings.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
@@ -355,7 +355,7 @@ def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one(
             super().end(actor)
 
     carrier = Failing()
-    holdings = WarmPool(carrier, Lifecycle(keep_s=0.001))
+    holdings = WarmPool(carrier, Lifecycle(idle_timeout_s=0.001))
 
     def step(start_s: float) -> StepRecord:
         record = StepRecord("run", 0, PLAN, start_s)

@@ -40,7 +40,7 @@ from solver.replanning.replan import Replan
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
-SOON = Faults(retries=50, restarts=50, silence_floor_s=0.3, start_floor_s=0.3, silence_factor=1.0, slow_factor=math.inf)
+SOON = Faults(retries=50, restarts=50, silence_floor_s=0.3, min_start_timeout_s=0.3, silence_factor=1.0, slow_factor=math.inf)
 
 
 def wall_step(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON, cold_start_s: float = 0.0) -> WallStep:
@@ -339,7 +339,7 @@ def test_speed_is_measured_by_what_is_planned() -> None:
 
 
 def left(tokens: list[int], free: int, responses: list[list[int]], slowness: float = 1.0, **more: float) -> RemainingWork:
-    workload = Workload(np.full(len(tokens), 10), range(len(tokens)), tokens, response_limit=400)
+    workload = Workload(np.full(len(tokens), 10), range(len(tokens)), tokens, max_response_tokens=400)
     plan = plan_of([*responses, *[[]] * free])
     goes = [
         Survivor(
@@ -425,7 +425,7 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
     requests = [replace(r, limit_tokens=400, target_tokens=n) for r, n in zip(step.requests(), lengths, strict=True)]
     plan = plan_of([[0, 1, 2], [3, 4, 5]])
     record = StepRecord("run", 0, plan, 0.0)
-    faults = replace(SOON, slow_factor=4.0, silence_floor_s=1e3, start_floor_s=1e3)
+    faults = replace(SOON, slow_factor=4.0, silence_floor_s=1e3, min_start_timeout_s=1e3)
     WallStep(
         plan, requests, Slow(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", faults
     ).run()
@@ -441,14 +441,14 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
 
 
 def test_what_is_left_is_what_the_forecast_says() -> None:
-    truth = Workload([4, 4, 4], range(3), [10, 20, 30], response_limit=40)
+    truth = Workload([4, 4, 4], range(3), [10, 20, 30], max_response_tokens=40)
     tokens = np.array([10, 5, 35])
     found = what_is_left(truth.prompt_tokens, tokens, np.array([True, False, False]), 40, known_lengths(truth))
     assert found.remaining_tokens.tolist() == [0, 15, 1]
 
 
 def test_silence_is_measured_by_the_latency_model() -> None:
-    faults = Faults(silence_factor=10.0, silence_floor_s=2.0, start_floor_s=3.0)
+    faults = Faults(silence_factor=10.0, silence_floor_s=2.0, min_start_timeout_s=3.0)
     model = LatencyModel("slow", 1, 1.0, 0.1, 0.01, prefill_base_s=5.0, prefill_per_token_s=0.5, start_s=7.0, sync_s=1.0)
     assert faults.silence_s(model, 4, 2, 0, 100) == pytest.approx(10 * (1.0 + 0.2 + 0.01 * 200))
     assert faults.silence_s(model, 4, 9, 6, 100) == pytest.approx(10 * (1.0 + 0.4 + 0.01 * 400 + 5.0 + 0.5 * 400))

@@ -217,7 +217,7 @@ def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
     from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
 
-    packed, weights = lay_out(torch_backend, factory_of().in_real_time())
+    packed, weights = lay_out(torch_backend, factory_of().measured())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
     begin = worker.StartStep(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
@@ -256,7 +256,7 @@ def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
     """An actor with weights."""
     from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
 
-    packed, weights = lay_out(torch_backend, factory_of().in_real_time())
+    packed, weights = lay_out(torch_backend, factory_of().measured())
     inbox: Any = queue.SimpleQueue()
     actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):
@@ -329,7 +329,7 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     out = Outbox([])
     receiver = decoding(out, {})
     receiver.objects["kv-0"] = None
-    asked = [replace(requests()[0], prompt=0, there_tokens=3)]
+    asked = [replace(requests()[0], prompt=0, cached_tokens=3)]
     with mock.patch("ray.get", side_effect=exceptions.ActorDiedError()):
         receiver._obey(ReportBatch(0, worker.Add(asked, worker.Block("kv-0", None)), within_s=1.0))
     assert finished(receiver, out) == expected

@@ -219,7 +219,7 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
         until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed", 60.0)
         pool.settle(records[-1])
         step()
-    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(keep_s=1.0)) as pool:
+    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=1.0)) as pool:
         step()
         until(nobody, "scaled to zero", 60.0)
         pool.settle(records[-1])

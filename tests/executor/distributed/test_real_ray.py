@@ -179,7 +179,7 @@ def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool
 
     others = [Other.remote() for _ in range(2)]
     assert all(ray.get([o.there.remote() for o in others]))
-    pool.faults = Faults(start_floor_s=1.0, restarts=0)
+    pool.faults = Faults(min_start_timeout_s=1.0, restarts=0)
     with pytest.raises(ActorError, match=r"actor-\d has not been heard of since it was started"):
         counting(pool)
     for other in others:

@@ -70,7 +70,7 @@ def test_nothing_is_known_of_a_response_that_begins_again(carrier: str) -> None:
 
 def test_a_new_actor_is_not_started_where_starting_takes_longer_than_waiting() -> None:
     """Processes start more slowly than the latency model says, which the pool has measured: what was lost waits for slots."""
-    with stage(seed=Punctual(0), start_s=lambda number: 5.0, faults=replace(SOON, start_floor_s=20.0)) as on:
+    with stage(seed=Punctual(0), start_s=lambda number: 5.0, faults=replace(SOON, min_start_timeout_s=20.0)) as on:
         on.run(plan_of(TWO))
         assert on.pool._idle.history.start_s == pytest.approx(5.0)
         at(on, lambda a: a.suffer("kill"), decodes(), 1)
@@ -115,7 +115,7 @@ def test_an_actor_that_never_starts_is_not_waited_for_for_ever(carrier: str) -> 
         record = on.run(plan_of(TWO))
         (lost,) = events(record, "lost")
         assert (lost["holder"], lost["why"]) == ("actor-0", "has not been heard of since it was started")
-        assert lost["time_s"] == pytest.approx(record.start_s + SOON.start_floor_s + GRACE_S, abs=0.05)
+        assert lost["time_s"] == pytest.approx(record.start_s + SOON.min_start_timeout_s + GRACE_S, abs=0.05)
     with (
         pytest.raises(ActorError, match=r"^actor-0 has not been heard of since it was started; 12 responses are left"),
         stage(carrier, Punctual(0), faults=replace(SOON, restarts=0), start_s=lambda number: math.inf) as on,
@@ -125,7 +125,7 @@ def test_an_actor_that_never_starts_is_not_waited_for_for_ever(carrier: str) -> 
 
 def test_one_that_comes_late_but_in_time_is_not_lost() -> None:
     """Just before the limit and the second look; a moment after it, it is."""
-    limit_s = SOON.start_floor_s + GRACE_S
+    limit_s = SOON.min_start_timeout_s + GRACE_S
     for start_s, count in ((limit_s - 0.1, 0), (limit_s + 0.1, 1)):
         with stage(seed=Punctual(0), start_s=lambda number, s=start_s: s if number == 0 else 0.01) as on:
             assert len(events(on.run(plan_of(TWO)), "lost")) == count

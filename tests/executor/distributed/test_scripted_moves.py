@@ -104,7 +104,7 @@ def deduplicated(learner_node: int | None = None) -> tuple[Plan, list[Any]]:
     lengths, prompts = [9] * 8, 4
     asked = requests_of(lengths, prompt_tokens=40, samples=2)
     asked = [replace(r, prompt_ids=np.concatenate([np.arange(30), 100 * r.prompt + np.arange(10)])) for r in asked]
-    work = Workload.grid([40] * prompts, np.full((prompts, 2), 9), response_limit=60)
+    work = Workload.grid([40] * prompts, np.full((prompts, 2), 9), max_response_tokens=60)
     slow = replace(LATENCY, prefill_per_token_s=1e-2)
     ids = [r.prompt_ids.tolist() for r in asked[::2]]
     plan = plan_of([range(0, 8, 2), range(1, 8, 2)])
@@ -143,7 +143,7 @@ def test_a_prefill_actor_hands_prefixes_over(carrier: str) -> None:
 def test_prefixes_that_the_learner_computes_are_received(carrier: str) -> None:
     plan, asked = deduplicated(learner_node=0)
     with stage(carrier) as on:
-        record = on.run(plan, requests=asked, rest=NonGenerationPhases(0.5, 0.5, 1))
+        record = on.run(plan, requests=asked, phases=NonGenerationPhases(0.5, 0.5, 1))
         received = spans(record, "transfer")
         assert {s["from_actor"] for s in received} == {"learner"}
         assert sum(c.prefill_tokens_computed for c in record.completions.values()) < alone_tokens(asked)

@@ -84,7 +84,7 @@ def test_weights_for_which_the_store_has_no_room_end_the_step_with_a_sentence() 
         on.run(plan_of(TWO))
 
 
-@pytest.mark.parametrize("lifecycle", [Lifecycle.cold(), Lifecycle(keep_s=5.0)])
+@pytest.mark.parametrize("lifecycle", [Lifecycle.cold(), Lifecycle(idle_timeout_s=5.0)])
 def test_from_one_actor_to_four_and_back_to_zero(lifecycle: Lifecycle) -> None:
     with stage("ray", lifecycle=lifecycle) as on:
         for groups in ([range(12)], GROUPS, GROUPS):

@@ -88,7 +88,7 @@ def test_every_response_arrives_once_with_its_own_tokens(
 @pytest.mark.parametrize("policy", ["static", "random", "fold", "rlhfuse", "rlhfless", "solver+replan"])
 def test_rules_of_every_policy_survive_losses(policy: str, carrier: str) -> None:
     """With moves of KV states and without; actors that were not in the plan are theirs too."""
-    workload = Workload(np.full(len(LENGTHS), 3), range(len(LENGTHS)), LENGTHS, response_limit=60)
+    workload = Workload(np.full(len(LENGTHS), 3), range(len(LENGTHS)), LENGTHS, max_response_tokens=60)
     for seed in range(3):
         given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.05)
         plan = make_policy(policy, tau=0.5).plan(given)
@@ -115,9 +115,9 @@ class Pools(RuleBasedStateMachine):
             [
                 Lifecycle.cold(),
                 Lifecycle.serverful(),
-                Lifecycle(keep_s=0.2),
+                Lifecycle(idle_timeout_s=0.2),
                 Lifecycle(prewarm=ShortestStep(0.05), patience_s=0.3),
-                Lifecycle(keep_s=0.1, prewarm=PlanForecast(0.02), patience_s=0.3),
+                Lifecycle(idle_timeout_s=0.1, prewarm=PlanForecast(0.02), patience_s=0.3),
             ]
         ),
     )
@@ -146,7 +146,7 @@ class Pools(RuleBasedStateMachine):
         plan = plan_of(groups, Restless(world.turns, 0.02, late=True) if moves else None, slots=3, release=release)
         runs(
             self.on, plan, requests=requests_of(LENGTHS[:responses]), engines=ScriptedEngines(weights),
-            rest=NonGenerationPhases(0.0, rest_s, 1),
+            phases=NonGenerationPhases(0.0, rest_s, 1),
         )  # fmt: skip
         world.troubles = []
         for actor in world.actors:

@@ -67,7 +67,7 @@ def test_an_interrupted_step_leaves_a_valid_trace(seed: int, release: str) -> No
             SimulatedEngine,
             step.latency,
             step.cluster,
-            rest=NonGenerationPhases(1.0, 1.0, 1),
+            phases=NonGenerationPhases(1.0, 1.0, 1),
             migration="move",
         )
     record: StepRecord = error.value.record  # type: ignore[attr-defined]

@@ -62,9 +62,9 @@ def test_a_prefix_that_was_there_is_there_again():
     engine.add(shared)
     engine.advance(np.inf)
     journal = engine.journal
-    assert [new.there_tokens for new in journal.changes[0].joined] == [0, 12]
+    assert [new.cached_tokens for new in journal.changes[0].joined] == [0, 12]
     partly = replace(
-        journal, changes=[c._replace(joined=tuple(n._replace(there_tokens=7) for n in c.joined)) for c in journal.changes]
+        journal, changes=[c._replace(joined=tuple(n._replace(cached_tokens=7) for n in c.joined)) for c in journal.changes]
     )
     for asked, fed in ((journal, 11), (partly, 2 * (11 - 7))):
         counted: list[int] = []

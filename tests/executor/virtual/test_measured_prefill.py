@@ -79,8 +79,8 @@ def spans(record: StepRecord, phase: str) -> dict[str, tuple[float, float]]:
 
 
 def executed(engines: object, charging: str, learner: bool = False, start_s: float = 0.0) -> StepRecord:
-    rest = NonGenerationPhases(0.0, 1.0, 1 if learner else 0)
-    return run_step(plan(learner), requests(), engines, LATENCY, CLUSTER, rest=rest, charging=charging, start_s=start_s)
+    phases = NonGenerationPhases(0.0, 1.0, 1 if learner else 0)
+    return run_step(plan(learner), requests(), engines, LATENCY, CLUSTER, phases=phases, charging=charging, start_s=start_s)
 
 
 def test_receivers_wait_for_the_prefill_that_was_measured():

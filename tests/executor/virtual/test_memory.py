@@ -213,7 +213,7 @@ def test_new_weights_leave_nothing_of_the_old_for_those_that_wait(engines: Torch
         engine.add([replace(r, shares_prompt=True) for r in (*others, last)])
     else:
         kv = engines.compute_prefixes({0: np.arange(2, 7)})[0]
-        engine.add([replace(r, there_tokens=6, prefix_kv=kv) for r in (*others, last)])
+        engine.add([replace(r, cached_tokens=6, prefix_kv=kv) for r in (*others, last)])
     engine.advance(0.005)
     assert engine.waiting() == (2,)
     engine.sync(other, 1)

@@ -26,7 +26,7 @@ from solver.model.plan import Prefill
 from solver.model.runtime_rules import Cut, Decision, Move, StepState, Trigger
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.timing.build_plan import assemble
-from solver.timing.evaluate import evaluate, there_tokens
+from solver.timing.evaluate import cached_tokens, evaluate
 
 seeds = st.integers(0, 2**32 - 1)
 POOLS = MixedCluster([GpuPool("a", 2, 3, 3.6, "on-demand"), GpuPool("b", 1, 4, 7.2, "preemptible")])
@@ -44,7 +44,7 @@ def random_plan(seed: int) -> tuple[Plan, Workload, dict[tuple[str, int], Latenc
     prompts, count = int(rng.integers(1, 5)), int(rng.integers(1, 16))
     workload = Workload(
         rng.integers(0, 20, prompts), rng.integers(0, prompts, count), np.minimum(rng.geometric(0.1, count) - 1, LIMIT),
-        response_limit=LIMIT,
+        max_response_tokens=LIMIT,
     )  # fmt: skip
     models = {
         (kind, gpus): LatencyModel(
@@ -104,11 +104,11 @@ def metrics_of(record: StepRecord, count: int) -> pd.Series:
 @settings(max_examples=100, deadline=None)
 def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: float) -> None:
     plan, workload, models = random_plan(seed)
-    rest = NonGenerationPhases(0.1, 0.2)
+    phases = NonGenerationPhases(0.1, 0.2)
     record = run_step(
-        plan, requests_of(workload), SimulatedEngine, models, POOLS, rest=rest, admission=admission, start_s=start_s
+        plan, requests_of(workload), SimulatedEngine, models, POOLS, phases=phases, admission=admission, start_s=start_s
     )
-    taken = evaluate(plan, workload, models, rest, admission=admission)
+    taken = evaluate(plan, workload, models, phases, admission=admission)
     assert record.makespan_s == pytest.approx(taken.makespan_s, rel=1e-9)
     seconds = np.array([a["end_s"] - a["start_s"] for a in record.allocations])
     gpus = np.array([len(a["gpu_ids"]) for a in record.allocations])
@@ -124,7 +124,7 @@ def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: flo
         ends = own[-1][1] if own else start_s + actor.start_s
         assert ends == pytest.approx(start_s + taken.done_s[i])
         chosen = np.array(actor.responses, dtype=np.int64)
-        there = there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+        there = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
         works = workload.remaining_tokens[chosen] > 0
         computed = sum(record.completions[r].prefill_tokens_computed for r in actor.responses)
         least = int(np.maximum(workload.context_tokens[chosen] - there - 1, 0)[works].sum())  # the last token is decoded
@@ -185,7 +185,7 @@ def test_where_the_learner_prefills_it_is_the_learner_that_is_busy():
     plan = plan_of([[0, 1]])
     actor = replace(plan.actors[0], prefixes=(0, 1), prefix_tokens=(10, 10), receive_s=0.5)
     plan = replace(plan, actors=(actor,), prefill=Prefill((0, 1), (10, 10), 20, 2.0))
-    record = run(step, plan, rest=NonGenerationPhases(1.0, 1.0, 2, usd_per_gpu_hour=3.6))
+    record = run(step, plan, phases=NonGenerationPhases(1.0, 1.0, 2, usd_per_gpu_hour=3.6))
     assert spans_of(record, "learner") == [("prefill", 0.0, 2.0), ("prepare", 2.2, 3.2), ("learn", 3.2, 4.2)]
     assert spans_of(record, "actor-0")[2:] == [("transfer", 1.5, 2.0), ("decode", 2.0, 2.2)]
     assert {s["from_actor"] for s in record.spans if s["phase"] == "transfer"} == {"learner"}
@@ -224,7 +224,7 @@ def test_between_kinds_caches_are_recomputed(migration: str, other: str, moves: 
     models = {("a", 1): first, (other, 1): second} if other == "b" else {("a", 1): first}
     actors = (ActorPlan("a", (0,), 0, (0,), (0,), 8), ActorPlan(other, (1,), 1, (1,), (1,), 8))
     plan = Plan(actors, "hand", 0.0, 0.0, 0.0, rule=CutOnce())
-    workload = Workload([10, 10], [0, 1], [9, 3], response_limit=LIMIT)
+    workload = Workload([10, 10], [0, 1], [9, 3], max_response_tokens=LIMIT)
     cluster = MixedCluster([GpuPool("a", 1, 1), GpuPool(other, 1, 1)])
     record = run_step(plan, requests_of(workload), SimulatedEngine, models, cluster, migration=migration)
     moved = moves and migration != "recompute"
@@ -235,7 +235,7 @@ def test_between_kinds_caches_are_recomputed(migration: str, other: str, moves: 
 
 def test_a_plan_with_shared_and_partial_prefixes_is_executed_as_it_is_planned():
     ids = [[7] * 60 + [i] * 20 for i in range(12)]
-    workload = Workload.grid([80] * 12, np.arange(1, 37).reshape(12, 3), response_limit=LIMIT)
+    workload = Workload.grid([80] * 12, np.arange(1, 37).reshape(12, 3), max_response_tokens=LIMIT)
     latency = LatencyModel(
         "slow prefill", 1, 0.01, 1e-3, prefill_base_s=0.01, prefill_per_token_s=2e-3, start_s=0.1, sync_s=0.05,
         transfer_base_s=0.01, transfer_per_kv_token_s=1e-5,
@@ -307,7 +307,7 @@ def test_a_kind_without_a_latency_model_is_refused():
 
 def test_the_learner_of_a_mixed_cluster_stands_beside_it_and_costs_what_the_first_pool_does():
     plan, workload, models = random_plan(3)
-    record = run_step(plan, requests_of(workload), SimulatedEngine, models, POOLS, rest=NonGenerationPhases(0.0, 1.0, 2))
+    record = run_step(plan, requests_of(workload), SimulatedEngine, models, POOLS, phases=NonGenerationPhases(0.0, 1.0, 2))
     learner = record.allocations[-1]
     assert (learner["holder"], learner["node"], learner["gpu_ids"], learner["kind"]) == ("learner", 3, [10, 11], "a")
     assert learner["usd_per_gpu_s"] == pytest.approx(1e-3)

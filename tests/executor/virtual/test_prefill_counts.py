@@ -101,13 +101,13 @@ def test_on_the_virtual_clock(how: str, charging: str, factory: TorchEngineFacto
             return found
 
     engines = Once(factory.model, factory.eos_id)
-    rest = NonGenerationPhases(0.1, 0.1, 1 if how == "learner" else 0)
+    phases = NonGenerationPhases(0.1, 0.1, 1 if how == "learner" else 0)
     with counting(factory.model) as fed:
-        record = run_step(plan_of(how), requests(), engines, LATENCY, CLUSTER, rest=rest, charging=charging)
+        record = run_step(plan_of(how), requests(), engines, LATENCY, CLUSTER, phases=phases, charging=charging)
     assert traced(record) == fed.prefill - sum(replays) == COMPUTED[how]
     assert bool(replays) == (charging == "measured")
     assert fed.decode >= LENGTHS.sum()
-    simulated = run_step(plan_of(how), requests(), SimulatedEngine, LATENCY, CLUSTER, rest=rest)
+    simulated = run_step(plan_of(how), requests(), SimulatedEngine, LATENCY, CLUSTER, phases=phases)
     assert traced(simulated) == COMPUTED[how]
 
 
@@ -120,7 +120,7 @@ def test_on_the_wall_clock(how: str, pool: ProcessPool, factory: TorchEngineFact
 
 def test_in_real_time_a_hook_counts_what_spans_and_completions_say(factory: TorchEngineFactory) -> None:
     """The engine's own loop on the wall clock, with a response that is cut and computed again."""
-    engine, spans, done = factory.in_real_time()(LATENCY, Admission(3, 1 << 20)), [], []
+    engine, spans, done = factory.measured()(LATENCY, Admission(3, 1 << 20)), [], []
     engine.add(requests())
     ticks = iter(np.arange(1.0, 1000.0).tolist())
     with counting(factory.model) as fed:

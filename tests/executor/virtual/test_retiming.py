@@ -31,7 +31,7 @@ def own_seconds(journal: EngineJournal) -> Replayed:
 
 def told(ran: VirtualStep, seconds: dict[int, Replayed], prefill: Replayed | None = None) -> StepRecord:
     record, held, beginning = retime(ran.record, ran.log, ran.held, seconds, prefill)
-    bill(record, beginning.plan, held, ran.cluster, ran.rest)
+    bill(record, beginning.plan, held, ran.cluster, ran.phases)
     return record
 
 

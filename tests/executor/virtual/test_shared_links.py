@@ -169,7 +169,7 @@ def test_a_simulation_switches_it_on_and_off():
         for (s, p), tokens in lengths.items()
     ]  # fmt: skip
     setting = SimulationConfig(
-        Cluster(4, 1, 1), replace(step.latency, max_batch=32, kv_capacity_tokens=1 << 40), response_limit=200, tau=0.3
+        Cluster(4, 1, 1), replace(step.latency, max_batch=32, kv_capacity_tokens=1 << 40), max_response_tokens=200, tau=0.3
     )
     times = {}
     for carries in (None, 1e9, 0.02):

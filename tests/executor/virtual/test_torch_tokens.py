@@ -45,7 +45,7 @@ def run(policy: str, factory: TorchEngineFactory, migration: str = "move", truth
     """``truth``: (P, G) lengths that the policy plans with; without them it has predictions, which are wrong."""
     asked = requests()
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES) if truth is None else truth
-    workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, response_limit=LIMIT)
+    workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
     given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)
     chosen = RLHFuse(threshold_share=0.6) if policy == "rlhfuse" else make_policy(policy, tau=0.5)
     return run_step(chosen.plan(given), asked, factory, LATENCY, Cluster(1, 4, 1), migration=migration)
@@ -109,5 +109,5 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
 
 def _given(asked: list[Request]) -> PlanningInput:
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
-    workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, response_limit=LIMIT)
+    workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
     return PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)

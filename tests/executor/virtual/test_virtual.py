@@ -301,13 +301,13 @@ def test_a_cut_before_an_actor_is_ready_hands_over_when_it_is():
 
 @pytest.mark.parametrize(("release", "ends"), [("done", [0.1, 0.5]), ("generation", [0.5, 0.5]), ("step", [3.5, 3.5])])
 def test_gpus_are_held_for_as_long_as_the_plan_says(release, ends):
-    record = run(uniform_step([1, 5]), plan_of([[0], [1]], release=release), rest=NonGenerationPhases(1.0, 2.0))
+    record = run(uniform_step([1, 5]), plan_of([[0], [1]], release=release), phases=NonGenerationPhases(1.0, 2.0))
     assert [round(a["end_s"], 6) for a in record.allocations] == ends
     assert record.end_s == pytest.approx(3.5)
 
 
 def test_the_learner_holds_its_gpus_through_the_whole_step():
-    record = run(uniform_step([1, 5]), plan_of([[0], [1]]), rest=NonGenerationPhases(1.0, 2.0, 2), start_s=10.0)
+    record = run(uniform_step([1, 5]), plan_of([[0], [1]]), phases=NonGenerationPhases(1.0, 2.0, 2), start_s=10.0)
     learner = record.allocations[-1]
     assert (learner["role"], learner["gpu_ids"], learner["node"]) == ("learner", [4, 5], 2)  # beside the cluster's four
     assert (learner["start_s"], learner["end_s"]) == (10.0, pytest.approx(13.5))

@@ -33,7 +33,7 @@ from rlhfless.plots.timeline_data import timeline_info
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
-WORKLOAD = solver.Workload.grid(np.full(8, 20), np.random.default_rng(0).integers(20, 400, (8, 2)), response_limit=400)
+WORKLOAD = solver.Workload.grid(np.full(8, 20), np.random.default_rng(0).integers(20, 400, (8, 2)), max_response_tokens=400)
 TRACES = degenerate_traces()
 RESULTS = pd.DataFrame(
     {

@@ -46,7 +46,7 @@ def instances(draw: st.DrawFn) -> tuple[solver.Workload, solver.Cluster, solver.
     prompts = draw(st.integers(1, 5))
     lengths = draw(st.lists(st.integers(0, 30), min_size=2 * prompts, max_size=2 * prompts))
     tokens = draw(st.lists(st.integers(0, 20), min_size=prompts, max_size=prompts))
-    work = solver.Workload.grid(tokens, np.reshape(lengths, (prompts, 2)), response_limit=30)
+    work = solver.Workload.grid(tokens, np.reshape(lengths, (prompts, 2)), max_response_tokens=30)
     return work, solver.Cluster(draw(st.integers(1, 3)), latency.gpus_per_actor, latency.gpus_per_actor), latency
 
 
@@ -56,7 +56,7 @@ def executed(
     """Makespan and GPU-seconds."""
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     requests = [
-        Request(i, p, work.response_limit, target_tokens=n)
+        Request(i, p, work.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, work.response_tokens.tolist(), strict=True))
     ]
     record = run_step(plan, requests, SimulatedEngine, latency, cluster, admission=admission)
@@ -165,7 +165,7 @@ def test_no_schedule_of_a_tiny_workload_beats_it(latency, lengths, one_prompt, a
     assume(max(lengths) > 0)
     latency = replace(latency, max_batch=slots, kv_capacity_tokens=memory)
     owner = [0] * len(lengths) if one_prompt else list(range(len(lengths)))
-    work = solver.Workload([3] * (max(owner) + 1), owner, lengths, response_limit=3)
+    work = solver.Workload([3] * (max(owner) + 1), owner, lengths, max_response_tokens=3)
     cluster = solver.Cluster(actors, latency.gpus_per_actor, latency.gpus_per_actor)
     bound = clairvoyant_bound(work, cluster, latency)
     hand = Hand(latency, latency.start_s + latency.sync_s, (float(cluster.gpus_per_actor),))

@@ -43,7 +43,7 @@ def executed(plan, workload, latency, cluster):
     """Makespan, cost by what is counted, and moves."""
     prompts = workload.prompt_tokens[workload.prompt_of].tolist()
     requests = [
-        Request(i, p, workload.response_limit, target_tokens=n)
+        Request(i, p, workload.max_response_tokens, target_tokens=n)
         for i, (p, n) in enumerate(zip(prompts, workload.response_tokens.tolist(), strict=True))
     ]
     record = run_step(plan, requests, SimulatedEngine, latency, cluster)
@@ -91,7 +91,7 @@ def test_no_schedule_of_a_tiny_workload_on_two_kinds_beats_it(kinds, lengths, on
     assume(max(lengths) > 0)
     cluster, models = kinds
     owner = [0] * len(lengths) if one_prompt else list(range(len(lengths)))
-    work = solver.Workload([3] * (max(owner) + 1), owner, lengths, response_limit=3)
+    work = solver.Workload([3] * (max(owner) + 1), owner, lengths, max_response_tokens=3)
     hands = []
     for pool, model in zip(cluster.pools, models.values(), strict=True):
         ready_s = model.sync_s + (0.0 if pool.prewarmed else model.start_s)
@@ -111,7 +111,7 @@ def test_on_two_kinds_some_schedule_comes_near_it():
         ("y", 1): solver.LatencyModel("y", 1, 0.0, 2e-3, kind="y", max_batch=3),
     }
     cluster = MixedCluster([GpuPool("x", 1, 1, 36.0), GpuPool("y", 1, 1, 3.6)])
-    work = solver.Workload([0], [0, 0, 0], [3, 2, 2], response_limit=3)
+    work = solver.Workload([0], [0, 0, 0], [3, 2, 2], max_response_tokens=3)
     hands = [Hand(model, 0.0, (pool.usd_per_gpu_s,)) for pool, model in zip(cluster.pools, models.values(), strict=True)]
     bound = mixed_clairvoyant_bound(work, cluster, models, cost="usd")
     found = schedules(work, hands, 20_000)

@@ -27,7 +27,7 @@ lengths = st.lists(st.integers(1, LIMIT), min_size=1, max_size=30)
 
 def workload(tokens, prompt_of=None, limit: int = LIMIT, **more) -> Workload:
     owner = np.zeros(np.shape(tokens)[-1], int) if prompt_of is None else np.asarray(prompt_of)
-    return Workload(np.full(owner.max() + 1, 10), owner, tokens, response_limit=limit, **more)
+    return Workload(np.full(owner.max() + 1, 10), owner, tokens, max_response_tokens=limit, **more)
 
 
 @given(lengths)

@@ -12,8 +12,8 @@ import solver
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
-FEW = solver.Workload.grid([20, 30], [[20, 400], [90, 200]], response_limit=400)
-WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), response_limit=400)
+FEW = solver.Workload.grid([20, 30], [[20, 400], [90, 200]], max_response_tokens=400)
+WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).integers(20, 400, (16, 4)), max_response_tokens=400)
 
 
 def test_a_front_has_a_row_per_plan() -> None:
@@ -34,7 +34,7 @@ def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
 
 
 def test_a_bound_of_what_cannot_be_done_says_so() -> None:
-    impossible = replace(solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY), most_actors=0)
+    impossible = replace(solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY), max_actors=0)
     assert "no time" in impossible._repr_html_()
 
 
@@ -63,7 +63,7 @@ def test_a_workload_says_how_many_tokens_of_what() -> None:
 
 def replace_lengths(lengths: np.ndarray, generated: int) -> solver.Workload:
     """The same prompts with other lengths, of which some tokens are generated already."""
-    return solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, lengths, generated, response_limit=400)
+    return solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, lengths, generated, max_response_tokens=400)
 
 
 def test_a_latency_model_says_what_an_iteration_takes() -> None:

@@ -27,7 +27,8 @@ REFUSED = {
     "nan": (lambda: solver.Workload([1], [0, 0], [1, math.nan]), r"response_tokens\[1\] is nan; a finite number"),
     "text": (lambda: solver.Workload([1], [0], ["many"]), "response_tokens holds <U4 values; numbers are needed"),
     "dimensions": (lambda: solver.Workload([1], [0], [[[1]]]), r"response_tokens has shape \(1, 1, 1\); one number per entry"),
-    "limit": (lambda: solver.Workload([1], [0], [1], response_limit=0), "response_limit is 0; a whole number of at least 1"),
+    "limit": (lambda: solver.Workload([1], [0], [1], max_response_tokens=0),
+    "max_response_tokens is 0; a whole number of at least 1"),
     "generated": (lambda: solver.Workload([1], [0], [1], -1), r"generated_tokens\[0\] is -1; tokens cannot be negative"),
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), r"has shape \(2,\); \(prompts, samples\) is needed"),
     "nodes": (lambda: solver.Cluster(0, 8, 1), "the cluster's nodes is 0; a whole number of at least 1"),
@@ -40,7 +41,8 @@ REFUSED = {
     "two limits": (lambda: solver.Objective(deadline_s=1, budget_gpu_s=1), "are given together; choose one"),
     "deadline": (lambda: solver.Objective(deadline_s=0), "deadline_s is 0; a finite number above 0"),
     "budget": (lambda: solver.Objective(budget_gpu_s=math.inf), "budget_gpu_s is inf; a finite number above 0"),
-    "rest": (lambda: solver.NonGenerationPhases(learn_s=-1), "NonGenerationPhases.learn_s is -1; a finite number of 0 or more"),
+    "phases": (lambda: solver.NonGenerationPhases(learn_s=-1),
+    "NonGenerationPhases.learn_s is -1; a finite number of 0 or more"),
     "admission": (lambda: solver.Admission(1, 1, "hope"), "'hope' is unknown; choose one of reserve, preempt"),
     "no time": (lambda: latency(base_s=0.0), "latency model 'x': a decode iteration takes no time"),
     "negative time": (lambda: latency(sync_s=-1.0), "latency model 'x': sync_s is -1.0; a time of 0 s or more"),
@@ -62,7 +64,7 @@ def test_refused_in_one_sentence(name):
 
 
 def test_a_workload_keeps_what_it_is_given():
-    work = solver.Workload([3, 4], [1, 0, 1], [10.2, 99, 5], [2, 0, 7], response_limit=50)
+    work = solver.Workload([3, 4], [1, 0, 1], [10.2, 99, 5], [2, 0, 7], max_response_tokens=50)
     assert work.response_tokens.tolist() == [11, 50, 5]  # fractions up, predictions above the limit cut
     assert work.remaining_tokens.tolist() == [9, 50, 0]
     assert work.context_tokens.tolist() == [6, 3, 11]
@@ -134,8 +136,8 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
         (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=float("nan")), ("time_limit_s",)),
         (lambda: plan_generation(WORK, HERE, MODEL, time_limit_s=-1.0), ("time_limit_s", "-1.0")),
         (lambda: plan_generation(WORK, HERE, MODEL, seed=-1), ()),
-        (lambda: plan_generation(WORK, HERE, MODEL, least_actors=1.5), ("least_actors", "1.5")),
-        (lambda: plan_generation(WORK, HERE, MODEL, most_actors=2.5), ("most_actors", "2.5")),
+        (lambda: plan_generation(WORK, HERE, MODEL, min_actors=1.5), ("min_actors", "1.5")),
+        (lambda: plan_generation(WORK, HERE, MODEL, max_actors=2.5), ("max_actors", "2.5")),
         (lambda: solver.Cluster(2.5, 1, 1), ("2.5",)),
         (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=float("inf")), ("usd_per_gpu_hour",)),
         (lambda: solver.GpuPool("a", 1, 1, prewarmed=0.5), ("0.5",)),

@@ -24,8 +24,8 @@ def every_plan(instance) -> EveryPlan:
     return EveryPlan(instance.workload, instance.cluster, instance.latency, rule)
 
 
-def solve(instance, objective, rest):
-    plan = plan_generation(*instance[:3], objective, rest, admission=instance.admission)
+def solve(instance, objective, phases):
+    plan = plan_generation(*instance[:3], objective, phases, admission=instance.admission)
     return plan, (plan.reference.time_s, plan.reference.gpu_s)
 
 
@@ -38,44 +38,44 @@ def check_gap(plan, optimum):
 
 @given(either, st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
 @settings(max_examples=40, deadline=None)
-def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, rest):
+def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, phases):
     objective = solver.Objective(time_weight)
-    plan, reference = solve(instance, objective, rest)
-    check_gap(plan, every_plan(instance).optimum(objective, rest, reference))
+    plan, reference = solve(instance, objective, phases)
+    check_gap(plan, every_plan(instance).optimum(objective, phases, reference))
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s"]))
 @settings(max_examples=40, deadline=None)
-def test_under_a_limit_that_some_plan_keeps(data, instance, rest, limit):
+def test_under_a_limit_that_some_plan_keeps(data, instance, phases, limit):
     """Without refill a plan is found whenever one exists; with refill the refusal at least claims nothing false."""
     plans = every_plan(instance)
     _, makespan_s, gpu_s = data.draw(st.sampled_from(plans.plans))
-    kept = rest.step_time_s(makespan_s) if limit == "deadline_s" else rest.step_gpu_s(makespan_s, gpu_s)
+    kept = phases.step_time_s(makespan_s) if limit == "deadline_s" else phases.step_gpu_s(makespan_s, gpu_s)
     objective = solver.Objective(**{limit: kept * (1 + 1e-3) + 1e-6})
     refused = ""
     try:
-        plan, reference = solve(instance, objective, rest)
+        plan, reference = solve(instance, objective, phases)
     except solver.PlanningError as refusal:
         refused = str(refusal)
     if refused:
         assert instance.latency.max_batch < 64  # only where slots or memory bind
         assert float(refused.split("at least ")[1].split()[0]) <= kept + 1e-3
         return
-    optimum = plans.optimum(objective, rest, reference)
+    optimum = plans.optimum(objective, phases, reference)
     assert math.isfinite(optimum)
     check_gap(plan, optimum)
 
 
 @given(instances(refill=False), st.sampled_from([0.0, 0.3, 0.7, 1.0]), rests)
 @settings(max_examples=40, deadline=None)
-def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight, rest):
+def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight, phases):
     """Contiguous groups of the sorted lengths are optimal for the cost; CP-SAT closes what next-fit leaves open."""
     objective = solver.Objective(time_weight)
-    plan, reference = solve(instance, objective, rest)
+    plan, reference = solve(instance, objective, phases)
     prompts = instance.workload.context_tokens[instance.workload.remaining_tokens > 0]
     if prompts.size and prompts.min() == 0 < prompts.max() and instance.latency.prefill_base_s > 0:
         return  # the model charges a first prefill call to all actors or to none
-    best = every_plan(instance).contiguous_optimum(objective, rest, reference)
+    best = every_plan(instance).contiguous_optimum(objective, phases, reference)
     assert plan.value <= best * (1 + ROUNDING)
 
 

@@ -23,7 +23,7 @@ def renumbered(work: solver.Workload, seed: int) -> tuple[solver.Workload, np.nd
     number = np.argsort(prompts)
     other = solver.Workload(
         work.prompt_tokens[prompts], number[work.prompt_of[responses]], work.response_tokens[responses],
-        work.generated_tokens[responses], work.response_limit,
+        work.generated_tokens[responses], work.max_response_tokens,
         None if work.scenarios is None else work.scenarios[:, responses],
     )  # fmt: skip
     return other, responses

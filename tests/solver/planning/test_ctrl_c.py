@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import signal
 import solver
-work = solver.Workload.grid([10] * 6, [[5, 9, 14]] * 6, response_limit=64)
+work = solver.Workload.grid([10] * 6, [[5, 9, 14]] * 6, max_response_tokens=64)
 latency = solver.LatencyModel("x", 1, 0.1, 0.01, 1e-5)
 for cluster in (solver.Cluster(1, 4, 1), solver.MixedCluster([solver.GpuPool("x", 1, 2, 1.0), solver.GpuPool("y", 1, 2, 1.0)])):
     kinds = {("x", 1): latency, ("y", 1): latency}

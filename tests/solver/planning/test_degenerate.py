@@ -19,15 +19,15 @@ from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
 LIMIT = 64
 TRUNCATED = np.full((6, 3), LIMIT)
 WORKLOADS = {
-    "all truncated": solver.Workload.grid([5] * 6, TRUNCATED, response_limit=LIMIT),
-    "all truncated, half done": solver.Workload.grid([5] * 6, TRUNCATED, generated_tokens=32, response_limit=LIMIT),
-    "truncated in every scenario": solver.Workload([5], [0] * 4, [[LIMIT] * 4] * 3, response_limit=LIMIT),
-    "one scenario": solver.Workload([5, 9], [0, 0, 1, 1], [[7, 60, 3, 31]], response_limit=LIMIT),
-    "scenarios that agree": solver.Workload([5, 9], [0, 0, 1, 1], [[7, 60, 3, 31]] * 3, response_limit=LIMIT),
-    "one response": solver.Workload([5], [0], [7], response_limit=LIMIT),
-    "one prompt": solver.Workload.grid([5], [[3, 9, 14, 15, 9, 60]], response_limit=LIMIT),
-    "zero lengths": solver.Workload.grid([5] * 2, np.zeros((2, 2), dtype=int), response_limit=LIMIT),
-    "zero lengths in some scenarios": solver.Workload([5], [0] * 3, [[0, 0, 0], [4, 0, 9]], response_limit=LIMIT),
+    "all truncated": solver.Workload.grid([5] * 6, TRUNCATED, max_response_tokens=LIMIT),
+    "all truncated, half done": solver.Workload.grid([5] * 6, TRUNCATED, generated_tokens=32, max_response_tokens=LIMIT),
+    "truncated in every scenario": solver.Workload([5], [0] * 4, [[LIMIT] * 4] * 3, max_response_tokens=LIMIT),
+    "one scenario": solver.Workload([5, 9], [0, 0, 1, 1], [[7, 60, 3, 31]], max_response_tokens=LIMIT),
+    "scenarios that agree": solver.Workload([5, 9], [0, 0, 1, 1], [[7, 60, 3, 31]] * 3, max_response_tokens=LIMIT),
+    "one response": solver.Workload([5], [0], [7], max_response_tokens=LIMIT),
+    "one prompt": solver.Workload.grid([5], [[3, 9, 14, 15, 9, 60]], max_response_tokens=LIMIT),
+    "zero lengths": solver.Workload.grid([5] * 2, np.zeros((2, 2), dtype=int), max_response_tokens=LIMIT),
+    "zero lengths in some scenarios": solver.Workload([5], [0] * 3, [[0, 0, 0], [4, 0, 9]], max_response_tokens=LIMIT),
     "more actors than prompts": lognormal_workload(2, 2, mean_log=3.0, limit=LIMIT),
 }
 PRICE = 3.6
@@ -78,13 +78,13 @@ def test_degenerate_steps_have_a_front(name, made):
 
 @pytest.mark.parametrize("made", [one_kind, several_kinds])
 @pytest.mark.parametrize(
-    "objective", [solver.Objective(0.5), solver.Objective(0.5, tail=0.2), solver.Objective(deadline_s=9.0)]
+    "objective", [solver.Objective(0.5), solver.Objective(0.5, cvar_alpha=0.2), solver.Objective(deadline_s=9.0)]
 )
 def test_one_scenario_says_what_points_say(made, objective):
     """And so do three scenarios that agree, but for the draw of the random split that is the reference."""
     cluster, latency = made(3, 2)
     rows = [[7, 60, 3, 31, 12, 44]]
-    works = [solver.Workload([5, 9], [0, 0, 0, 1, 1, 1], t, response_limit=LIMIT) for t in (rows[0], rows, rows * 3)]
+    works = [solver.Workload([5, 9], [0, 0, 0, 1, 1, 1], t, max_response_tokens=LIMIT) for t in (rows[0], rows, rows * 3)]
     points, *others = (plan_generation(w, cluster, latency, objective, time_limit_s=0.25) for w in works)
     norms = points.reference.norms("gpu_s")
     for plan in others:

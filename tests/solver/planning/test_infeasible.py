@@ -134,7 +134,7 @@ def test_of_several_kinds_all_slots_are_named(uncertain, kind):
         (solver.Objective(budget_usd=2e-4), "USD"),
         (solver.Objective(budget_gpu_s=0.5), "GPU-seconds"),
         (solver.Objective(deadline_s=2e-3), "s"),
-        (solver.Objective(deadline_s=2e-3, tail=0.4), "s"),
+        (solver.Objective(deadline_s=2e-3, cvar_alpha=0.4), "s"),
     ],
 )
 def test_over_scenarios_on_several_kinds_the_sentence_says_what_is_needed(objective, unit):
@@ -144,7 +144,7 @@ def test_over_scenarios_on_several_kinds_the_sentence_says_what_is_needed(object
         mixed(work, models, objective)
     text = str(refused.value)
     what = "deadline" if objective.deadline_s is not None else "budget"
-    over = "in the mean over" if objective.tail == 1.0 else "in the mean of the worst 40% over"
+    over = "in the mean over" if objective.cvar_alpha == 1.0 else "in the mean of the worst 40% over"
     limit = objective.deadline_s or objective.budget
     found = re.match(
         rf"no plan found for the {what} of (\S+) {unit} {over} the scenarios of lengths: the step needs at least (\S+) {unit}, "

@@ -24,7 +24,7 @@ def bound(instance, objective, **options):
     """The bound of the search alone, for a reference that does not move with the problem."""
     workload, cluster, latency, admission = instance
     work = SortedWork.of(
-        workload, latency, admission_of(latency, None, admission), most_actors=cluster.max_actors,
+        workload, latency, admission_of(latency, None, admission), max_actors=cluster.max_actors,
         prewarmed=cluster.prewarmed, **options,
     )  # fmt: skip
     pricing = Pricing.of(cluster, latency, objective, solver.NonGenerationPhases())

@@ -33,7 +33,7 @@ def small(seed):
         rng.integers(0, 12, prompts),
         rng.integers(0, prompts, responses),
         rng.integers(1, 25, (scenarios, responses)),
-        response_limit=24,
+        max_response_tokens=24,
     )
     cluster = solver.Cluster(int(rng.integers(2, 4)), 1, 1)
     every = [EveryPlan(case, cluster, latency, admission_of(latency)) for case in workload.cases()]
@@ -46,11 +46,11 @@ def test_a_limit_that_some_small_plan_keeps_is_kept(seed):
     """Not proved for every problem: of 600 drawn like this one none was refused (27 were before moves of single responses)."""
     workload, cluster, latency, time_s, cost, rng = small(seed)
     tail, limit = float(rng.choice([1.0, 0.5, 0.25])), str(rng.choice(["deadline_s", "budget_gpu_s"]))
-    risk = solver.Objective(tail=tail).risk
+    risk = solver.Objective(cvar_alpha=tail).risk
     times, costs = (np.array([risk(row) for row in table]) for table in (time_s, cost))
     limited, other = (times, costs) if limit == "deadline_s" else (costs, times)
     most = float(rng.choice(limited)) * (1 + 1e-3) + 1e-6
-    plan = plan_generation(workload, cluster, latency, solver.Objective(tail=tail, **{limit: most}))
+    plan = plan_generation(workload, cluster, latency, solver.Objective(cvar_alpha=tail, **{limit: most}))
     optimum = float(other[limited <= most].min())
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
@@ -61,14 +61,16 @@ def test_a_limit_that_some_small_plan_keeps_is_kept(seed):
 def test_the_coarse_bound_is_a_bound_and_never_above_the_fine_one(latency, seed, time_weight, tail):
     """With no time at all only the first scenario gets a fine bound. Two slots, so that actors refill."""
     rng = np.random.default_rng(seed)
-    workload = solver.Workload(rng.integers(0, 9, 2), rng.integers(0, 2, 4), rng.integers(0, 25, (3, 4)), response_limit=24)
+    workload = solver.Workload(
+        rng.integers(0, 9, 2), rng.integers(0, 2, 4), rng.integers(0, 25, (3, 4)), max_response_tokens=24
+    )
     cluster = solver.Cluster(2, latency.gpus_per_actor, latency.gpus_per_actor, prewarmed=seed % 2)
-    objective, rule = solver.Objective(time_weight, tail=tail), admission_of(latency)
+    objective, rule = solver.Objective(time_weight, cvar_alpha=tail), admission_of(latency)
     pricing = Pricing.of(cluster, latency, objective, solver.NonGenerationPhases(0.01, 0.02, 1))
     norms = (0.3, 0.7)
 
     def sorted_of(case):
-        return SortedWork.of(case, latency, rule, most_actors=cluster.max_actors, prewarmed=cluster.prewarmed)
+        return SortedWork.of(case, latency, rule, max_actors=cluster.max_actors, prewarmed=cluster.prewarmed)
 
     def bound(stop_at):
         return scenario_bound(workload, sorted_of, (latency, cluster.max_actors), pricing, norms, stop_at)
@@ -112,8 +114,8 @@ def testneighbours_are_plans_of_all_items_within_the_bounds_on_actors():
     ("limit", "budget"), [({"deadline_s": 8.0}, None), ({"budget_gpu_s": 8.0}, 4.0), ({"budget_usd": 8.0}, 4.0)]
 )
 def test_a_tightened_limit(limit, budget):
-    half = tightened(solver.Objective(tail=0.5, **limit), 0.5)
-    assert half.tail == 0.5
+    half = tightened(solver.Objective(cvar_alpha=0.5, **limit), 0.5)
+    assert half.cvar_alpha == 0.5
     assert half.budget == budget
     assert half.deadline_s == (4.0 if budget is None else None)
 

@@ -36,9 +36,9 @@ def problem_of(instance: MixedInstance, **options) -> MixedProblem:
 
 
 def solve(
-    instance: MixedInstance, objective: solver.Objective, rest: solver.NonGenerationPhases, time_limit_s: float = QUICK_S
+    instance: MixedInstance, objective: solver.Objective, phases: solver.NonGenerationPhases, time_limit_s: float = QUICK_S
 ):
-    return plan_mixed(problem_of(instance, objective=objective, rest=rest), time_limit_s)
+    return plan_mixed(problem_of(instance, objective=objective, phases=phases), time_limit_s)
 
 
 def two_kinds(slots: int = 64, memory: int = 1 << 40) -> tuple[MixedCluster, dict[tuple[str, int], solver.LatencyModel]]:
@@ -53,9 +53,9 @@ def two_kinds(slots: int = 64, memory: int = 1 << 40) -> tuple[MixedCluster, dic
 
 @given(either, objectives, rests)
 @settings(max_examples=30, deadline=None)
-def test_bound_optimum_and_value_come_in_this_order(instance, objective, rest):
-    plan = solve(instance, objective, rest)
-    optimum = EveryMixedPlan(instance).optimum(objective, rest, plan.reference.norms(objective.cost))
+def test_bound_optimum_and_value_come_in_this_order(instance, objective, phases):
+    plan = solve(instance, objective, phases)
+    optimum = EveryMixedPlan(instance).optimum(objective, phases, plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
     assert plan.status != "optimal" or plan.value <= optimum * (1 + 3e-6)
@@ -74,13 +74,13 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
     relaxation = Relaxation(work, classes)
     for m in (makespan_s * 2, makespan_s, makespan_s * 3):  # the same model again and again
         assert relaxation.at(m).cost <= cheapest * (1 + 1e-9) + 1e-12
-    narrower = Relaxation(work, classes, least_actors=least).at(makespan_s).cost
+    narrower = Relaxation(work, classes, min_actors=least).at(makespan_s).cost
     assert narrower >= relaxation.at(makespan_s).cost * (1 - 1e-6) - 1e-9
 
 
 @given(either, objectives, rests, st.data())
 @settings(max_examples=30, deadline=None)
-def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest, data):
+def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, phases, data):
     """However little work may be done, and however few sequences are followed."""
     work = MixedWork.of(problem_of(instance, objective=objective))
     every = EveryMixedPlan(instance)
@@ -94,26 +94,26 @@ def test_sequences_that_are_not_followed_leave_a_bound(instance, objective, rest
         patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
         assert Sequences(work, effort=WorkBudget(most_s)).at(makespan_s).cost <= cheapest * (1 + 1e-9)
         norms = (1.0, 4.0)
-        rate = rest.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
-        worth = PlanValue(objective, rest, rate, norms)
-        optimum = every.optimum(objective, rest, norms)
+        rate = phases.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
+        worth = PlanValue(objective, phases, rate, norms)
+        optimum = every.optimum(objective, phases, norms)
         assert floor_of(work, worth) <= optimum * (1 + 1e-9)
         assert bound_of(work, worth, 2 * optimum, WorkBudget(min(most_s, 0.02))) <= optimum * (1 + 1e-9)
 
 
 @given(st.data(), either, rests, st.sampled_from(["deadline_s", "budget_gpu_s", "budget_usd"]))
 @settings(max_examples=30, deadline=None)
-def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, instance, rest, limit):
+def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, instance, phases, limit):
     every = EveryMixedPlan(instance)
     t, gpu_s, usd = data.draw(st.sampled_from(every.plans))
-    rate = {c: rest.learner_rate(c, instance.cluster.pools[0].usd_per_gpu_s) for c in ("gpu_s", "usd")}
-    time_s = rest.step_time_s(t)
+    rate = {c: phases.learner_rate(c, instance.cluster.pools[0].usd_per_gpu_s) for c in ("gpu_s", "usd")}
+    time_s = phases.step_time_s(t)
     kept = {"deadline_s": time_s, "budget_gpu_s": gpu_s + rate["gpu_s"] * time_s, "budget_usd": usd + rate["usd"] * time_s}[
         limit
     ]
     objective = solver.Objective(**{limit: kept * (1 + 1e-3) + 1e-9})
     try:
-        plan = solve(instance, objective, rest)
+        plan = solve(instance, objective, phases)
     except solver.PlanningError as refusal:
         refused = str(refusal)
     else:
@@ -121,7 +121,7 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
     if refused:
         assert float(refused.split("at least ")[1].split()[0]) <= kept * (1 + 1e-3) + 1e-6
         return
-    optimum = every.optimum(objective, rest, plan.reference.norms(objective.cost))
+    optimum = every.optimum(objective, phases, plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9) < math.inf
 
@@ -130,19 +130,19 @@ def test_under_a_limit_the_bound_holds_and_a_refusal_claims_nothing_false(data, 
 @settings(max_examples=30, deadline=None)
 def test_plans_keep_every_limit_and_reproduce_their_numbers(instance, objective, least, release):
     work, _, offers, admission = instance
-    rest = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
+    phases = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
     most = max(least, 2)
     try:
-        limits = {"least_actors": least, "most_actors": most, "release": release}
-        outcome = search_mixed(problem_of(instance, objective=objective, rest=rest, **limits), QUICK_S)
+        limits = {"min_actors": least, "max_actors": most, "release": release}
+        outcome = search_mixed(problem_of(instance, objective=objective, phases=phases, **limits), QUICK_S)
     except solver.PlanningError as refusal:
-        assert "no plan" in str(refusal)  # noqa: PT017 (least_actors may not fit)
+        assert "no plan" in str(refusal)  # noqa: PT017 (min_actors may not fit)
         return
     models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
     for plan in outcome.candidates:
         check_limits(plan, instance)
         assert len(plan.actors) <= most
-        taken = solver.evaluate(plan, work, models, rest, admission=admission)
+        taken = solver.evaluate(plan, work, models, phases, admission=admission)
         assert taken.makespan_s == pytest.approx(plan.makespan_s)
         assert taken.gpu_seconds == pytest.approx(plan.gpu_seconds)
     plan = outcome.plan
@@ -185,7 +185,7 @@ def test_the_order_of_the_responses_does_not_matter_to_the_bound(instance, rando
         work.prompt_of[order],
         work.response_tokens[order],
         work.generated_tokens[order],
-        work.response_limit,
+        work.max_response_tokens,
     )
     of = [MixedWork.of(problem_of(instance._replace(workload=w))) for w in (work, shuffled)]
     makespan_s = 1.5 * of[0].shortest_makespan_s + 1e-3
@@ -240,7 +240,7 @@ def test_several_kinds_beat_each_alone_and_the_gap_is_small():
 @pytest.mark.parametrize("objective", [solver.Objective(0.5), solver.Objective(1.0), solver.Objective(0.0, cost="usd")])
 def test_degenerate_workloads_are_planned(lengths, objective):
     cluster, models = two_kinds(slots=4)
-    work = solver.Workload([10], [0] * len(lengths), lengths, response_limit=64)
+    work = solver.Workload([10], [0] * len(lengths), lengths, max_response_tokens=64)
     plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, objective), 0.3)
     assert 0 <= plan.lower_bound <= plan.value * (1 + 1e-12)
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(len(lengths)))
@@ -249,7 +249,7 @@ def test_degenerate_workloads_are_planned(lengths, objective):
 def test_one_gpu_and_more_actors_than_prompts():
     cluster = MixedCluster([GpuPool("slow", 1, 1)])
     _, models = two_kinds()
-    work = solver.Workload([5], [0, 0], [30, 20], response_limit=64)
+    work = solver.Workload([5], [0, 0], [30, 20], max_response_tokens=64)
     plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster), 0.2)
     assert [a.gpu_ids for a in plan.actors] == [(0,)]
     assert plan.status == "optimal"
@@ -261,7 +261,7 @@ def test_one_gpu_and_more_actors_than_prompts():
 def test_responses_too_long_for_one_offer_use_another():
     cluster, models = two_kinds()
     models["fast", 1] = dataclasses.replace(models["fast", 1], kv_capacity_tokens=700)
-    work = solver.Workload([100, 400], [0, 0, 1, 1], [300, 200, 500, 400], response_limit=512)
+    work = solver.Workload([100, 400], [0, 0, 1, 1], [300, 200, 500, 400], max_response_tokens=512)
     plan = plan_mixed(mixed_problem(work, offers_of(cluster, models), cluster, solver.Objective(1.0)), 0.3)
     for actor in plan.actors:
         assert actor.kind == "slow" or set(actor.responses) <= {0, 1}
@@ -269,7 +269,7 @@ def test_responses_too_long_for_one_offer_use_another():
 
 def test_refusals_name_the_limit_and_by_how_much_it_is_missed():
     cluster, models = two_kinds(memory=500)
-    work = solver.Workload([100], [0, 0], [300, 200], response_limit=512)
+    work = solver.Workload([100], [0, 0], [300, 200], max_response_tokens=512)
     with refused(solver.PlanningError, "response 0", "612", "500", "400"):
         plan_generation(work, cluster, models)
     cluster, models = two_kinds()

@@ -33,7 +33,7 @@ def test_no_plan_on_any_offers_costs_less(seed, cost, slots):
     rng = np.random.default_rng(seed)
     count = int(rng.integers(3, 60))
     workload = solver.Workload(
-        [10], [0] * count, rng.integers(1, 10 ** int(rng.integers(1, 4)) + 1, count), response_limit=2000
+        [10], [0] * count, rng.integers(1, 10 ** int(rng.integers(1, 4)) + 1, count), max_response_tokens=2000
     )
     pools = [solver.GpuPool(k, 1, int(rng.integers(1, 4)), 36.0 * 10 ** rng.uniform(-2, 2)) for k in ("a", "b", "c")]
     models = {
@@ -64,7 +64,7 @@ def test_a_further_actor_that_the_cover_does_not_need_may_be_cheaper():
         ("slow", 1): solver.LatencyModel("slow", 1, 20e-3, 1e-3, kind="slow", max_batch=1000),
     }
     cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 1, 36000.0), solver.GpuPool("slow", 1, 1, 360.0)])
-    workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, response_limit=2000)
+    workload = solver.Workload([10] * 101, np.arange(101), [1000] + [100] * 100, max_response_tokens=2000)
     plan = plan_generation(workload, cluster, models, solver.Objective(deadline_s=13.0, cost="usd"), time_limit_s=2.0)
     assert plan.value == pytest.approx(21.2)
     assert plan.lower_bound <= 21.2 + 1e-9

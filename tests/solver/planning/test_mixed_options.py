@@ -25,7 +25,7 @@ releases = st.sampled_from(["done", "generation", "step"])
 @given(either, objectives, releases, st.integers(1, 3), st.integers(0, 2), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order_whatever_is_asked(instance, objective, release, least, more, together):
-    options = {"least_actors": least, "most_actors": least + more, "release": release, "keep_together": together}
+    options = {"min_actors": least, "max_actors": least + more, "release": release, "keep_together": together}
     every = EveryMixedPlan(instance, rest_s=REST.seconds, **options)
     problem = mixed_problem(
         instance.workload, instance.offers, instance.cluster, objective, REST, admission=instance.admission, **options
@@ -47,7 +47,7 @@ def test_bound_optimum_and_value_come_in_this_order_whatever_is_asked(instance, 
 def over_scenarios(instance: MixedInstance, tokens: list[list[int]]) -> MixedInstance:
     """The instance with these lengths in each scenario."""
     old = instance.workload
-    work = solver.Workload(old.prompt_tokens, old.prompt_of, tokens, old.generated_tokens, response_limit=LIMIT)
+    work = solver.Workload(old.prompt_tokens, old.prompt_of, tokens, old.generated_tokens, max_response_tokens=LIMIT)
     return instance._replace(workload=work)
 
 
@@ -61,26 +61,27 @@ def uncertain(draw):
     return instance, [instance._replace(workload=case) for case in instance.workload.cases()]
 
 
-def tables(cases, rest, usd):
+def tables(cases, phases, usd):
     """(plans, S) times and costs of the step of every plan, each group in its fastest order of every scenario: no plan with
     one order for all of them is better."""
     every = [EveryMixedPlan(case) for case in cases]
-    time_s = rest.seconds + np.array([[plan[0] for plan in e.plans] for e in every]).T
-    rate = rest.learner_rate("usd" if usd else "gpu_s", cases[0].cluster.pools[0].usd_per_gpu_s)
+    time_s = phases.seconds + np.array([[plan[0] for plan in e.plans] for e in every]).T
+    rate = phases.learner_rate("usd" if usd else "gpu_s", cases[0].cluster.pools[0].usd_per_gpu_s)
     cost = np.array([[plan[2 if usd else 1] for plan in e.plans] for e in every]).T + rate * time_s
     return time_s, cost
 
 
 @given(uncertain(), objectives, st.sampled_from([1.0, 0.5, 0.3]), st.sampled_from([solver.NonGenerationPhases(), REST]))
 @settings(max_examples=20, deadline=None)
-def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, rest):
+def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, objective, tail, phases):
     instance, cases = problem
-    objective = dataclasses.replace(objective, tail=tail)
+    objective = dataclasses.replace(objective, cvar_alpha=tail)
     plan = plan_mixed_over_scenarios(
-        mixed_problem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission), 0.1
+        mixed_problem(instance.workload, instance.offers, instance.cluster, objective, phases, admission=instance.admission),
+        0.1,
     )
     norms = plan.reference.norms(objective.cost)
-    time_s, cost = tables(cases, rest, objective.cost == "usd")
+    time_s, cost = tables(cases, phases, objective.cost == "usd")
     optimum = min(objective.value_over(t, c, norms) for t, c in zip(time_s, cost, strict=True))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
@@ -95,16 +96,16 @@ def test_over_scenarios_bound_optimum_and_value_come_in_this_order(problem, obje
 )
 @settings(max_examples=20, deadline=None)
 def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_numbers_that_are_true(
-    data, problem, limit, tail, rest
+    data, problem, limit, tail, phases
 ):
     instance, cases = problem
-    risk = solver.Objective(tail=tail).risk
-    time_s, cost = tables(cases, rest, limit == "budget_usd")
+    risk = solver.Objective(cvar_alpha=tail).risk
+    time_s, cost = tables(cases, phases, limit == "budget_usd")
     times, costs = (np.array([risk(row) for row in table]) for table in (time_s, cost))
     limited, other = (times, costs) if limit == "deadline_s" else (costs, times)
     most = float(data.draw(st.sampled_from(sorted(limited.tolist())))) * (1 + 1e-3) + 1e-9
-    objective = solver.Objective(tail=tail, **{limit: most})
-    asked = mixed_problem(instance.workload, instance.offers, instance.cluster, objective, rest, admission=instance.admission)
+    objective = solver.Objective(cvar_alpha=tail, **{limit: most})
+    asked = mixed_problem(instance.workload, instance.offers, instance.cluster, objective, phases, admission=instance.admission)
     try:
         plan = plan_mixed_over_scenarios(asked, 0.1)
     except solver.PlanningError as refusal:
@@ -114,10 +115,10 @@ def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_
         assert plan.lower_bound <= optimum * (1 + 1e-9)
         assert optimum <= plan.value * (1 + 1e-9)
         models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
-        taken = solver.evaluate(plan, instance.workload, models, rest, admission=instance.admission)
-        step_s = taken.makespans_s + rest.seconds
+        taken = solver.evaluate(plan, instance.workload, models, phases, admission=instance.admission)
+        step_s = taken.makespans_s + phases.seconds
         paid = taken.cost_usd_of if limit == "budget_usd" else taken.gpu_seconds_of
-        rate = rest.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
+        rate = phases.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
         kept = risk(step_s) if limit == "deadline_s" else risk(paid + rate * step_s)
         assert kept <= most * (1 + 1e-6)
         return
@@ -133,10 +134,10 @@ def test_a_wide_deadline_over_scenarios_is_kept():
     model = solver.LatencyModel("x", 1, 5e-3, 1e-3, kind="x")
     cluster = solver.MixedCluster([solver.GpuPool("x", 1, 2, 3.6), solver.GpuPool("y", 1, 1, 36.0)])
     models = {("x", 1): model, ("y", 1): dataclasses.replace(model, kind="y", base_s=2e-3)}
-    workload = solver.Workload([5], [0] * 4, [[9, 3, 20, 7], [20, 20, 1, 1], [2, 3, 4, 24]], response_limit=LIMIT)
+    workload = solver.Workload([5], [0] * 4, [[9, 3, 20, 7], [20, 20, 1, 1], [2, 3, 4, 24]], max_response_tokens=LIMIT)
     for tail in (1.0, 0.4):
-        free = plan_generation(workload, cluster, models, solver.Objective(1.0, tail=tail), time_limit_s=0.3)
-        worst = solver.Objective(tail=tail).risk(solver.evaluate(free, workload, models).makespans_s)
-        objective = solver.Objective(tail=tail, deadline_s=1.001 * worst)
+        free = plan_generation(workload, cluster, models, solver.Objective(1.0, cvar_alpha=tail), time_limit_s=0.3)
+        worst = solver.Objective(cvar_alpha=tail).risk(solver.evaluate(free, workload, models).makespans_s)
+        objective = solver.Objective(cvar_alpha=tail, deadline_s=1.001 * worst)
         plan = plan_generation(workload, cluster, models, objective, time_limit_s=0.3)
         assert plan.value == pytest.approx(objective.risk(solver.evaluate(plan, workload, models).gpu_seconds_of))

@@ -27,7 +27,7 @@ def scenarios(workload: solver.Workload, count: int = 4, sd: float = 0.3) -> sol
     rng = np.random.default_rng(1)
     sampled = workload.response_tokens * rng.lognormal(0, sd, (count, len(workload)))
     return solver.Workload(
-        workload.prompt_tokens, workload.prompt_of, workload.response_tokens, response_limit=2048,
+        workload.prompt_tokens, workload.prompt_of, workload.response_tokens, max_response_tokens=2048,
         scenarios=np.clip(sampled, 1, 2048).astype(int),
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_one_offer_is_planned_as_one_kind():
 @pytest.mark.parametrize("tail", [1.0, 0.5])
 def test_over_scenarios_value_and_bound_are_over_scenarios(cost, tail):
     workload = scenarios(lognormal_workload(32, 4))
-    objective = solver.Objective(0.5, cost=cost, tail=tail)
+    objective = solver.Objective(0.5, cost=cost, cvar_alpha=tail)
     plan = plan_generation(workload, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.0)
     taken = solver.evaluate(plan, workload, MODELS)
     paid = taken.gpu_seconds_of if cost == "gpu_s" else taken.cost_usd_of
@@ -67,7 +67,7 @@ def test_a_deadline_over_scenarios_is_kept_or_refused_in_one_sentence():
 
 @pytest.mark.parametrize("options", [{}, {"keep_together": True}, {"share_prefill": True}, BOTH])
 def test_small_scenarios_against_brute_force(options):
-    workload = solver.Workload([5, 9], [0, 0, 1, 1], [[30, 12, 7, 3], [10, 14, 9, 22], [18, 6, 30, 2]], response_limit=40)
+    workload = solver.Workload([5, 9], [0, 0, 1, 1], [[30, 12, 7, 3], [10, 14, 9, 22], [18, 6, 30, 2]], max_response_tokens=40)
     pools = [solver.GpuPool("a", 1, 2, 3.6), solver.GpuPool("b", 1, 1, 7.2)]
     slow = solver.LatencyModel(
         "slow", 1, 5e-3, 2e-4, 1e-6, prefill_base_s=2e-3, prefill_per_token_s=1e-3, start_s=0.02, kind="a"
@@ -86,7 +86,7 @@ def test_small_scenarios_against_brute_force(options):
                 for i, (g, k) in enumerate(zip(groups, kinds, strict=True))
             ]
             every.append(solver.evaluate(Plan(tuple(actors), "any", 0.0, 0.0, 0.0), workload, models))
-    for objective in (solver.Objective(0.5), solver.Objective(0.3, cost="usd"), solver.Objective(0.5, tail=0.4)):
+    for objective in (solver.Objective(0.5), solver.Objective(0.3, cost="usd"), solver.Objective(0.5, cvar_alpha=0.4)):
         plan = plan_generation(workload, solver.MixedCluster(pools), models, objective, time_limit_s=0.6, **options)
         norms = plan.reference.norms(objective.cost)
         usd = objective.cost == "usd"

@@ -43,9 +43,9 @@ def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, Fals
 @given(either, objectives, options)
 @settings(max_examples=25, deadline=None)
 def test_bound_optimum_and_value_come_in_this_order(instance, objective, option):
-    rest = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
-    plan = plan_mixed(problem_of(instance, option, objective=objective, rest=rest), QUICK_S)
-    optimum = EveryMixedPlan(instance, *option).optimum(objective, rest, plan.reference.norms(objective.cost))
+    phases = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
+    plan = plan_mixed(problem_of(instance, option, objective=objective, phases=phases), QUICK_S)
+    optimum = EveryMixedPlan(instance, *option).optimum(objective, phases, plan.reference.norms(objective.cost))
     assert plan.lower_bound <= optimum * (1 + 1e-9)
     assert optimum <= plan.value * (1 + 1e-9)
     assert plan.status != "optimal" or plan.value <= optimum * (1 + 3e-6)
@@ -67,11 +67,11 @@ def test_both_relaxations_cost_no_more_than_any_plan_within_the_makespan(instanc
 @given(either, objectives, options, st.data())
 @settings(max_examples=25, deadline=None)
 def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instance, objective, option, data):
-    rest = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
-    problem = problem_of(instance, option, objective=objective, rest=rest)
+    phases = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
+    problem = problem_of(instance, option, objective=objective, phases=phases)
     work, every, norms = MixedWork.of(problem), EveryMixedPlan(instance, *option), (1.0, 4.0)
-    worth = PlanValue(objective, rest, problem.learner_rate(objective.cost), norms)
-    optimum = every.optimum(objective, rest, norms)
+    worth = PlanValue(objective, phases, problem.learner_rate(objective.cost), norms)
+    optimum = every.optimum(objective, phases, norms)
     assert floor_of(work, worth) <= optimum * (1 + 1e-9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
@@ -113,19 +113,19 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
 @settings(max_examples=25, deadline=None)
 def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, option, least, release):
     work, _, offers, admission = instance
-    rest = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
-    limits = {"least_actors": least, "most_actors": max(2, least), "release": release}
+    phases = solver.NonGenerationPhases(learn_s=0.1, learner_gpus=1)
+    limits = {"min_actors": least, "max_actors": max(2, least), "release": release}
     try:
-        outcome = search_mixed(problem_of(instance, option, objective=objective, rest=rest, **limits), QUICK_S)
+        outcome = search_mixed(problem_of(instance, option, objective=objective, phases=phases, **limits), QUICK_S)
     except solver.PlanningError as refusal:
-        assert "no plan" in str(refusal)  # noqa: PT017 (least_actors may not fit)
+        assert "no plan" in str(refusal)  # noqa: PT017 (min_actors may not fit)
         return
     models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
     for plan in outcome.candidates:
         assert all(actor.shares_prompts == option[1] for actor in plan.actors)
         owners = [prompt for actor in plan.actors for prompt in set(work.prompt_of[list(actor.responses)].tolist())]
         assert not option[0] or len(owners) == len(set(owners))
-        taken = solver.evaluate(plan, work, models, rest, admission=admission)
+        taken = solver.evaluate(plan, work, models, phases, admission=admission)
         assert (taken.makespan_s, taken.gpu_seconds) == pytest.approx((plan.makespan_s, plan.gpu_seconds))
     plan = outcome.plan
     assert plan.lower_bound <= plan.value * (1 + 1e-12)
@@ -169,7 +169,7 @@ def test_the_order_of_prompts_and_responses_does_not_matter_to_the_bound(instanc
     random.shuffle(names)  # the new number of each prompt
     shuffled = solver.Workload(
         work.prompt_tokens[np.argsort(names)], np.array(names)[work.prompt_of[order]], work.response_tokens[order],
-        work.generated_tokens[order], work.response_limit,
+        work.generated_tokens[order], work.max_response_tokens,
     )  # fmt: skip
     of = [MixedWork.of(problem_of(instance._replace(workload=w), option)) for w in (work, shuffled)]
     makespan_s = 1.5 * of[0].shortest_makespan_s + 1e-3
@@ -202,7 +202,7 @@ def test_larger_plans_beat_the_random_split_and_are_close_to_the_bound(slots, op
 def test_sharing_long_prompts_is_worth_keeping_them_together():
     cluster, models = two_pools(slots=1024)
     short = lognormal_workload(24, 8, limit=1024)
-    work = solver.Workload(20 * short.prompt_tokens, short.prompt_of, short.response_tokens, response_limit=1024)
+    work = solver.Workload(20 * short.prompt_tokens, short.prompt_of, short.response_tokens, max_response_tokens=1024)
     values = [
         plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
         for together in (False, True)
@@ -212,17 +212,17 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
 
 def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     cluster, models = two_pools(slots=2)
-    work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], response_limit=1024)
+    work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], max_response_tokens=1024)
     says = r"needs at least .* s \(the 6 responses of prompt 0 stay together and take .* s on an actor\), and the best"
     with pytest.raises(solver.PlanningError, match=says):
         plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
     with refused(solver.PlanningError):
-        plan_generation(work, cluster, models, least_actors=3, keep_together=True)
+        plan_generation(work, cluster, models, min_actors=3, keep_together=True)
 
 
 def test_prompts_without_anything_to_generate_need_no_actor():
     cluster, models = two_pools(slots=8)
-    work = solver.Workload([10, 20, 30], [0, 0, 1, 1, 2], [40, 0, 0, 0, 0], response_limit=64)
-    plan = plan_generation(work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, least_actors=2)
+    work = solver.Workload([10, 20, 30], [0, 0, 1, 1, 2], [40, 0, 0, 0, 0], max_response_tokens=64)
+    plan = plan_generation(work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, min_actors=2)
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(5))
     assert plan.lower_bound <= plan.value * (1 + 1e-12)

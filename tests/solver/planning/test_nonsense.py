@@ -35,12 +35,14 @@ TABLE = solver.StepTable([1, 2], [0, 10], np.ones((2, 2)))
 CONSTRUCTORS = {
     "Workload": (
         solver.Workload,
-        {"prompt_tokens": [3, 4], "prompt_of": [0, 1], "response_tokens": [5, 6], "generated_tokens": 0, "response_limit": 9,
+        {"prompt_tokens": [3, 4], "prompt_of": [0, 1], "response_tokens": [5, 6], "generated_tokens": 0,
+        "max_response_tokens": 9,
          "scenarios": None},
         arrays,
     ),
     "Workload.grid": (
-        solver.Workload.grid, {"prompt_tokens": [3, 4], "response_tokens_of_samples": [[1], [2]], "response_limit": 9}, arrays,
+        solver.Workload.grid, {"prompt_tokens": [3, 4], "response_tokens_of_samples": [[1], [2]], "max_response_tokens": 9},
+        arrays,
     ),
     "StepTable": (
         solver.StepTable, {"batch": [1, 2], "context_tokens": [0, 10], "step_s": [[1.0, 1.0], [1.0, 1.0]]}, arrays,
@@ -68,7 +70,7 @@ CONSTRUCTORS = {
     "MixedCluster": (solver.MixedCluster, {"pools": [solver.GpuPool("a", 1, 1)]}, arrays),
     "Objective": (
         solver.Objective,
-        {"time_weight": 0.5, "deadline_s": None, "budget_gpu_s": None, "budget_usd": None, "cost": "gpu_s", "tail": 1.0},
+        {"time_weight": 0.5, "deadline_s": None, "budget_gpu_s": None, "budget_usd": None, "cost": "gpu_s", "cvar_alpha": 1.0},
         numbers,
     ),
     "NonGenerationPhases": (
@@ -78,7 +80,7 @@ CONSTRUCTORS = {
         lambda **options: solver.plan_generation(
             solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
         ),
-        {"time_limit_s": 0.01, "admission": "reserve", "least_actors": 1, "most_actors": None, "release": "done", "seed": 0,
+        {"time_limit_s": 0.01, "admission": "reserve", "min_actors": 1, "max_actors": None, "release": "done", "seed": 0,
          "share_prefill": False, "deterministic": True},
         numbers,
     ),
@@ -86,7 +88,7 @@ CONSTRUCTORS = {
         lambda **options: solver.random_split(
             solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
         ),
-        {"admission": "reserve", "least_actors": 1, "most_actors": None, "actors": None, "release": "done", "seed": 0,
+        {"admission": "reserve", "min_actors": 1, "max_actors": None, "actors": None, "release": "done", "seed": 0,
          "share_prefill": False, "spread": False},
         numbers,
     ),
@@ -100,7 +102,7 @@ def used(made):
     """Plan with what was made, which made sense."""
     roles = {
         solver.Workload: "workload", solver.Cluster: "cluster", solver.MixedCluster: "cluster",
-        solver.LatencyModel: "latency", solver.Objective: "objective", solver.NonGenerationPhases: "rest",
+        solver.LatencyModel: "latency", solver.Objective: "objective", solver.NonGenerationPhases: "phases",
     }  # fmt: skip
     if type(made) in roles:
         options = {"workload": WORK, "cluster": HERE, "latency": SPEED, roles[type(made)]: made}
@@ -124,7 +126,7 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         (lambda: solver.Workload([1], [-1], [1]), ("prompt_of",)),
         (lambda: solver.Workload([1.5], [0], [1]), ("prompt_tokens", "1.5")),
         (lambda: solver.Workload([1], [0, 0], [[1, 2], [3]]), ("response_tokens",)),
-        (lambda: solver.Workload([1], [0], [1], response_limit=2.5), ("response_limit", "2.5")),
+        (lambda: solver.Workload([1], [0], [1], max_response_tokens=2.5), ("max_response_tokens", "2.5")),
         (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=2.5), ("'x'", "max_batch", "2.5")),
         (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=math.nan), ("max_batch",)),
         (lambda: solver.LatencyModel("x", math.nan, 1.0, 0.0), ("gpus_per_actor",)),
@@ -151,9 +153,9 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         (lambda: solver.LatencyModel("x", 1, "1", 0.0), ("base_s", "'1'")),
         (lambda: solver.Objective("0.5"), ("time_weight", "'0.5'")),
         (lambda: solver.plan_generation(WORK, HERE, SPEED, time_limit_s="1"), ("time_limit_s", "'1'")),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, least_actors="2"), ("least_actors", "'2'")),
+        (lambda: solver.plan_generation(WORK, HERE, SPEED, min_actors="2"), ("min_actors", "'2'")),
         (lambda: solver.random_split(WORK, HERE, SPEED, seed="7"), ("'7'",)),
-        (lambda: solver.Workload([1], [0], [1], response_limit=np.str_("9")), ("response_limit", "'9'")),
+        (lambda: solver.Workload([1], [0], [1], max_response_tokens=np.str_("9")), ("max_response_tokens", "'9'")),
     ],
 )
 def test_it_says_what_would_be_right(make, sentence):

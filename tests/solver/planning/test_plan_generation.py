@@ -93,7 +93,7 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
 
     def search(actors: int) -> MakespanSearch:
         rule = admission_of(latency)
-        work = SortedWork.of(workload, latency, rule, most_actors=actors)
+        work = SortedWork.of(workload, latency, rule, max_actors=actors)
         pricing = Pricing.of(solver.Cluster(actors, 2, 2), latency, objective, solver.NonGenerationPhases())
 
         def busy_of(split: Split, how: str) -> np.ndarray:
@@ -113,20 +113,20 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
 @settings(max_examples=30, deadline=None)
 def test_a_deadline_and_a_budget_are_kept_by_evaluate(instance, slack):
     workload, cluster, latency, admission = instance
-    rest = solver.NonGenerationPhases(prepare_s=0.01, learn_s=0.02, learner_gpus=2)
-    split = random_split(workload, cluster, latency, rest=rest, admission=admission)
-    deadline_s = slack * rest.step_time_s(split.makespan_s) + 1e-6
-    budget_gpu_s = slack * rest.step_gpu_s(split.makespan_s, split.gpu_seconds) + 1e-6
+    phases = solver.NonGenerationPhases(prepare_s=0.01, learn_s=0.02, learner_gpus=2)
+    split = random_split(workload, cluster, latency, phases=phases, admission=admission)
+    deadline_s = slack * phases.step_time_s(split.makespan_s) + 1e-6
+    budget_gpu_s = slack * phases.step_gpu_s(split.makespan_s, split.gpu_seconds) + 1e-6
     early, poor = (
-        plan_generation(workload, cluster, latency, objective, rest, 0.1, admission=admission)
+        plan_generation(workload, cluster, latency, objective, phases, 0.1, admission=admission)
         for objective in (solver.Objective(deadline_s=deadline_s), solver.Objective(budget_gpu_s=budget_gpu_s))
     )
-    taken = solver.evaluate(early, workload, latency, rest, admission=admission)
-    assert rest.step_time_s(taken.makespan_s) <= deadline_s * (1 + 1e-9)
-    assert early.value == pytest.approx(rest.step_gpu_s(taken.makespan_s, taken.gpu_seconds))
-    taken = solver.evaluate(poor, workload, latency, rest, admission=admission)
-    assert rest.step_gpu_s(taken.makespan_s, taken.gpu_seconds) <= budget_gpu_s * (1 + 1e-9)
-    assert poor.value == pytest.approx(rest.step_time_s(taken.makespan_s))
+    taken = solver.evaluate(early, workload, latency, phases, admission=admission)
+    assert phases.step_time_s(taken.makespan_s) <= deadline_s * (1 + 1e-9)
+    assert early.value == pytest.approx(phases.step_gpu_s(taken.makespan_s, taken.gpu_seconds))
+    taken = solver.evaluate(poor, workload, latency, phases, admission=admission)
+    assert phases.step_gpu_s(taken.makespan_s, taken.gpu_seconds) <= budget_gpu_s * (1 + 1e-9)
+    assert poor.value == pytest.approx(phases.step_time_s(taken.makespan_s))
 
 
 DEGENERATE = {

@@ -59,17 +59,17 @@ def test_the_limit_raised_as_the_sentence_says_is_kept(instance, share, limit):
 
 
 def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
-    workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=50)
+    workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], max_response_tokens=50)
     with refused(solver.PlanningError, "response 1", "140", "prompt 90", "50", "100", "40"):
         plan_generation(workload, CLUSTER, l40s(kv_capacity_tokens=100))
-    fits = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=10)
+    fits = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], max_response_tokens=10)
     plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
 
 
 @pytest.mark.parametrize("ask", [solver.plan_generation, solver.pareto_front])
 def test_so_it_does_where_there_are_several_kinds(ask):
     """The largest memory on offer counts."""
-    workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], response_limit=50)
+    workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], max_response_tokens=50)
     cluster = solver.MixedCluster([solver.GpuPool("a", 1, 2), solver.GpuPool("b", 1, 2)])
     models = {
         (kind, 1): solver.LatencyModel(f"of {kind}", 1, 1e-3, 1e-4, kind=kind, kv_capacity_tokens=memory)

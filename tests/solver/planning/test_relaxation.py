@@ -23,10 +23,10 @@ from solver.timing.evaluate import admission_of
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
 
 
-def sorted_work(instance: Instance, most_actors: int | None = None) -> SortedWork:
+def sorted_work(instance: Instance, max_actors: int | None = None) -> SortedWork:
     latency = instance.latency
     rule = admission_of(latency, None, instance.admission)
-    return SortedWork.of(instance.workload, latency, rule, most_actors=most_actors or instance.cluster.max_actors)
+    return SortedWork.of(instance.workload, latency, rule, max_actors=max_actors or instance.cluster.max_actors)
 
 
 def every_plan(instance: Instance) -> EveryPlan:
@@ -112,7 +112,7 @@ def test_waves_hold_every_item_once_and_take_no_longer_than_one_after_the_other(
         return
     groups, about_s = shared
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(work)))
-    assert len(groups) <= work.most_actors
+    assert len(groups) <= work.max_actors
     plan = assemble("waves", [work.responses(g) for g in groups], reserve.workload, reserve.cluster, reserve.latency)
     ready_s = work.ready_of(0)
     for actor, group, about in zip(plan.actors, groups, about_s, strict=True):
@@ -124,7 +124,7 @@ def test_waves_come_close_to_the_relaxation_at_their_makespan(slots, actors):
     """As many as there are, or too few to keep the makespan: what refilling wastes is little, on all actors alike."""
     workload, latency = lognormal_workload(512, 8), l40s(max_batch=slots, prefill_base_s=5e-3)
     cluster = solver.Cluster(actors, 2, 2)
-    work = SortedWork.of(workload, latency, admission_of(latency), most_actors=actors)
+    work = SortedWork.of(workload, latency, admission_of(latency), max_actors=actors)
     groups, about_s = waves(work, 1.1 * max(work.shortest_makespan_s, float(work.slot_load[-1]) / actors))
     plan = assemble("waves", [work.responses(g) for g in groups], workload, cluster, latency)
     least = relaxed(work, plan.makespan_s)
@@ -137,10 +137,12 @@ def test_waves_come_close_to_the_relaxation_at_their_makespan(slots, actors):
 def test_it_lies_below_random_plans_that_refill_in_any_order(data, slots, call_s, rule):
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 20)))
     count, actors = int(rng.integers(slots, 160)), int(rng.integers(1, 9))
-    workload = solver.Workload([7, 30], rng.integers(0, 2, count), np.ceil(rng.lognormal(3, 0.8, count)), response_limit=400)
+    workload = solver.Workload(
+        [7, 30], rng.integers(0, 2, count), np.ceil(rng.lognormal(3, 0.8, count)), max_response_tokens=400
+    )
     memory = int(rng.choice([500 * slots, 200 * slots, 500]))
     latency = l40s(max_batch=slots, prefill_base_s=call_s, kv_capacity_tokens=max(memory, 430), start_s=0.01)
-    work = SortedWork.of(workload, latency, admission_of(latency, None, rule), most_actors=actors)
+    work = SortedWork.of(workload, latency, admission_of(latency, None, rule), max_actors=actors)
     order = rng.permutation(count) if rng.random() < 0.5 else np.argsort(-workload.remaining_tokens)
     owner = rng.integers(0, actors, count)
     groups = [order[owner == k] for k in range(actors) if (owner == k).any()]
@@ -156,7 +158,7 @@ def test_next_fit_at_the_makespan_plus_the_largest_load_costs_no_more_than_the_r
     """The rounding theorem, where slots and memory do not bind."""
     workload = lognormal_workload(64, samples)
     latency = l40s(max_batch=10_000)
-    work = SortedWork.of(workload, latency, admission_of(latency), most_actors=1000)
+    work = SortedWork.of(workload, latency, admission_of(latency), max_actors=1000)
     largest = float(np.diff(work.load).max())
     cluster = solver.Cluster(1000, 2, 2)
     for makespan_s in np.geomspace(work.shortest_makespan_s, work.longest_makespan_s, 25):

@@ -23,7 +23,7 @@ CLUSTER = Cluster(8, 8, 1)
 OBJECTIVES = [
     Objective(0.7),
     Objective(0.3),
-    Objective(0.5, tail=0.4),
+    Objective(0.5, cvar_alpha=0.4),
     Objective(deadline_s=120.0),
     Objective(budget_gpu_s=900.0),
 ]
@@ -33,8 +33,8 @@ def workload(scenarios: int = 0, seed: int = 0) -> Workload:
     draw = np.random.default_rng(seed)
     lengths = np.clip(draw.lognormal(5.0, 0.6, (100, 4)), 1, 600).astype(int)
     around = np.clip(lengths.ravel() * draw.lognormal(0, 0.4, (scenarios, 400)), 1, 600).astype(int) if scenarios else None
-    one = Workload.grid(np.full(100, 100), lengths, response_limit=600)
-    return Workload(one.prompt_tokens, one.prompt_of, one.response_tokens, response_limit=600, scenarios=around)
+    one = Workload.grid(np.full(100, 100), lengths, max_response_tokens=600)
+    return Workload(one.prompt_tokens, one.prompt_of, one.response_tokens, max_response_tokens=600, scenarios=around)
 
 
 @functools.cache
@@ -101,7 +101,7 @@ def splits(draw: st.DrawFn) -> tuple[Workload, Admission, np.ndarray]:
     count = draw(st.integers(2, 14))
     lengths = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
     prompts = draw(st.lists(st.integers(0, 15), min_size=count, max_size=count))
-    work = Workload(np.array(prompts), np.arange(count), np.array(lengths), response_limit=40)
+    work = Workload(np.array(prompts), np.arange(count), np.array(lengths), max_response_tokens=40)
     alone = int(work.reserved_tokens.max())
     rule = draw(st.sampled_from(["preempt", "reserve"]))
     admission = Admission(draw(st.integers(1, 8)), draw(st.integers(max(1, alone // 2), max(2, 4 * alone))), rule)

@@ -22,8 +22,8 @@ OPTIONS = {
     "together": {"keep_together": True},
     "shared": {"share_prefill": True},
     "together and shared": {"keep_together": True, "share_prefill": True},
-    "at least two": {"least_actors": 2},
-    "at most two": {"most_actors": 2},
+    "at least two": {"min_actors": 2},
+    "at most two": {"max_actors": 2},
     "until generation ends": {"release": "generation"},
     "until the step ends": {"release": "step"},
 }
@@ -43,17 +43,17 @@ def problems(draw: st.DrawFn, scenarios: int = 0):
         draw(st.sampled_from([3, 2])), latency.gpus_per_actor, latency.gpus_per_actor,
         usd_per_gpu_hour=draw(st.sampled_from([3.6, 0.36])), prewarmed=draw(st.integers(0, 3)),
     )  # fmt: skip
-    return solver.Workload(prompts, owner, lengths, response_limit=24), cluster, latency
+    return solver.Workload(prompts, owner, lengths, max_response_tokens=24), cluster, latency
 
 
-def every_plan(workload, cluster, latency, rest, options):
+def every_plan(workload, cluster, latency, phases, options):
     """All plans the options allow: every partition of the items, actors in every order, responses in every order."""
     together = options.get("keep_together", False)
     items = [[i] for i in range(len(workload))]
     if together:
         items = [np.flatnonzero(workload.prompt_of == p).tolist() for p in np.unique(workload.prompt_of)]
-    fewest = options.get("least_actors", 1)
-    most = min(cluster.max_actors, options.get("most_actors", 99))
+    fewest = options.get("min_actors", 1)
+    most = min(cluster.max_actors, options.get("max_actors", 99))
     refills = latency.max_batch < len(workload)
     for parts in partitions(len(items), most):
         if len(parts) < fewest:
@@ -64,39 +64,39 @@ def every_plan(workload, cluster, latency, rest, options):
             orders = [itertools.permutations(g) if refills and len(g) > latency.max_batch else [g] for g in arranged]
             for chosen in itertools.product(*orders):
                 yield assemble(
-                    "brute force", [list(g) for g in chosen], workload, cluster, latency, rest,
+                    "brute force", [list(g) for g in chosen], workload, cluster, latency, phases,
                     release=options.get("release", "done"), shares_prompts=options.get("share_prefill", False),
                 )  # fmt: skip
 
 
-def value_of(plan, workload, latency, rest, pricing, norms):
+def value_of(plan, workload, latency, phases, pricing, norms):
     """The objective of a plan over the scenarios, from ``evaluate`` alone."""
-    taken = solver.evaluate(plan, workload, latency, rest)
-    time_s = taken.makespans_s + rest.seconds
+    taken = solver.evaluate(plan, workload, latency, phases)
+    time_s = taken.makespans_s + phases.seconds
     usd = pricing.objective.cost == "usd"
     cost = (taken.cost_usd_of if usd else taken.gpu_seconds_of) + pricing.learner_rate * time_s
     return pricing.objective.value_over(time_s, cost, norms)
 
 
-def check(problem, objective, rest, options):
+def check(problem, objective, phases, options):
     workload, cluster, latency = problem
     items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
-    if items < options.get("least_actors", 1):
-        with refused(solver.PlanningError, "least_actors"):
-            plan_generation(workload, cluster, latency, objective, rest, **options)
+    if items < options.get("min_actors", 1):
+        with refused(solver.PlanningError, "min_actors"):
+            plan_generation(workload, cluster, latency, objective, phases, **options)
         return
-    plan = plan_generation(workload, cluster, latency, objective, rest, 0.5, **options)
+    plan = plan_generation(workload, cluster, latency, objective, phases, 0.5, **options)
     norms = plan.reference.norms(objective.cost)
-    pricing = Pricing.of(cluster, latency, objective, rest, options.get("release", "done"))
+    pricing = Pricing.of(cluster, latency, objective, phases, options.get("release", "done"))
     values = [
-        value_of(p, workload, latency, rest, pricing, norms) for p in every_plan(workload, cluster, latency, rest, options)
+        value_of(p, workload, latency, phases, pricing, norms) for p in every_plan(workload, cluster, latency, phases, options)
     ]
     optimum = min(values)
-    assert plan.value == pytest.approx(value_of(plan, workload, latency, rest, pricing, norms), rel=1e-9, abs=1e-12)
+    assert plan.value == pytest.approx(value_of(plan, workload, latency, phases, pricing, norms), rel=1e-9, abs=1e-12)
     assert plan.lower_bound <= optimum * (1 + 1e-9) + 1e-12
     assert optimum <= plan.value * (1 + 1e-9) + 1e-12
     assert plan.status != "optimal" or plan.value <= optimum * (1 + 2e-6) + 1e-12
-    assert options.get("least_actors", 1) <= len(plan.actors) <= options.get("most_actors", cluster.max_actors)
+    assert options.get("min_actors", 1) <= len(plan.actors) <= options.get("max_actors", cluster.max_actors)
     assert all(a.release == options.get("release", "done") for a in plan.actors)
     if options.get("keep_together"):
         owners = [{int(workload.prompt_of[r]) for r in a.responses} for a in plan.actors]
@@ -111,15 +111,15 @@ def check(problem, objective, rest, options):
     st.sampled_from(["gpu_s", "usd"]),
 )
 @settings(max_examples=15, deadline=None)
-def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, rest, cost):
-    check(problem, solver.Objective(time_weight, cost=cost), rest, OPTIONS[name])
+def test_the_optimum_lies_within_the_reported_gap(name, problem, time_weight, phases, cost):
+    check(problem, solver.Objective(time_weight, cost=cost), phases, OPTIONS[name])
 
 
 @pytest.mark.full
 @given(problems(scenarios=3), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([1.0, 0.5, 0.2]))
 @settings(max_examples=20, deadline=None)
 def test_over_scenarios_too(problem, time_weight, tail):
-    check(problem, solver.Objective(time_weight, tail=tail), solver.NonGenerationPhases(), {})
+    check(problem, solver.Objective(time_weight, cvar_alpha=tail), solver.NonGenerationPhases(), {})
 
 
 @pytest.mark.full
@@ -128,19 +128,19 @@ def test_over_scenarios_too(problem, time_weight, tail):
 def test_a_limit_over_scenarios(data, problem, tail, limit):
     """A limit that some plan keeps over the scenarios: the bound is below every such plan, and what is returned keeps it."""
     workload, cluster, latency = problem
-    rest = solver.NonGenerationPhases(0.01, 0.02, 1)
-    risk = solver.Objective(tail=tail).risk
-    taken = [solver.evaluate(p, workload, latency, rest) for p in every_plan(workload, cluster, latency, rest, {})]
+    phases = solver.NonGenerationPhases(0.01, 0.02, 1)
+    risk = solver.Objective(cvar_alpha=tail).risk
+    taken = [solver.evaluate(p, workload, latency, phases) for p in every_plan(workload, cluster, latency, phases, {})]
     pairs = [
-        (risk(t.makespans_s + rest.seconds), risk(t.gpu_seconds_of + rest.learner_gpus * (t.makespans_s + rest.seconds)))
+        (risk(t.makespans_s + phases.seconds), risk(t.gpu_seconds_of + phases.learner_gpus * (t.makespans_s + phases.seconds)))
         for t in taken
     ]
     time_s, cost = data.draw(st.sampled_from(pairs))
     slack = data.draw(st.sampled_from([1.001, 1.5]))
-    objective = solver.Objective(tail=tail, **{limit: slack * (time_s if limit == "deadline_s" else cost) + 1e-9})
+    objective = solver.Objective(cvar_alpha=tail, **{limit: slack * (time_s if limit == "deadline_s" else cost) + 1e-9})
     optimum = min(objective.value(t, c, (1.0, 1.0)) for t, c in pairs)
     try:
-        plan = plan_generation(workload, cluster, latency, objective, rest, 0.5)
+        plan = plan_generation(workload, cluster, latency, objective, phases, 0.5)
     except solver.PlanningError as refusal:  # possible where a limit is tight, and then not said to be proved
         refused = str(refusal)
         plan = None
@@ -155,7 +155,7 @@ def test_a_limit_over_scenarios(data, problem, tail, limit):
 
 
 def test_the_mean_of_the_worst_scenarios():
-    objective = solver.Objective(tail=0.3)
+    objective = solver.Objective(cvar_alpha=0.3)
     assert objective.risk(np.array([1.0, 5.0, 2.0, 4.0])) == pytest.approx((5.0 + 0.2 * 4.0) / 1.2)
     assert solver.Objective().risk(np.array([1.0, 5.0, 3.0])) == pytest.approx(3.0)
 
@@ -165,7 +165,7 @@ def test_a_prewarmed_actor_starts_without_its_cold_start():
         solver.Workload([0, 0], [0, 1], [10, 10]),
         solver.LatencyModel("x", 1, 1.0, 1.0, start_s=100.0, sync_s=2.0),
     )
-    plan = plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, least_actors=2)
+    plan = plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, min_actors=2)
     assert sorted(a.predicted_s for a in plan.actors) == [22.0, 122.0]
     assert [a.prewarmed for a in plan.actors] == [True, False]
 

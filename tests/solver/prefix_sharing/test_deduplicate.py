@@ -21,7 +21,7 @@ from solver.prefix_sharing.deduplicate import computations, deduplicate
 from solver.prefix_sharing.placement import place
 from solver.timing.batching import timeline
 from solver.timing.build_plan import assemble, timed
-from solver.timing.evaluate import admission_of, there_tokens
+from solver.timing.evaluate import admission_of, cached_tokens
 
 L40S = l40s(
     prefill_per_token_s=3e-5, prefill_base_s=5e-3, transfer_base_s=5e-3, transfer_per_kv_token_s=1.2e-6, start_s=0.1, sync_s=0.1
@@ -35,7 +35,7 @@ def computed_tokens(plan, workload, latency):
         chosen = np.asarray(actor.responses, dtype=np.int64)
         run = timeline(
             workload.remaining_tokens[chosen], workload.context_tokens[chosen], workload.reserved_tokens[chosen],
-            there_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts), latency,
+            cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts), latency,
             admission_of(latency, actor.max_batch),
         )  # fmt: skip
         total += int(run.prefill_tokens.sum())
@@ -56,7 +56,7 @@ def steps(draw):
     owners = draw(st.lists(st.integers(0, len(prompts) - 1), min_size=count, max_size=count))
     tokens = draw(st.lists(st.integers(0, 12), min_size=count, max_size=count))
     actors = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
-    workload = solver.Workload([len(p) for p in prompts], owners, tokens, response_limit=16)
+    workload = solver.Workload([len(p) for p in prompts], owners, tokens, max_response_tokens=16)
     latency = solver.LatencyModel(
         "small", 1, 1.0, 0.1, 0.01, prefill_base_s=draw(st.sampled_from([0.0, 0.5])), prefill_per_token_s=0.5,
         transfer_base_s=draw(st.sampled_from([0.0, 0.3])), start_s=1.0, max_batch=draw(st.sampled_from([2, 64])),
@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_evaluate_and_of_the_engines(step, learner_node
 
 def test_one_prefill_per_prompt_instead_of_three():
     """66 % fewer prefill tokens (RLHFless, arXiv 2602.22718): three samples per prompt on three actors, one prefill for all."""
-    workload = solver.Workload.grid([1000] * 16, np.full((16, 3), 200), response_limit=256)
+    workload = solver.Workload.grid([1000] * 16, np.full((16, 3), 200), max_response_tokens=256)
     groups = np.arange(48).reshape(16, 3).T  # every sample of a prompt on another actor
     cluster = solver.Cluster(2, 8, 2)
     plan = assemble("split", groups, workload, cluster, L40S)
@@ -124,7 +124,7 @@ def test_one_prefill_per_prompt_instead_of_three():
 def test_a_shared_instruction_is_computed_once():
     """Prompts of 900 common and 10 own tokens: computing each once saves nearly all of what sharing in actors leaves."""
     ids = [[7] * 900 + [i] * 10 for i in range(32)]
-    workload = solver.Workload.grid([910] * 32, np.full((32, 2), 100), response_limit=128)
+    workload = solver.Workload.grid([910] * 32, np.full((32, 2), 100), max_response_tokens=128)
     cluster = solver.Cluster(1, 8, 2)
     plan = assemble("random", np.arange(64).reshape(4, 16), workload, cluster, L40S)
     found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)
@@ -144,7 +144,7 @@ def test_the_trunk_of_a_tree_of_prompts_saves_nearly_everything(monkeypatch):
     prompts = prefixes.synthetic(np.random.default_rng(0))
     tree = PrefixTree.of_token_ids(prompts)
     rng = np.random.default_rng(1)
-    workload = solver.Workload.grid([len(p) for p in prompts], np.full((512, 4), 200), response_limit=2048)
+    workload = solver.Workload.grid([len(p) for p in prompts], np.full((512, 4), 200), max_response_tokens=2048)
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
     latency = load_profile("l40s-qwen2.5-3b-tp2")
     plan = assemble("random", np.array_split(rng.permutation(2048), 8), workload, cluster, latency)
@@ -166,7 +166,7 @@ def test_the_trunk_of_a_tree_of_prompts_saves_nearly_everything(monkeypatch):
 def test_partial_prefixes_beat_whole_prompts():
     """Nobody waits for tokens that one actor alone has a use for: these it computes itself, beside the prefill actor."""
     ids = [[7] * 900 + [i] * 300 for i in range(64)]
-    workload = solver.Workload.grid([1200] * 64, np.full((64, 2), 100), response_limit=128)
+    workload = solver.Workload.grid([1200] * 64, np.full((64, 2), 100), max_response_tokens=128)
     cluster = solver.Cluster(1, 8, 2)
     plan = assemble("random", np.arange(128).reshape(4, 32), workload, cluster, L40S)
     found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)
@@ -196,7 +196,7 @@ def test_nothing_is_kept_that_does_not_pay():
 def test_a_prefill_actor_has_to_pay_for_its_gpus():
     """On the learner's GPUs it pays; with GPUs of its own it does not, for so short a step."""
     ids = [[7] * 900 + [i] * 10 for i in range(32)]
-    workload = solver.Workload.grid([910] * 32, np.full((32, 2), 10), response_limit=128)
+    workload = solver.Workload.grid([910] * 32, np.full((32, 2), 10), max_response_tokens=128)
     cluster = solver.Cluster(1, 10, 2)
     plan = assemble("random", np.arange(64).reshape(4, 16), workload, cluster, replace(L40S, start_s=60.0))
     cost = solver.Objective(time_weight=0.0)

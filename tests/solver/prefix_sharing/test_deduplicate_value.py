@@ -17,13 +17,13 @@ from solver.timing.build_plan import assemble
 
 SPEED = l40s(prefill_per_token_s=3e-5, start_s=0.1, sync_s=0.1, transfer_per_kv_token_s=1e-8)
 FAST = replace(SPEED, prefill_per_token_s=3e-6)  # of the prefill actor: it makes the step shorter, and costs its own start
-WORK = solver.Workload.grid([167] * 16, np.full((16, 2), 20), response_limit=256)
+WORK = solver.Workload.grid([167] * 16, np.full((16, 2), 20), max_response_tokens=256)
 CLUSTER = solver.Cluster(2, 8, 2, usd_per_gpu_hour=3600.0)
 PLAN = assemble("split", np.arange(32).reshape(16, 2).T, WORK, CLUSTER, SPEED)
 
 
-def found(objective, rest=solver.NonGenerationPhases(), plan=PLAN, cluster=CLUSTER, latency=SPEED, work=WORK, **options):  # noqa: B008
-    return deduplicate(plan, work, cluster, latency, objective=objective, rest=rest, prefill_latency=FAST, **options)
+def found(objective, phases=solver.NonGenerationPhases(), plan=PLAN, cluster=CLUSTER, latency=SPEED, work=WORK, **options):  # noqa: B008
+    return deduplicate(plan, work, cluster, latency, objective=objective, phases=phases, prefill_latency=FAST, **options)
 
 
 FASTER, CHEAPER = found(solver.Objective(1.0)), found(solver.Objective(0.0))
@@ -37,10 +37,10 @@ def test_the_instance_trades_time_for_cost():
 
 @pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_a_deadline_is_that_of_the_step(seconds):
-    rest = solver.NonGenerationPhases(seconds / 2, seconds / 2)
+    phases = solver.NonGenerationPhases(seconds / 2, seconds / 2)
     between = (FASTER.plan.makespan_s + CHEAPER.plan.makespan_s) / 2 + seconds
-    assert found(solver.Objective(deadline_s=between), rest).how == "prefill actor"
-    assert found(solver.Objective(deadline_s=CHEAPER.plan.makespan_s + seconds), rest).how == "none"
+    assert found(solver.Objective(deadline_s=between), phases).how == "prefill actor"
+    assert found(solver.Objective(deadline_s=CHEAPER.plan.makespan_s + seconds), phases).how == "none"
 
 
 def test_a_deadline_that_is_missed_is_missed_by_as_little_as_can_be():
@@ -56,11 +56,11 @@ def test_the_learners_gpus_pay_for_a_shorter_step():
 
 def test_a_budget_is_in_its_own_unit_and_holds_the_whole_step():
     """A GPU-second costs one dollar here, the learner's three."""
-    rest = solver.NonGenerationPhases(0.5, 0.5, learner_gpus=4, usd_per_gpu_hour=3 * 3600.0)
+    phases = solver.NonGenerationPhases(0.5, 0.5, learner_gpus=4, usd_per_gpu_hour=3 * 3600.0)
     for plan, how in ((FASTER.plan, "prefill actor"), (CHEAPER.plan, "none")):
         step_s = plan.makespan_s + 1.0
         paid = plan.gpu_seconds + 12 * step_s
-        dear = found(solver.Objective(budget_usd=paid * (1 + 1e-6)), rest)
+        dear = found(solver.Objective(budget_usd=paid * (1 + 1e-6)), phases)
         assert dear.how == "prefill actor" or how == "none"
         assert dear.plan.cost_usd + 12 * (dear.plan.makespan_s + 1.0) <= paid * (1 + 1e-6)
     cents = solver.Cluster(2, 8, 2, usd_per_gpu_hour=36.0)  # a budget in dollars is no budget in GPU-seconds
@@ -76,7 +76,7 @@ def test_what_is_cheap_in_gpu_seconds_may_be_dear_in_dollars():
     cluster = MixedCluster((GpuPool("dear", 1, 8, usd_per_gpu_hour=100.0), GpuPool("cheap", 1, 8, usd_per_gpu_hour=1.0)))
     speed = replace(SPEED, start_s=0.01, sync_s=0.0)
     models = {("dear", 2): replace(speed, prefill_per_token_s=1e-6), ("cheap", 2): replace(speed, prefill_per_token_s=1e-4)}
-    work = solver.Workload.grid([167] * 16, np.array([[200, 20, 20, 20]] * 16), response_limit=256)
+    work = solver.Workload.grid([167] * 16, np.array([[200, 20, 20, 20]] * 16), max_response_tokens=256)
     responses = np.arange(64).reshape(16, 4).T
     actors = tuple(
         ActorPlan(
@@ -101,8 +101,8 @@ def test_dollars_without_a_price_are_refused():
 def test_over_scenarios_the_tail_decides():
     """The mean of the worst scenarios, not of all, misses the deadline without a prefill actor."""
     lengths = np.stack([np.full(32, n) for n in (20, 20, 20, 40)])
-    work = solver.Workload(WORK.prompt_tokens, WORK.prompt_of, lengths, response_limit=256)
+    work = solver.Workload(WORK.prompt_tokens, WORK.prompt_of, lengths, max_response_tokens=256)
     plan = assemble("split", np.arange(32).reshape(16, 2).T, work, CLUSTER, SPEED)
     worst = solver.evaluate(plan, work, SPEED).makespans_s.max()
     assert found(solver.Objective(deadline_s=worst * 0.99), plan=plan, work=work).how == "none"
-    assert found(solver.Objective(deadline_s=worst * 0.99, tail=0.25), plan=plan, work=work).how == "prefill actor"
+    assert found(solver.Objective(deadline_s=worst * 0.99, cvar_alpha=0.25), plan=plan, work=work).how == "prefill actor"

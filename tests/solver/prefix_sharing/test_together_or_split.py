@@ -21,7 +21,7 @@ def work(prompt_tokens: int, ragged: bool) -> solver.Workload:
     lengths = np.full((8, 4), 100)
     if ragged:
         lengths[0] = 400
-    return solver.Workload.grid(np.full(8, prompt_tokens), lengths, response_limit=512)
+    return solver.Workload.grid(np.full(8, prompt_tokens), lengths, max_response_tokens=512)
 
 
 def chosen(asked: solver.Workload, latency: solver.LatencyModel, objective: solver.Objective, **options) -> solver.Plan:
@@ -56,10 +56,10 @@ def test_the_better_of_both_is_kept(prompt_tokens, time_weight):
 
 def test_long_prompts_stay_together_and_long_groups_are_split():
     """Where prompts are dear to compute and to send they are computed on one actor; where they are free, time is all."""
-    even = chosen(work(1000, ragged=False), DEAR, solver.Objective(0.5), least_actors=8)
+    even = chosen(work(1000, ragged=False), DEAR, solver.Objective(0.5), min_actors=8)
     assert len({p for a in even.actors for p in a.prompts}) == sum(len(a.prompts) for a in even.actors) == 8
     slots = replace(DEAR, max_batch=2)  # a whole group takes twice as long as its half
-    fast = chosen(work(0, ragged=True), slots, solver.Objective(1.0), least_actors=8)
+    fast = chosen(work(0, ragged=True), slots, solver.Objective(1.0), min_actors=8)
     assert fast.notes["samples"]["kept"] == "split"
     assert fast.notes["samples"]["split"] < 0.9 * fast.notes["samples"]["together"]
 

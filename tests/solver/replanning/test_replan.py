@@ -42,7 +42,7 @@ def state_of(groups: list[list[int]], tokens, free: int | list[int] = 50, total:
 
 def known(lengths) -> object:
     lengths = np.asarray(lengths)
-    return known_lengths(Workload(np.full(len(lengths), 20), np.arange(len(lengths)), lengths, response_limit=LIMIT))
+    return known_lengths(Workload(np.full(len(lengths), 20), np.arange(len(lengths)), lengths, max_response_tokens=LIMIT))
 
 
 # --- worth --------------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_decisions_keep_slots_memory_and_every_response(sizes, seed, price, free
     tokens = rng.integers(0, LIMIT, max(count, 1))
     lengths = np.minimum(tokens + rng.integers(1, 200, len(tokens)), LIMIT)
     forecast = known(lengths) if certain else from_batch(
-        Workload([20], np.zeros(len(tokens), int), lengths, response_limit=LIMIT), pool=[50, 300]
+        Workload([20], np.zeros(len(tokens), int), lengths, max_response_tokens=LIMIT), pool=[50, 300]
     )  # fmt: skip
     reserved = 20 + LIMIT
     memory = max((max(sizes) + capacity) * reserved, reserved)
@@ -329,7 +329,7 @@ def test_a_predictor_that_updates_while_decoding_plugs_in():
         def __getattr__(self, name):
             return getattr(self.inner, name)
 
-    probe = Probe(from_samples([[200, 300]], Workload([20], np.zeros(40, int), [200] * 40, response_limit=LIMIT)))
+    probe = Probe(from_samples([[200, 300]], Workload([20], np.zeros(40, int), [200] * 40, max_response_tokens=LIMIT)))
     rule = Replan(probe, LATENCY, 4.0)
     signals = {"entropy": np.ones(40)}
     rule.decide(3.0, replace(state_of([list(range(20)), list(range(20, 40))], 100), signals=signals))

@@ -43,7 +43,9 @@ def state_of(groups: list[list[int]], tokens, free: int = 50) -> StepState:
 
 def known(lengths) -> object:
     lengths = np.asarray(lengths)
-    return known_lengths(solver.Workload(np.full(len(lengths), 20), np.arange(len(lengths)), lengths, response_limit=LIMIT))
+    return known_lengths(
+        solver.Workload(np.full(len(lengths), 20), np.arange(len(lengths)), lengths, max_response_tokens=LIMIT)
+    )
 
 
 def dealt(sizes: list[int]) -> list[list[int]]:
@@ -149,7 +151,7 @@ def plan_on_two_kinds(seed: int):
     """A random split on two kinds: the fast actors have work left over for nobody, the slow ones the longest responses."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(4.0, 0.8, (24, 4)), 1, LIMIT).astype(int)
-    work = solver.Workload.grid(np.full(24, 20), lengths, response_limit=LIMIT)
+    work = solver.Workload.grid(np.full(24, 20), lengths, max_response_tokens=LIMIT)
     cluster = solver.MixedCluster((solver.GpuPool("slow", 1, 3, 1.0), solver.GpuPool("fast", 1, 2, 2.0)))
     models = {("slow", 1): SLOW, ("fast", 1): FAST}
     order = rng.permutation(96)
@@ -172,7 +174,7 @@ def test_a_mixed_step_that_is_replanned_is_worth_more(cost):
         plan, work, cluster, models = plan_on_two_kinds(seed)
         actors = ActorClasses.of_plan(plan, models, cost)
         price = 4.0 * np.mean(actors.rates)
-        prompts, limit = work.prompt_tokens.tolist(), work.response_limit
+        prompts, limit = work.prompt_tokens.tolist(), work.max_response_tokens
         requests = [
             Request(i, prompts[owner], limit, target_tokens=tokens, target_finish="stop", prompt=owner)
             for i, (owner, tokens) in enumerate(zip(work.prompt_of.tolist(), work.response_tokens.tolist(), strict=True))

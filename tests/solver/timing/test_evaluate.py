@@ -13,7 +13,7 @@ from solver_strategies import instances, l40s, lognormal_workload, plan_generati
 
 import solver
 from solver.timing.build_plan import assemble
-from solver.timing.evaluate import admission_of, there_tokens
+from solver.timing.evaluate import admission_of, cached_tokens
 from solver.timing.group_times import GroupTimes, Split
 
 # One iteration takes 1 s + 0.1 s per response + 0.01 s per KV token, an actor is ready after 2 s + 1 s.
@@ -45,8 +45,10 @@ def test_a_plan_says_what_evaluate_says(instance):
     ],
 )
 def test_time_and_gpu_seconds_by_hand(release, gpu_s):
-    rest = solver.NonGenerationPhases(prepare_s=5, learn_s=7, learner_gpus=100)  # learner GPUs are the step's, not the actors'
-    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY, rest, release=release)
+    phases = solver.NonGenerationPhases(
+        prepare_s=5, learn_s=7, learner_gpus=100
+    )  # learner GPUs are the step's, not the actors'
+    plan = assemble("hand", [[0, 1], [2]], WORKLOAD, CLUSTER, LATENCY, phases, release=release)
     assert [a.predicted_s for a in plan.actors] == pytest.approx(DONE_S)
     assert plan.makespan_s == pytest.approx(DONE_S[1])
     assert plan.gpu_seconds == pytest.approx(gpu_s)
@@ -64,14 +66,14 @@ def test_what_is_there_of_each_context_by_hand():
     """Prompts of 10 and 20 tokens; the first response has no tokens to go: the second computes the prompt for the third."""
     workload = solver.Workload([10, 20], [0, 0, 0, 1, 1], [0, 2, 3, 4, 5], [0, 0, 1, 0, 0])
     everyone = range(5)
-    assert there_tokens(workload, everyone).tolist() == [0] * 5
-    assert there_tokens(workload, everyone, (1,), (7,)).tolist() == [0, 0, 0, 7, 7]
-    assert there_tokens(workload, everyone, shares_prompts=True).tolist() == [10, 0, 10, 0, 20]
-    assert there_tokens(workload, everyone, (0, 1), (10, 7), True).tolist() == [10, 10, 10, 7, 20]
-    assert there_tokens(workload, [4, 3], (1,), (7,), True).tolist() == [7, 20]
+    assert cached_tokens(workload, everyone).tolist() == [0] * 5
+    assert cached_tokens(workload, everyone, (1,), (7,)).tolist() == [0, 0, 0, 7, 7]
+    assert cached_tokens(workload, everyone, shares_prompts=True).tolist() == [10, 0, 10, 0, 20]
+    assert cached_tokens(workload, everyone, (0, 1), (10, 7), True).tolist() == [10, 10, 10, 7, 20]
+    assert cached_tokens(workload, [4, 3], (1,), (7,), True).tolist() == [7, 20]
     for prefixes, tokens, wrong in (((1,), (21,), "21 tokens of prompt 1, which has 20"), ((2,), (1,), "a prefix of prompt 2")):
         with pytest.raises(solver.PlanningError, match=wrong):
-            there_tokens(workload, everyone, prefixes, tokens)
+            cached_tokens(workload, everyone, prefixes, tokens)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
@@ -80,7 +82,7 @@ def test_groups_that_share_prompts_take_what_evaluate_says(seed, refill):
     """Responses that go on from earlier tokens compute these themselves, whoever computes the prompt."""
     rng = np.random.default_rng(seed)
     workload = solver.Workload(
-        rng.integers(0, 20, 3), rng.integers(0, 3, 12), rng.integers(0, 30, 12), rng.integers(0, 9, 12), response_limit=30
+        rng.integers(0, 20, 3), rng.integers(0, 3, 12), rng.integers(0, 30, 12), rng.integers(0, 9, 12), max_response_tokens=30
     )
     slow = replace(LATENCY, prefill_base_s=0.5, prefill_per_token_s=0.2, join_s=0.7, max_batch=2 if refill else 64)
     split = Split(rng.permutation(12), np.array([0, 5, 12]))
@@ -181,8 +183,8 @@ def test_a_plan_under_scenarios_is_the_best_mean_of_its_candidates():
     sampled = np.clip(predicted * rng.lognormal(0, 0.4, size=(5, 12)), 1, 400).astype(int)
     prompts, owner, cluster = np.full(12, 30), np.arange(12), solver.Cluster(1, 4, 1)
     latency = solver.LatencyModel("x", 1, 2e-3, 3e-5, 1e-7, start_s=0.05)
-    certain = solver.Workload(prompts, owner, predicted, response_limit=400)
-    uncertain = solver.Workload(prompts, owner, predicted, response_limit=400, scenarios=sampled)
+    certain = solver.Workload(prompts, owner, predicted, max_response_tokens=400)
+    uncertain = solver.Workload(prompts, owner, predicted, max_response_tokens=400, scenarios=sampled)
     plan = plan_generation(uncertain, cluster, latency, time_limit_s=60)
     cases = [solver.evaluate(plan, certain.with_response_tokens(lengths), latency) for lengths in sampled]
     assert plan.makespan_s == pytest.approx(np.mean([c.makespan_s for c in cases]))
@@ -203,7 +205,7 @@ def test_lengths_that_say_nothing_are_not_grouped_by():
     rng = np.random.default_rng(0)
     predicted = rng.permutation(np.repeat([20, 400], 32))
     sampled = rng.choice([20, 400], size=(6, 64))
-    uncertain = solver.Workload(np.zeros(64, int), np.arange(64), predicted, response_limit=400, scenarios=sampled)
+    uncertain = solver.Workload(np.zeros(64, int), np.arange(64), predicted, max_response_tokens=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 8, 1)
     plan = plan_generation(uncertain, cluster, latency, time_limit_s=60)
     blind = plan_generation(uncertain.points, cluster, latency, time_limit_s=60)
@@ -216,7 +218,7 @@ def test_lengths_that_say_nothing_are_not_grouped_by():
 
 def test_two_dimensional_lengths_are_scenarios():
     sampled = np.array([[10, 20], [20, 41]])
-    workload = solver.Workload([5], [0, 0], sampled, response_limit=40)
+    workload = solver.Workload([5], [0, 0], sampled, max_response_tokens=40)
     assert workload.response_tokens.tolist() == [15, 31]
     assert workload.scenarios.tolist() == [[10, 20], [20, 40]]
     assert [case.response_tokens.tolist() for case in workload.cases()] == [[10, 20], [20, 40]]
@@ -230,7 +232,7 @@ def test_a_limit_that_only_the_predicted_lengths_keep_is_refused():
     rng = np.random.default_rng(3)
     predicted = rng.integers(100, 120, size=12)
     sampled = np.clip(predicted * rng.lognormal(0, 0.6, size=(5, 12)), 1, 400).astype(int)
-    workload = solver.Workload(np.zeros(12, int), np.arange(12), predicted, response_limit=400, scenarios=sampled)
+    workload = solver.Workload(np.zeros(12, int), np.arange(12), predicted, max_response_tokens=400, scenarios=sampled)
     latency, cluster = solver.LatencyModel("x", 1, 2e-3, 3e-5), solver.Cluster(1, 4, 1)
     point = plan_generation(workload.points, cluster, latency, solver.Objective(1.0), time_limit_s=10.0)
     tight = solver.Objective(deadline_s=1.05 * point.makespan_s)
@@ -247,7 +249,9 @@ def test_the_model_runs_at_the_limits_that_are_used():
     rng = np.random.default_rng(0)
     predicted = rng.integers(20, 400, size=256)
     sampled = np.clip(predicted * rng.lognormal(0, 0.3, size=(8, 256)), 1, 400).astype(int)
-    workload = solver.Workload(np.full(32, 10), np.repeat(np.arange(32), 8), predicted, response_limit=400, scenarios=sampled)
+    workload = solver.Workload(
+        np.full(32, 10), np.repeat(np.arange(32), 8), predicted, max_response_tokens=400, scenarios=sampled
+    )
     latency = solver.LatencyModel("x", 1, 6e-4, 2.75e-5, 1e-7, start_s=0.01)
     for asked in (workload, workload.points):
         plan = plan_generation(asked, solver.Cluster(2, 8, 1), latency, time_limit_s=1.0)

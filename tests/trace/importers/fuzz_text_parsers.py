@@ -22,7 +22,7 @@ FILES = {  # where the text of a format stands, as its importer looks for it
     "openrlhf": "console.log", "verl-scalars": "experiment.jsonl", "verl": "1.jsonl", "nemo-rl": "train_data_step1.jsonl",
     "table-csv": "log.csv", "table-jsonl": "log.jsonl",
 }  # fmt: skip
-OPTIONS = ImportOptions(tokenizer=HERE / "golden" / "trl", response_limit=4096)
+OPTIONS = ImportOptions(tokenizer=HERE / "golden" / "trl", max_response_tokens=4096)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ from rlhfless.trace.importers.openrlhf import parse_dict
 from rlhfless.trace.importers.trl import overlap
 
 tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
+TEXT = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT)
 
 
 def rewritten(path: Path, change: Any) -> None:
@@ -75,7 +75,7 @@ def test_a_tokenizer_that_is_no_path_is_looked_up_on_the_hub(monkeypatch: pytest
         return local
 
     monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_pretrained=found))
-    by_name = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model", response_limit=LIMIT))
+    by_name = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer="someone/model", max_response_tokens=LIMIT))
     assert asked == ["someone/model"]
     assert by_name.rollouts is not None
     pd.testing.assert_frame_equal(by_name.rollouts, expected)
@@ -104,7 +104,7 @@ def test_without_a_limit_lengths_are_those_of_the_texts() -> None:
 
 
 def test_texts_that_tokenise_to_more_than_the_limit_count_as_cut() -> None:
-    log = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=TOKENIZER, response_limit=5))
+    log = import_log(GOLDEN / "verl-v1", ImportOptions(tokenizer=TOKENIZER, max_response_tokens=5))
     assert log.rollouts is not None
     assert log.rollouts["response_tokens"].max() == 5
     assert "texts have more tokens than the limit when tokenised again" in str(log.summary)

@@ -15,7 +15,7 @@ from importer_samples import LIMIT, ROLLOUT_WRITERS, SCALAR_WRITERS, TOKENIZER, 
 from rlhfless.trace import ImportOptions, import_log
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-OPTIONS = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT, progress=True)
+OPTIONS = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT, progress=True)
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from rlhfless.trace import ImportOptions, ImportSummary, TraceError, import_log,
 
 
 def import_table(
-    path: Path, mapping: dict[str, str] | None = None, response_limit: int | None = None
+    path: Path, mapping: dict[str, str] | None = None, max_response_tokens: int | None = None
 ) -> tuple[pd.DataFrame, ImportSummary]:
     """The rollouts and the summary of a table."""
-    log = import_log(path, ImportOptions(mapping=mapping or {}, response_limit=response_limit), "table")
+    log = import_log(path, ImportOptions(mapping=mapping or {}, max_response_tokens=max_response_tokens), "table")
     assert log.rollouts is not None
     return log.rollouts, log.summary
 
@@ -65,7 +65,7 @@ def test_what_is_missing_in_some_rows_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
-    frame, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len"}, response_limit=15)
+    frame, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len"}, max_response_tokens=15)
     assert frame["finish_reason"].tolist() == ["stop"] * 5 + ["length"]
     assert summary.truncation_rate == pytest.approx(1 / 6)
     assert "finish_reason" not in summary.missing
@@ -74,7 +74,7 @@ def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
 
 def test_the_log_knows_better_than_the_response_limit(tmp_path: Path) -> None:
     pd.DataFrame(rollouts(finish_reason="aborted")).to_parquet(tmp_path / "log.parquet")
-    frame, _ = import_table(tmp_path / "log.parquet", response_limit=15)
+    frame, _ = import_table(tmp_path / "log.parquet", max_response_tokens=15)
     assert frame["finish_reason"].unique().tolist() == ["aborted"]
 
 
@@ -126,6 +126,6 @@ def test_a_published_log_is_imported_as_it_is(tmp_path: Path) -> None:
 
 @needs_gsm8k_lengths
 def test_the_limit_of_a_published_log_agrees_with_its_own_flag() -> None:
-    frame, summary = import_table(GSM8K_LENGTHS, AREAL_MAP, response_limit=512)
+    frame, summary = import_table(GSM8K_LENGTHS, AREAL_MAP, max_response_tokens=512)
     assert ((frame["finish_reason"] == "length") == (frame["hit_cap"] == 1)).all()
     assert summary.truncation_rate == pytest.approx(0.1707, abs=1e-4)

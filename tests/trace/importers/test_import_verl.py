@@ -20,7 +20,7 @@ from rlhfless.trace import ImportOptions, OpenedLog, import_log, open_log
 from solver.model.cluster import Cluster
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-OPTIONS = ImportOptions(tokenizer=TOKENIZER, response_limit=100)
+OPTIONS = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=100)
 SETTING = SimulationConfig(Cluster(1, 8, 2, kind="l40s"), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05)
 STATIC = Assumptions(dispatch="static", calibrate=False)
 

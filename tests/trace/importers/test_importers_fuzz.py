@@ -103,7 +103,7 @@ def try_one(name: str, seed: int) -> bool:
             **{key: value[0] for key, value in SCALAR_WRITERS.items()},
         }
         framework = chance.choice(("auto", own[name]))
-        options = ImportOptions(tokenizer=TOKENIZER, response_limit=chance.choice((None, LIMIT, 24)))
+        options = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=chance.choice((None, LIMIT, 24)))
         try:
             imported = import_log(path, options, framework)
             imported.save(out)

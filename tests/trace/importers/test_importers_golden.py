@@ -14,7 +14,7 @@ from rlhfless.trace import ImportOptions, TraceError, import_log, open_log, read
 from rlhfless.trace.importers import FORMATS, recognise
 
 pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
-TEXT = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
+TEXT = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT)
 
 
 def golden(name: str) -> Path:
@@ -64,7 +64,7 @@ def test_our_writer_of_verls_dumps_writes_the_bytes_of_verls_own(name: str, tmp_
 
 
 def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
-    log = import_log(GOLDEN / "trl", ImportOptions(tokenizer=TOKENIZER, response_limit=24))
+    log = import_log(GOLDEN / "trl", ImportOptions(tokenizer=TOKENIZER, max_response_tokens=24))
     assert log.rollouts is not None
     generated = json.loads((GOLDEN / "trl" / "lengths.json").read_text())
     assert log.rollouts["response_tokens"].tolist() == generated

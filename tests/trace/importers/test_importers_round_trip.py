@@ -52,7 +52,7 @@ def rollouts(draw: st.DrawFn) -> pd.DataFrame:
 def test_rollouts_come_back(name: str, known: pd.DataFrame) -> None:
     _, writer, columns = ROLLOUT_WRITERS[name]
     with tempfile.TemporaryDirectory() as folder:
-        log = import_log(writer(Path(folder) / "log", known), ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT))
+        log = import_log(writer(Path(folder) / "log", known), ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT))
     assert log.rollouts is not None
     for column in columns:
         values = known[column] - known["start_s"].min() if column.endswith("_s") and "table" not in name else known[column]
@@ -63,7 +63,7 @@ def test_rollouts_come_back(name: str, known: pd.DataFrame) -> None:
 @pytest.mark.parametrize("name", [*ROLLOUT_WRITERS, *SCALAR_WRITERS])
 def test_packed_logs_are_read_as_the_plain_ones(name: str, tmp_path: Path) -> None:
     writer = ROLLOUT_WRITERS[name][1] if name in ROLLOUT_WRITERS else SCALAR_WRITERS[name][1]
-    options = ImportOptions(tokenizer=TOKENIZER, response_limit=LIMIT)
+    options = ImportOptions(tokenizer=TOKENIZER, max_response_tokens=LIMIT)
     path = writer(tmp_path / "log", sample_rollouts())
     plain = import_log(path, options)
     for file in [file for file in (tmp_path / "log").rglob("*") if file.is_file()]:

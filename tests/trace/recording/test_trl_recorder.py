@@ -120,7 +120,7 @@ def test_lengths_and_rewards_are_those_of_trls_own_log(tmp_path):
     trainer.processing_class.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
     trainer.save_state()
     for limit in (None, LIMIT):
-        options = ImportOptions(tmp_path / "tokenizer.json", response_limit=limit)
+        options = ImportOptions(tmp_path / "tokenizer.json", max_response_tokens=limit)
         imported = import_log(tmp_path / "trl", options).rollouts
         for column in ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "finish_reason"):
             assert imported[column].tolist() == ours[column].tolist(), column

@@ -30,16 +30,16 @@ PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are s
 RATE = 0.1  # of plain gradient descent, where there are several updates
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "defaults": ({"kl_weight": 0.05, "lam": 0.95}, {}),
+    "defaults": ({"kl_coef": 0.05, "lam": 0.95}, {}),
     "all changed": (
         {
-            "kl_weight": 0.3, "gamma": 0.9, "lam": 0.7, "clip_low": 0.1, "clip_high": 0.1, "value_clip": 0.01,
-            "value_weight": 0.5,
+            "kl_coef": 0.3, "gamma": 0.9, "lam": 0.7, "clip_ratio_low": 0.1, "clip_ratio_high": 0.1, "value_clip": 0.01,
+            "vf_coef": 0.5,
         },
         {"kl_coef": 0.3, "gamma": 0.9, "lam": 0.7, "cliprange": 0.1, "cliprange_value": 0.01, "vf_coef": 0.5},
     ),
     "several updates": (
-        {"kl_weight": 0.05, "lam": 0.95, "updates": 3, "value_clip": 0.01},
+        {"kl_coef": 0.05, "lam": 0.95, "num_updates": 3, "value_clip": 0.01},
         {"num_ppo_epochs": 3, "cliprange_value": 0.01, "learning_rate": RATE, "optim": "sgd", "lr_scheduler_type": "constant"},
     ),
 }  # fmt: skip
@@ -101,17 +101,17 @@ def test_loss_and_gradient_are_those_of_trl(case: str, monkeypatch: pytest.Monke
     ours, theirs = CASES[case]
     batch, critic = fixed_batch(), value_model()
     trained = PolicyAndCritic(small_model(), Critic(critic.score, critic.model))
-    options = PpoOptions(max_grad_norm=math.inf, token_budget=40, **ours)
-    optimizer = torch.optim.SGD(trained.parameters(), lr=RATE) if options.updates > 1 else still(trained)
+    options = PpoOptions(max_grad_norm=math.inf, max_tokens_per_micro_batch=40, **ours)
+    optimizer = torch.optim.SGD(trained.parameters(), lr=RATE) if options.num_updates > 1 else still(trained)
     algorithm = Ppo(trained, optimizer, options)
     algorithm.reference = frozen_copy(small_model(REFERENCE))
     metrics = algorithm.learn(batch)
     assert metrics["clip_share"] > 0
-    assert (metrics["value_clip_share"] > 0) == (options.updates > 1), "the first update finds the old values"
+    assert (metrics["value_clip_share"] > 0) == (options.num_updates > 1), "the first update finds the old values"
 
     loss, policy_gradient, critic_gradient = trl_step(monkeypatch, tmp_path, batch, **theirs)
-    if options.updates == 1:  # else ours is the mean over the updates
-        assert metrics["loss"] + options.value_weight * metrics["value_loss"] == pytest.approx(loss, abs=1e-6)
+    if options.num_updates == 1:  # else ours is the mean over the updates
+        assert metrics["loss"] + options.vf_coef * metrics["value_loss"] == pytest.approx(loss, abs=1e-6)
     torch.testing.assert_close(gradient_of(trained.policy), policy_gradient, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(gradient_of(critic), critic_gradient, atol=1e-6, rtol=1e-4)
     assert TOKENIZER.pad_token_id not in np.array(batch.response_ids)

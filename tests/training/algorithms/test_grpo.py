@@ -56,7 +56,7 @@ def test_padding_on_either_side_changes_no_logprob(tokens, padding):
 
 def test_response_logprobs_are_those_of_a_softmax():
     model, prompt, responses = small_model(), TOKENIZER.encode("4+7?"), [[5, 1], [6, 7, 8, 9]]
-    got = response_logprobs(model, [prompt] * 2, responses, temperature=0.5, token_budget=16)
+    got = response_logprobs(model, [prompt] * 2, responses, temperature=0.5, max_tokens_per_micro_batch=16)
     for response, values in zip(responses, got, strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
@@ -83,7 +83,7 @@ def test_learning_raises_what_was_rewarded(with_engine):
     model = small_model()
     batch = two_answers(model, 1.0, with_engine)
     before = [value.sum() for value in response_logprobs(model, batch.prompt_ids, batch.response_ids)]
-    metrics = learner(model, updates=3).learn(batch)
+    metrics = learner(model, num_updates=3).learn(batch)
     after = [value.sum() for value in response_logprobs(model, batch.prompt_ids, batch.response_ids)]
     assert after[0] - before[0] > after[1] - before[1]
     assert after[0] > before[0]
@@ -98,7 +98,9 @@ def test_parts_change_no_gradient(aggregation):
     gradients = []
     for budget in (16, 10_000):
         model = small_model()
-        options = GrpoOptions(token_budget=budget, aggregation=aggregation, response_limit=14, kl_weight=0.1)
+        options = GrpoOptions(
+            max_tokens_per_micro_batch=budget, loss_aggregation=aggregation, max_response_tokens=14, kl_coef=0.1
+        )
         Grpo(model, still(model), options).learn(noise_batch(model))
         gradients.append(gradient_of(model))
     torch.testing.assert_close(*gradients, atol=1e-6, rtol=1e-4)
@@ -119,7 +121,9 @@ def test_several_updates_are_held_to_the_weights_that_generated():
     found = []
     for batch in (two_answers(small_model(), 1.0), two_answers(small_model(), 1.0, with_engine=False)):
         model = small_model()
-        found.append((learner(model, updates=4, clip_low=0.01, clip_high=0.01).learn(batch), gradient_of(model)))
+        found.append(
+            (learner(model, num_updates=4, clip_ratio_low=0.01, clip_ratio_high=0.01).learn(batch), gradient_of(model))
+        )
     assert found[0][0]["clip_share"] == found[1][0]["clip_share"] > 0
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-5, rtol=1e-3)
 
@@ -139,12 +143,12 @@ def test_truncated_responses_are_left_out_but_still_judged():
     torch.testing.assert_close(whole, gradient_of(other), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kl_weight", [0.0, 0.1])
+@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 @pytest.mark.parametrize("changes", [{"truncated": [True] * 12}, {"rewards": [math.nan] * 12}], ids=["truncated", "unjudged"])
-def test_a_batch_of_truncated_or_unjudged_responses_changes_nothing(changes, kl_weight):
+def test_a_batch_of_truncated_or_unjudged_responses_changes_nothing(changes, kl_coef):
     """A penalty pulls at nothing either, though the weights have left the reference."""
     model = small_model()
-    algorithm = learner(model, mask_truncated=True, kl_weight=kl_weight)
+    algorithm = learner(model, mask_truncated=True, kl_coef=kl_coef)
     assert algorithm.learn(two_answers(model, 1.0))["grad_norm"] > 0
     before = [p.clone() for p in model.parameters()]
     batch = noise_batch(model)
@@ -162,7 +166,7 @@ def test_an_unjudged_response_is_as_good_as_not_there_to_the_penalty():
     others = [r if math.isfinite(x) else [5, 6] for r, x in zip(batch.response_ids, rewards, strict=True)]
     found = []
     for policy, responses in ((model, batch.response_ids), (other, others)):
-        algorithm = Grpo(policy, still(policy), GrpoOptions(kl_weight=0.5), frozen_copy(small_model(1)))
+        algorithm = Grpo(policy, still(policy), GrpoOptions(kl_coef=0.5), frozen_copy(small_model(1)))
         found.append(algorithm.learn(Batch(batch.prompt_ids, responses, rewards, batch.group_of)))
     torch.testing.assert_close(gradient_of(model), gradient_of(other), atol=1e-6, rtol=1e-4)
     assert found[0]["tokens"] == found[1]["tokens"]
@@ -176,7 +180,7 @@ def test_the_mismatch_of_the_engine_is_measured():
         assert low <= metrics["mismatch_mean"] <= metrics["mismatch_max"]
         assert metrics["mismatch_mean"] < high
         assert metrics["mismatch_kl"] >= 0
-    corrected = GrpoOptions(old_logprobs="recomputed", importance_cap=1.5)
+    corrected = GrpoOptions(old_logprobs_from="recomputed", importance_ratio_cap=1.5)
     assert Grpo(model, still(model), corrected).learn(noise_batch(model, off=0.3))["importance_mean"] != 1
     assert "mismatch_mean" not in Grpo(model, still(model), GrpoOptions()).learn(two_answers(model, 1.0, False))
 
@@ -196,9 +200,9 @@ def test_tokens_that_the_engine_could_not_tell_are_taken_to_be_right():
 
 def test_the_penalty_alone_pulls_to_the_reference():
     model, reference = small_model(), small_model(1)
-    algorithm = learner(model, kl_weight=1.0)
+    algorithm = learner(model, kl_coef=1.0)
     assert algorithm.learn(two_answers(model, 0.5))["kl_reference"] < 1e-6, "the reference is where training began"
-    algorithm = learner(model, kl_weight=1.0, updates=10)
+    algorithm = learner(model, kl_coef=1.0, num_updates=10)
     algorithm.reference = frozen_copy(reference)
     first = algorithm.learn(two_answers(model, 0.5))["kl_reference"]
     assert 0 <= algorithm.learn(two_answers(model, 0.5))["kl_reference"] < first
@@ -216,22 +220,24 @@ def test_wrong_batches_are_named():
     with refused(ValueError):
         learner(small_model()).learn(Batch([[2], [2]], [[3], [4]], [1.0, 0.0], ["a", "b"]))
     with refused(ValueError, "engine_logprobs"):
-        learner(small_model(), old_logprobs="recomputed", importance_cap=2.0).learn(two_answers(small_model(), 1.0, False))
+        learner(small_model(), old_logprobs_from="recomputed", importance_ratio_cap=2.0).learn(
+            two_answers(small_model(), 1.0, False)
+        )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"updates": 0}, ()),
-        ({"aggregation": "mean"}, ("'mean'",)),
-        ({"std": "batch"}, ("'batch'",)),
-        ({"clip_low": 1.5}, ("clip_low",)),
-        ({"importance_cap": 2.0}, ("old_logprobs", "'recomputed'")),
+        ({"num_updates": 0}, ()),
+        ({"loss_aggregation": "mean"}, ("'mean'",)),
+        ({"advantage_std": "batch"}, ("'batch'",)),
+        ({"clip_ratio_low": 1.5}, ("clip_ratio_low",)),
+        ({"importance_ratio_cap": 2.0}, ("old_logprobs_from", "'recomputed'")),
         ({"temperature": 0.0}, ()),
         ({"temperature": math.nan}, ()),
-        ({"kl_weight": math.nan}, ("kl_weight",)),
+        ({"kl_coef": math.nan}, ("kl_coef",)),
         ({"max_grad_norm": math.nan}, ("max_grad_norm",)),
-        ({"clip_high": math.nan}, ("clip_high",)),
+        ({"clip_ratio_high": math.nan}, ("clip_ratio_high",)),
     ],
 )
 def test_wrong_options_are_named(options, message):

@@ -31,20 +31,20 @@ LIMIT = 14
 REFERENCE = 1  # seed of the model that the penalty pulls to
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "token": ({}, {"loss_type": "dapo"}),
-    "sequence": ({"aggregation": "sequence"}, {"loss_type": "grpo"}),
-    "constant": ({"aggregation": "constant", "response_limit": LIMIT}, {"loss_type": "dr_grpo"}),
-    "no std": ({"std": "none"}, {"loss_type": "dapo", "scale_rewards": "none"}),
-    "clip": ({"clip_low": 0.1, "clip_high": 0.28}, {"loss_type": "dapo", "epsilon": 0.1, "epsilon_high": 0.28}),
-    "kl": ({"kl_weight": 0.3}, {"loss_type": "dapo", "beta": 0.3}),
-    "kl by sequence": ({"kl_weight": 0.3, "aggregation": "sequence"}, {"loss_type": "grpo", "beta": 0.3}),
+    "sequence": ({"loss_aggregation": "sequence"}, {"loss_type": "grpo"}),
+    "constant": ({"loss_aggregation": "constant", "max_response_tokens": LIMIT}, {"loss_type": "dr_grpo"}),
+    "no std": ({"advantage_std": "none"}, {"loss_type": "dapo", "scale_rewards": "none"}),
+    "clip": ({"clip_ratio_low": 0.1, "clip_ratio_high": 0.28}, {"loss_type": "dapo", "epsilon": 0.1, "epsilon_high": 0.28}),
+    "kl": ({"kl_coef": 0.3}, {"loss_type": "dapo", "beta": 0.3}),
+    "kl by sequence": ({"kl_coef": 0.3, "loss_aggregation": "sequence"}, {"loss_type": "grpo", "beta": 0.3}),
     "truncated": ({"mask_truncated": True}, {"loss_type": "dapo", "mask_truncated_completions": True}),
     "truncated by sequence": (
-        {"mask_truncated": True, "aggregation": "sequence"},
+        {"mask_truncated": True, "loss_aggregation": "sequence"},
         {"loss_type": "grpo", "mask_truncated_completions": True},
     ),
     "temperature": ({"temperature": 0.7}, {"loss_type": "dapo", "temperature": 0.7}),
     "importance and kl": (
-        {"old_logprobs": "recomputed", "importance_cap": 1.1, "kl_weight": 0.3, "aggregation": "sequence"},
+        {"old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1, "kl_coef": 0.3, "loss_aggregation": "sequence"},
         {
             "loss_type": "grpo",
             "beta": 0.3,
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "importance": (
-        {"old_logprobs": "recomputed", "importance_cap": 1.1},
+        {"old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1},
         {"loss_type": "dapo", "vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": 1.1},
     ),
 }
@@ -101,22 +101,24 @@ def test_loss_and_gradient_are_those_of_trl(case: str, tmp_path: Path) -> None:
     ours, theirs = CASES[case]
     samples, model = 4, small_model()
     batch = noise_batch(model, samples=samples)
-    options = GrpoOptions(**{"std": "sample", "eps": 1e-4, "max_grad_norm": math.inf, "token_budget": 64, **ours})
+    options = GrpoOptions(
+        **{"advantage_std": "sample", "eps": 1e-4, "max_grad_norm": math.inf, "max_tokens_per_micro_batch": 64, **ours}
+    )
     algorithm = Grpo(model, still(model), options)
-    if options.kl_weight:
+    if options.kl_coef:
         algorithm.reference = frozen_copy(small_model(REFERENCE))
     metrics = algorithm.learn(batch)
     gradient = gradient_of(model)
     assert gradient.abs().max() > 1e-3
-    if options.old_logprobs == "engine":
+    if options.old_logprobs_from == "engine":
         assert metrics["clip_share"] > 0, "the batch is far enough from the model for the clip to matter"
 
     trainer = trl_trainer(tmp_path, small_model(), [batch], samples, **theirs)
-    scored = trl_scored(trainer, options.old_logprobs == "engine")
+    scored = trl_scored(trainer, options.old_logprobs_from == "engine")
     trainer.model.zero_grad()
     loss = trainer.compute_loss(trainer.model, scored)
     loss.backward()
-    advantages = group_advantages(batch.rewards, batch.group_of, options.std, options.eps)
+    advantages = group_advantages(batch.rewards, batch.group_of, options.advantage_std, options.eps)
     np.testing.assert_allclose(advantages, scored["advantages"].numpy(), atol=1e-6)
     assert metrics["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
     torch.testing.assert_close(gradient, gradient_of(trainer.model), atol=1e-6, rtol=1e-4)
@@ -140,7 +142,14 @@ def test_weights_after_several_updates_are_those_of_trl(
 ) -> None:
     """TRL's optimizer, schedule and clipping of gradients; its schedule counts updates, ours batches."""
     batches, model, other = [noise_batch(small_model(), seed=seed) for seed in range(3)], small_model(), small_model()
-    given = {"std": "sample", "eps": 1e-4, "token_budget": 64, "learning_rate": 1e-3, "updates": updates, **ours}
+    given = {
+        "advantage_std": "sample",
+        "eps": 1e-4,
+        "max_tokens_per_micro_batch": 64,
+        "learning_rate": 1e-3,
+        "num_updates": updates,
+        **ours,
+    }
     learner = LocalLearner.make("grpo", model, schedule_steps=3, **given)
     rates = [learner.learn(batch)["learning_rate"] for batch in batches]
 

@@ -127,7 +127,7 @@ def test_loss_is_the_plain_one_however_it_is_aggregated(seed, rows, width):
     advantages, mask = rng.normal(size=rows), rng.random((rows, width)) < 0.7
     mask[:, 0] = True
     want, clipped = plain_loss(new, old, advantages, mask, 0.2, 0.28)
-    losses, counts = clipped_loss(*map(torch.tensor, (new, old, advantages, mask)), clip_low=0.2, clip_high=0.28)
+    losses, counts = clipped_loss(*map(torch.tensor, (new, old, advantages, mask)), clip_ratio_low=0.2, clip_ratio_high=0.28)
     assert counts["clipped"] == clipped
     assert counts["tokens"] == mask.sum()
     assert counts["kl"] >= 0
@@ -144,7 +144,7 @@ def test_loss_is_the_plain_one_however_it_is_aggregated(seed, rows, width):
 
 
 def test_a_constant_divisor_needs_the_limit():
-    with refused(InputError, "response_limit"):
+    with refused(InputError, "max_response_tokens"):
         aggregation("constant", [3], np.array([True]))
 
 

@@ -43,21 +43,27 @@ def plain_ppo(trained, reference, batch, o):
             logits = reference(ids).logits[0, first:-1] / o.temperature
             expected = logits.log_softmax(-1)[range(len(response)), response]
         values, engine = trained.critic.head(hidden)[0, first:-1, 0], torch.tensor(np.asarray(engine))
-        old = engine if o.old_logprobs == "engine" else new.detach()
-        v, r, a = values.detach().tolist(), (-o.kl_weight * (old - expected)).tolist(), [0.0] * (len(response) + 1)
+        old = engine if o.old_logprobs_from == "engine" else new.detach()
+        v, r, a = values.detach().tolist(), (-o.kl_coef * (old - expected)).tolist(), [0.0] * (len(response) + 1)
         r[-1] += reward
         for t in reversed(range(len(response))):
             following = v[t + 1] if t + 1 < len(response) else 0.0
             a[t] = r[t] + o.gamma * following - v[t] + o.gamma * o.lam * a[t + 1]
-        factor = torch.ones(len(response)) if o.importance_cap is None else (old - engine).exp().clamp(max=o.importance_cap)
-        tokens, limit = sum(batch.response_tokens), (o.response_limit or 1) * len(batch.rewards)
-        share = {"token": 1 / tokens, "sequence": 1 / len(response) / len(batch.rewards), "constant": 1 / limit}[o.aggregation]
+        factor = (
+            torch.ones(len(response))
+            if o.importance_ratio_cap is None
+            else (old - engine).exp().clamp(max=o.importance_ratio_cap)
+        )
+        tokens, limit = sum(batch.response_tokens), (o.max_response_tokens or 1) * len(batch.rewards)
+        share = {"token": 1 / tokens, "sequence": 1 / len(response) / len(batch.rewards), "constant": 1 / limit}[
+            o.loss_aggregation
+        ]
         rows.append((new, old, values, torch.tensor(a[:-1]), share * factor))
     new, old, values, advantages, share = (torch.cat(column) for column in zip(*rows, strict=True))
     returns = advantages + values.detach()
     white = (advantages - advantages.mean()) / torch.sqrt(advantages.var() + 1e-8) if o.whiten else advantages
     ratio = (new - old).exp()
-    policy = -share * torch.minimum(ratio * white, ratio.clamp(1 - o.clip_low, 1 + o.clip_high) * white)
+    policy = -share * torch.minimum(ratio * white, ratio.clamp(1 - o.clip_ratio_low, 1 + o.clip_ratio_high) * white)
     return policy.sum(), 0.5 * (values - returns).square().mean()
 
 
@@ -66,23 +72,23 @@ def plain_ppo(trained, reference, batch, o):
     "options",
     [
         {},
-        {"whiten": False, "gamma": 0.9, "lam": 0.7, "clip_low": 0.1, "clip_high": 0.3, "value_clip": None},
-        {"aggregation": "sequence", "old_logprobs": "recomputed", "importance_cap": 1.1},
-        {"aggregation": "constant", "response_limit": 20, "temperature": 0.7},
+        {"whiten": False, "gamma": 0.9, "lam": 0.7, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "value_clip": None},
+        {"loss_aggregation": "sequence", "old_logprobs_from": "recomputed", "importance_ratio_cap": 1.1},
+        {"loss_aggregation": "constant", "max_response_tokens": 20, "temperature": 0.7},
     ],
 )
 def test_loss_and_gradient_are_those_of_the_plain_reference(kind, options):
     trained, other = pair(kind), pair(kind)
     batch = noise_batch(trained.policy)
-    o = PpoOptions(kl_weight=0.2, value_weight=0.5, max_grad_norm=math.inf, token_budget=64, **options)
+    o = PpoOptions(kl_coef=0.2, vf_coef=0.5, max_grad_norm=math.inf, max_tokens_per_micro_batch=64, **options)
     algorithm = Ppo(trained, still(trained), o)
     algorithm.reference = frozen_copy(small_model(1))
     metrics = algorithm.learn(batch)
     policy, value = plain_ppo(other, small_model(1), batch, o)
-    (policy + o.value_weight * value).backward()
+    (policy + o.vf_coef * value).backward()
     assert metrics["loss"] == pytest.approx(float(policy.detach()), abs=1e-5)
     assert metrics["value_loss"] == pytest.approx(float(value.detach()), rel=1e-5)
-    assert (metrics["clip_share"] > 0) == (o.old_logprobs == "engine")
+    assert (metrics["clip_share"] > 0) == (o.old_logprobs_from == "engine")
     torch.testing.assert_close(gradient_of(trained), gradient_of(other), atol=1e-6, rtol=1e-3)
 
 
@@ -95,7 +101,7 @@ def two_answers(policy, scores=(1.0, 0.0)):
 @pytest.mark.parametrize("critic", ["head", "model"])
 def test_learning_raises_what_was_rewarded_and_the_critic_learns_to_expect_it(critic):
     model = small_model()
-    algorithm = make_algorithm("ppo", model, learning_rate=1e-3, critic_learning_rate=1e-2, critic=critic, updates=3)
+    algorithm = make_algorithm("ppo", model, learning_rate=1e-3, critic_learning_rate=1e-2, critic=critic, num_updates=3)
     batch = two_answers(model)
     before = [value.sum() for value in batch.engine_logprobs]
     first = algorithm.learn(batch)

@@ -42,7 +42,7 @@ def same_state(ours: LocalLearner, theirs: LocalLearner) -> bool:
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 3e-3), ("sgd", 0.3), ("adafactor", 3e-2)])
 def test_every_optimizer_raises_what_was_rewarded(optimizer: str, rate: float) -> None:
-    one = learner(optimizer=optimizer, learning_rate=rate, updates=3)
+    one = learner(optimizer=optimizer, learning_rate=rate, num_updates=3)
     batch = noise_batch(small_model(), off=0.0)
     before = response_logprobs(one.algorithm.trained, batch.prompt_ids, batch.response_ids)
     one.learn(batch)
@@ -87,7 +87,7 @@ def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_g
     """Cosine of the gradients' angle above 0.99; that numbers differ at all shows that bfloat16 was used."""
     gradients = []
     for precision in ("float32", "bfloat16"):
-        one = learner(name, precision=precision, kl_weight=0.1, max_grad_norm=1e9)
+        one = learner(name, precision=precision, kl_coef=0.1, max_grad_norm=1e9)
         numbers = one.learn(noise_batch(small_model(), off=0.0))
         gradients.append(gradient_of(one.algorithm.trained))
         assert {p.dtype for p in one.algorithm.trained.parameters()} == {torch.float32}
@@ -110,7 +110,7 @@ def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_g
         ({"warmup_steps": -1}, ("warmup_steps",)),
         ({"precision": "float16"}, ("'float16'", "32", "16")),
         ({"max_grad_norm": 0.0}, ("max_grad_norm", "0.0")),
-        ({"token_budget": 0}, ("token_budget",)),
+        ({"max_tokens_per_micro_batch": 0}, ("max_tokens_per_micro_batch",)),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], message: tuple[str, ...]) -> None:
@@ -121,10 +121,10 @@ def test_wrong_options_are_named(options: dict[str, Any], message: tuple[str, ..
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "grpo": ("grpo", {"updates": 2, "schedule": "cosine", "warmup_steps": 1, "schedule_steps": 5}),
+    "grpo": ("grpo", {"num_updates": 2, "schedule": "cosine", "warmup_steps": 1, "schedule_steps": 5}),
     "adafactor": ("grpo", {"optimizer": "adafactor"}),
     "sgd": ("grpo", {"optimizer": "sgd", "precision": "bfloat16"}),
-    "head": ("ppo", {"critic_learning_rate": 1e-2, "kl_weight": 0.1}),
+    "head": ("ppo", {"critic_learning_rate": 1e-2, "kl_coef": 0.1}),
     "model": ("ppo", {"critic": "model", "schedule": "linear", "schedule_steps": 5, "weight_decay": 0.1}),
 }
 
@@ -149,7 +149,7 @@ def test_a_learner_that_was_read_goes_on_bit_for_bit(kind: str, tmp_path: Path) 
 def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, learner())
     with refused(TrainError, "-000001", "learning_rate", "0.001", "0.5"):
-        load_checkpoint(tmp_path, 1, learner(learning_rate=0.5, updates=3))
+        load_checkpoint(tmp_path, 1, learner(learning_rate=0.5, num_updates=3))
     with refused(TrainError, "'grpo'", "'ppo'"):
         load_checkpoint(tmp_path, 1, learner("ppo"))
     larger = LocalLearner.make("grpo", tiny_qwen2(TOKENIZER, hidden=64, layers=3, heads=2, kv_heads=1), learning_rate=1e-3)

@@ -38,10 +38,16 @@ from rlhfless.training.micro_batches import dealt, micro_batches, padded_tokens 
 from rlhfless.training.random_state import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "grpo": {"kl_weight": 0.1, "aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},
-    "ppo": {"kl_weight": 0.1, "critic": "model", "critic_learning_rate": 2e-3, "mask_truncated": True, "lam": 0.95},
+    "grpo": {"kl_coef": 0.1, "loss_aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},
+    "ppo": {"kl_coef": 0.1, "critic": "model", "critic_learning_rate": 2e-3, "mask_truncated": True, "lam": 0.95},
 }
-SHARED = {"learning_rate": 1e-3, "updates": 2, "token_budget": 64, "old_logprobs": "recomputed", "importance_cap": 1.2}
+SHARED = {
+    "learning_rate": 1e-3,
+    "num_updates": 2,
+    "max_tokens_per_micro_batch": 64,
+    "old_logprobs_from": "recomputed",
+    "importance_ratio_cap": 1.2,
+}
 
 
 class Pair:

@@ -259,7 +259,7 @@ def test_a_reward_model_judges_prompt_and_response(tmp_path: Path) -> None:
     TOKENIZER.save(tmp_path)
     assert ModelReward.load(tmp_path, device="meta").model.device.type == "meta"
     reward = ModelReward.load(tmp_path)
-    reward.token_budget = 64
+    reward.max_tokens_per_micro_batch = 64
     chat, plain = DatasetTask(ROWS, TOKENIZER).problems, DatasetTask(ROWS, TOKENIZER, chat=False).problems
     responses = [Response(p, f"it is {p.answer}{'!' * i}") for i, p in enumerate([*chat, *plain])]
     scores = Rewards([(reward, 2.0)]).score(responses).values

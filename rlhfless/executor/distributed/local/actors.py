@@ -138,7 +138,7 @@ class LocalStepActors:
         process.kill()
         self._lost.append(process)
 
-    def bury(self) -> None:
+    def remove_dead(self) -> None:
         """Forget abandoned processes, which have ended by now and write no more shared memory."""
         for process in self._lost:
             self._pool.forget(process)

@@ -23,20 +23,20 @@ class StepHistory:
 
     Attributes:
         starts_s: when each step's generation began, in order; generated_s: when that of each complete one ended.
-        plan, rest: of the last step.
+        plan, phases: of the last step.
         start_s: the longest cold start so far; 0 before there was one.
     """
 
     starts_s: list[float] = field(default_factory=list)
     generated_s: list[float] = field(default_factory=list)
     plan: Plan | None = None
-    rest: NonGenerationPhases = field(default_factory=NonGenerationPhases)
+    phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     start_s: float = 0.0
 
-    def begin(self, at_s: float, plan: Plan, rest: NonGenerationPhases) -> None:
+    def begin(self, at_s: float, plan: Plan, phases: NonGenerationPhases) -> None:
         """Note that the next step begins."""
         self.starts_s.append(at_s)
-        self.plan, self.rest = plan, rest
+        self.plan, self.phases = plan, phases
 
     def give_up(self) -> None:
         """Note that the running step will not be complete, so that forecasts ignore it."""
@@ -103,7 +103,7 @@ class PlanForecast:
     def next_start_s(self, history: StepHistory) -> float | None:
         """See ``Forecast``."""
         assert history.plan is not None, "asked before the first step"
-        rest_s = history.rest.seconds or min(history.rests_s, default=None)
+        rest_s = history.phases.seconds or min(history.rests_s, default=None)
         if rest_s is None:
             return None
         return history.starts_s[-1] + history.plan.makespan_s + rest_s + self.buffer_s
@@ -114,7 +114,7 @@ class Lifecycle:
     """Policy of a pool for its actors between steps.
 
     Attributes:
-        keep_s: an actor without work ends after this time: 0 ends it at once, infinity never.
+        idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never.
         prewarm: forecasts the next step, for which the actors of the last plan are started early enough to be up by then; None
             starts actors when they are needed.
         patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
@@ -123,12 +123,12 @@ class Lifecycle:
         InputError: a time that is not a number of 0 or more.
     """
 
-    keep_s: float = 0.0
+    idle_timeout_s: float = 0.0
     prewarm: Forecast | None = None
     patience_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _refuse("Lifecycle.keep_s", self.keep_s, math.inf)
+        _refuse("Lifecycle.idle_timeout_s", self.idle_timeout_s, math.inf)
         _refuse("Lifecycle.patience_s", self.patience_s, math.inf)
 
     @classmethod
@@ -141,14 +141,14 @@ class Lifecycle:
     @classmethod
     def serverful(cls) -> Lifecycle:
         """Return the baseline: actors keep their GPUs from their first step on, during learning too; nothing starts twice."""
-        return cls(keep_s=math.inf)
+        return cls(idle_timeout_s=math.inf)
 
     def keeps_until_s(self, history: StepHistory, now_s: float) -> float:
         """Return until when to keep an actor that has no work from now on; ``now_s`` means to end it at once.
 
         It is also kept where the next step's actors would already have to start by now.
         """
-        kept_s = now_s + self.keep_s
+        kept_s = now_s + self.idle_timeout_s
         warm_s = self.prewarm_s(history)
         if warm_s is not None and warm_s <= now_s:
             kept_s = max(kept_s, self.given_up_s(history, now_s))

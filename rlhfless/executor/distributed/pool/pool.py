@@ -55,7 +55,7 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
         """Return its engine factory in the form in which prewarmed actors of the next step receive it."""
         ...
 
-    def bury(self) -> None:
+    def remove_dead(self) -> None:
         """Remove abandoned actors once the step is over."""
         ...
 
@@ -109,7 +109,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         run: str = "run",
         step: int = 0,
         start_s: float = 0.0,
-        rest: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+        phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
@@ -138,14 +138,14 @@ class ActorPool(ABC, Generic[ActorHandle]):
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
             raise PlanningError(refusal)
-        engines = engines.in_real_time()
+        engines = engines.measured()
         version = engines.weights_version
-        faults = replace(self.faults, start_floor_s=max(self.faults.start_floor_s, engines.start_floor_s))
+        faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s))
         crew = self._new_crew(engines, record)
         under_way = WallStep(
-            plan, requests, crew, latency, cluster, record, rest, admission, migration, faults, forecast,
+            plan, requests, crew, latency, cluster, record, phases, admission, migration, faults, forecast,
             step if version is None else version, self._idle.history.start_s,
         )  # fmt: skip
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
@@ -154,10 +154,10 @@ class ActorPool(ABC, Generic[ActorHandle]):
         under_way.watch = watch
         self._under_way = crew
         try:
-            self._idle.begin(record, plan, rest)
+            self._idle.begin(record, plan, phases)
             under_way.run()
-            crew.bury()
-            if engines.brings_up and self.lifecycle.prewarm is not None:
+            crew.remove_dead()
+            if engines.starts_server and self.lifecycle.prewarm is not None:
                 self._ahead = crew.engines_ahead, latency
             self._keep(crew, record)
         except BaseException:
@@ -265,7 +265,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def _bind(self, engines: RemoteEngines, latency: Latencies) -> None:
         """Bind the pool to these engines: waiting actors that cannot make them end, and new ones are of their kind."""
         models = latency if isinstance(latency, Mapping) else {None: latency}
-        bound = engines.side, {key: engines.binding(model) for key, model in models.items()}
+        bound = engines.side, {key: engines.compatibility_key(model) for key, model in models.items()}
         if bound != self._bound:
             self._idle.close()
         self._bound, self._ahead = bound, None

@@ -73,14 +73,14 @@ class WarmPool(Generic[ActorHandle]):
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def begin(self, record: StepRecord, plan: Plan, rest: NonGenerationPhases) -> None:
+    def begin(self, record: StepRecord, plan: Plan, phases: NonGenerationPhases) -> None:
         """Begin a step: waiting actors that its plan can use are reserved for it, and those whose GPUs it needs otherwise end.
 
         GPU time up to now that is in no record yet is written to this one.
         """
         with self.lock:
             self._raise()
-            self.history.begin(record.start_s, plan, rest)
+            self.history.begin(record.start_s, plan, phases)
             self._wanted = ()
             for row in self._over:  # ended since the step's time was taken, and from then on its GPUs are the step's
                 row.end_s = min(row.end_s, record.start_s)

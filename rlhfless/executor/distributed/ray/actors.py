@@ -91,7 +91,7 @@ class RayStepActors:
             self.given.append(members[-1])
         self.members.update(zip(members, orders, strict=True))
         if self._weights is None:
-            self._weights = self._put("weights", self._engines.carried())
+            self._weights = self._put("weights", self._engines.to_remote())
         block, weights = self._weights
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
@@ -134,7 +134,7 @@ class RayStepActors:
             self._ended.pop(member, None)
             member.kill(at_once=True)
 
-    def bury(self) -> None:
+    def remove_dead(self) -> None:
         """After the step, drop exported objects, and wait until Ray has the GPUs of lost actors back."""
         living = {member for _, member, _ in self.left}
         for member in living:

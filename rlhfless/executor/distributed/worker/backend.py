@@ -23,17 +23,17 @@ class WorkerBackend(Protocol):
         """Let the process compute on ``device`` from now on: ``cpu``, or CUDA devices separated by commas."""
         ...
 
-    def bring_up(self, engines: Any, latency: LatencyModel) -> bool:
+    def start_server(self, engines: Any, latency: LatencyModel) -> bool:
         """Start what engines need in addition to the process; returns whether anything was started, which counts as
         start-up.
         """
         ...
 
     def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
-        """Like ``bring_up``, before the step begins, with engines of an earlier step; the step's weights arrive with its
+        """Like ``start_server``, before the step begins, with engines of an earlier step; the step's weights arrive with its
         engines.
 
-        Only called for a backend whose engines start a server (``brings_up``).
+        Only called for a backend whose engines start a server (``starts_server``).
         """
         ...
 
@@ -60,16 +60,16 @@ class RemoteEngines(Protocol):
     Attributes:
         side: name of the backend module that such a process imports.
         several_gpus: whether one engine can decode on several GPUs.
-        start_floor_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
-        brings_up: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so that
-            they can only decode in separate processes.
+        min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
+        starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so
+            that they can only decode in separate processes.
         takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
     """
 
     side: str
     several_gpus: bool
-    start_floor_s: float
-    brings_up: bool
+    min_start_timeout_s: float
+    starts_server: bool
     takes_prefixes: bool
 
     @property
@@ -77,7 +77,7 @@ class RemoteEngines(Protocol):
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...
 
-    def in_real_time(self) -> RemoteEngines:
+    def measured(self) -> RemoteEngines:
         """Return the same engines, charged with measured time.
 
         Raises:
@@ -85,11 +85,11 @@ class RemoteEngines(Protocol):
         """
         ...
 
-    def carried(self) -> Any:
+    def to_remote(self) -> Any:
         """Return the form of the factory that processes of other machines receive; their backend reads it as a factory."""
         ...
 
-    def binding(self, latency: LatencyModel) -> Any:
+    def compatibility_key(self, latency: LatencyModel) -> Any:
         """Return the compatibility key of a process that made an engine for this latency model.
 
         The process can make further engines only for an equal key.

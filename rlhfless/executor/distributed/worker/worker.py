@@ -220,7 +220,7 @@ class Worker:
         if isinstance(order, StartStep):
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
-            if self.side.bring_up(engines, order.latency):
+            if self.side.start_server(engines, order.latency):
                 self.up_s = self.clock.now_s()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
@@ -275,9 +275,9 @@ class Worker:
                     copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
                 except Unreachable:
                     again.append(request.response)
-            if request.there_tokens and prefix_kv is None:  # they did not come: it computes them itself
-                request = replace(request, there_tokens=0)
-            of_prompt = prefix_kv[request.prompt] if request.there_tokens else None
+            if request.cached_tokens and prefix_kv is None:  # they did not come: it computes them itself
+                request = replace(request, cached_tokens=0)
+            of_prompt = prefix_kv[request.prompt] if request.cached_tokens else None
             there.append(replace(request, available_s=self.now_s(), prefix_kv=of_prompt))
         self.engine.add(there)
         self._report(copies=copies, again=again)
