@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-LABEL = 42
+LABEL = 44
 """Widest label that help stands beside, not below."""
 
 

@@ -20,6 +20,7 @@ from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
+from rlhfless.trace.old_names import current_options
 from rlhfless.trace.schema.casts import jsonable
 from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 from rlhfless.trace.schema.validation import refuse_several_runs, validate
@@ -175,6 +176,8 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
         )
     if not isinstance(steps, list) or not all(isinstance(step, int) for step in steps):
         raise TraceError(f"{meta_path}: steps is {steps!r}; the list of completed steps is needed")
+    if isinstance(meta.get("config"), dict):
+        meta["config"] = current_options(meta["config"])
     return meta
 
 

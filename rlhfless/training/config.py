@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from rlhfless.trace.old_names import current_options
 from rlhfless.training.option_types import as_annotated
 from solver.model.plurals import counted
 
@@ -295,7 +296,7 @@ class TrainConfig:
         ends = self.schedule != "constant" and self.schedule_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
-        known = {**TrainConfig().to_dict(), **earlier}
+        known = {**TrainConfig().to_dict(), **current_options(earlier)}
         if different := differences(ours, {name: known[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with what it was started with")
 

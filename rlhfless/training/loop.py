@@ -241,16 +241,14 @@ class Trainer:
 
         Predictions come from earlier epochs, in the first epoch from the reference answers.
         """
-        c = self.config
+        c, per_prompt = self.config, self.config.samples_per_prompt
         names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
         predictor, limit = self.predictor.fit(self.kept.position.history), c.max_response_tokens
-        predicted = predictor.predict(names, c.samples_per_prompt, answers, max_response_tokens=limit)
+        predicted = predictor.predict(names, per_prompt, answers, max_response_tokens=limit)
         seed = c.seed + self.next_step
-        scenarios = predictor.sample(
-            names, c.samples_per_prompt, answers, max_response_tokens=limit, scenarios=c.scenarios, seed=seed
-        )
+        scenarios = predictor.sample(names, per_prompt, answers, max_response_tokens=limit, scenarios=c.scenarios, seed=seed)
         prompt_tokens = [len(self.tokenizer.encode(p.prompt)) for p in problems]
-        owner = np.repeat(np.arange(len(problems)), c.samples_per_prompt)
+        owner = np.repeat(np.arange(len(problems)), per_prompt)
         return Workload(prompt_tokens, owner, predicted, max_response_tokens=limit, scenarios=scenarios)
 
     def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
@@ -309,13 +307,9 @@ class Trainer:
             return
         self.kept.check_folder()
         which = sorted(record.completions)
-        responses, unjudged = (
-            read_responses(problems, record, self.tokenizer, c.samples_per_prompt, which),
-            np.full(len(which), np.nan),
-        )
-        rows = rollout_rows(
-            responses, unjudged, workload, record, record.step // c.steps_per_epoch, c.samples_per_prompt, which
-        )
+        responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt, which)
+        unjudged, epoch = np.full(len(which), np.nan), record.step // c.steps_per_epoch
+        rows = rollout_rows(responses, unjudged, workload, record, epoch, c.samples_per_prompt, which)
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
     def _fewer_gpus(self) -> str:

@@ -25,6 +25,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.trace.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import make_schedule
@@ -142,7 +143,7 @@ class LocalLearner:
         """See ``Learner``. All ranks must call it."""
         state = _read(folder / "state.json")
         with _as_written(folder / "state.json"):
-            different = differences(self._configuration, state["configuration"])
+            different = differences(self._configuration, current_options(state["configuration"]))
         if different:
             raise TrainError(f"{folder}: was written with {different}; read it with what it was written with")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer

@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  # noqa: E402
 
+from rlhfless.trace.old_names import OPTIONS  # noqa: E402
 from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
@@ -144,6 +145,18 @@ def test_a_learner_that_was_read_goes_on_bit_for_bit(kind: str, tmp_path: Path) 
         ours, theirs = ({**each.learn(batch), "seconds": 0, "prepare_seconds": 0} for each in (whole, again))
         assert ours == theirs
     assert same_state(whole, again)
+
+
+def test_a_checkpoint_with_options_under_their_old_names_is_read(tmp_path: Path) -> None:
+    one, again = learner(num_updates=2), learner(seed=1, num_updates=2)
+    save_checkpoint(tmp_path, 1, one)
+    path = folder_of(tmp_path, 1) / "state.json"
+    state, before = json.loads(path.read_text()), {new: old for old, new in OPTIONS.items()}
+    state["configuration"] = {before.get(name, name): value for name, value in state["configuration"].items()}
+    assert "updates" in state["configuration"]
+    path.write_text(json.dumps(state))
+    load_checkpoint(tmp_path, 1, again)
+    assert same_state(one, again)
 
 
 def test_a_checkpoint_of_another_configuration_says_what_differs(tmp_path: Path) -> None:
