@@ -33,7 +33,7 @@ def steps(noise: float, seed: int = 0, limit: int = 4000) -> tuple[Workload, Wor
 
 
 def given(work: Workload, **changes: object) -> PlanningInput:
-    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=1.0), **changes)  # type: ignore[arg-type]
+    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=1.0, deterministic=True), **changes)  # type: ignore[arg-type]
 
 
 def log_value(plan: Plan, truth: Workload) -> float:
