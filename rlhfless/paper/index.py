@@ -14,7 +14,7 @@ import pandas as pd
 from rlhfless import __version__
 from rlhfless.paper.findings import HEAD
 from rlhfless.paper.paper_figure import PaperFigure
-from rlhfless.plots.export.html_page import CSS
+from rlhfless.system.templates import render
 
 TITLE = "RLHFless: the paper's figures, made again"
 LEAD = (
@@ -55,29 +55,15 @@ def page(
     fast: bool, pictures: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Return the list of figures, as a page with links."""
-    parts = [f"<h1>{html.escape(TITLE)}</h1>", f'<p class="lead">{html.escape(LEAD)}</p>']
-    parts += [f"<p>{html.escape(text)}</p>" for text in (READING, FAMILIES, *([FAST] if fast else []))]
-    cell = '<td class="text" style="white-space:normal;min-width:{}em">{}</td>'
-    for title, head, rows in tables(findings, claims):
-        names = "".join(f'<th class="text">{html.escape(name)}</th>' for name in head)
-        body = "".join(
-            "<tr>" + "".join(cell.format(9 if len(text) > 20 else 4, html.escape(text)) for text in row) + "</tr>"
-            for row in rows
-        )
-        parts.append(
-            f'<h2>{html.escape(title)}</h2><div class="scroll"><table><thead><tr>{names}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-    for figure in figures:
-        name = figure.file_name
-        lines = "".join(f"<p><b>{html.escape(k)}:</b> {html.escape(v)}</p>" for k, v in captions[figure.name])
-        links = f'<a href="{name}.html">interactive page</a>, <a href="{name}.csv">numbers</a>'
-        links += "".join(f', <a href="{name}.{kind}">{kind.upper()}</a>' for kind in pictures)
-        parts.append(f'<h2>{html.escape(figure.title)}</h2><p>{links}</p><div class="basis">{lines}</div>')
-    body = "\n".join([*parts, f"<footer>{html.escape(FOOTER)}</footer>"])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(TITLE)}</title>\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    return render(
+        "paper/index.html.j2",
+        title=TITLE,
+        lead=LEAD,
+        paragraphs=[READING, FAMILIES, *([FAST] if fast else [])],
+        tables=tables(findings, claims),
+        figures=[(figure.title, figure.file_name, captions[figure.name]) for figure in figures],
+        pictures=pictures,
+        footer=FOOTER,
     )
 
 

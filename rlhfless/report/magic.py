@@ -5,12 +5,12 @@ The page is shown in a sandboxed frame: it may run its own scripts and cannot re
 
 from __future__ import annotations
 
-import html
 import shlex
 from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.system.templates import render
 
 HEIGHT_PX = 820
 
@@ -26,9 +26,7 @@ class ReportFrame:
         self.page, self._name = page, name
 
     def _repr_html_(self) -> str:
-        name, page = (html.escape(text, quote=True) for text in (self._name, self.page))
-        style = f"width:100%;height:{HEIGHT_PX}px;border:1px solid rgba(127,127,127,0.4);border-radius:6px"
-        return f"<iframe title='{name}' sandbox='allow-scripts' style='{style}' srcdoc=\"{page}\"></iframe>"
+        return render("report/frame.html.j2", name=self._name, height_px=HEIGHT_PX, page=self.page)
 
     def __repr__(self) -> str:
         return f"{self._name} ({len(self.page):,} characters of HTML; show it in a notebook, or use `rlhfless report`)"

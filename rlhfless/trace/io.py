@@ -7,7 +7,6 @@ it sees every flushed row.
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from rlhfless.trace.old_names import current_options
 from rlhfless.trace.schema.casts import jsonable
 from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 from rlhfless.trace.schema.validation import refuse_several_runs, validate
+from solver.model.html_tables import facts_table
 from solver.model.plurals import counted
 
 
@@ -103,8 +103,7 @@ class Trace:
         return "Trace\n" + "\n".join(f"  {name:16s}{value}" for name, value in self._facts())
 
     def _repr_html_(self) -> str:
-        cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in self._facts())
-        return "<table><caption>Trace</caption>" + "".join(cells) + "</table>"
+        return facts_table("Trace", self._facts())
 
 
 def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:

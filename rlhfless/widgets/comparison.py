@@ -13,6 +13,7 @@ import pandas as pd
 
 from rlhfless.plots import plot_plane, plot_timelines
 from rlhfless.plots.style import number, signed_share
+from rlhfless.system.templates import Markup
 from rlhfless.trace import Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import SaysWhy
@@ -55,7 +56,7 @@ class Comparison(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes.draw("timelines", plot_timelines(self.traces, self.shown.steps[-1]))
 
 
-def numbers_html(shown: Compared) -> str:
+def numbers_html(shown: Compared) -> Markup:
     """Return the numbers as HTML; a sign and words, not colour alone, mark a difference to the first row."""
     table = shown.table.loc[:, shown.table.notna().any()]
     rows, marks = [], []

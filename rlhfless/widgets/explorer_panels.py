@@ -5,7 +5,6 @@ Input is a plan with its results. Text from logs is escaped here.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +13,7 @@ import plotly.graph_objects as go
 
 from rlhfless.plots import plot_plane
 from rlhfless.plots.style import number
+from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.settings import Settings
@@ -35,7 +35,7 @@ def plane(others: Alternatives, settings: Settings) -> go.Figure:
     return figure.update_layout(height=440, title_font_size=13, legend=below)
 
 
-def actors_table(actors: pd.DataFrame, chosen: int) -> str:
+def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
     """Return the plan's actors as HTML, each selectable; ``chosen`` is the actor whose responses are shown."""
     rows = [
         (
@@ -61,15 +61,14 @@ def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[h
     yield html_parts.Choice("next response", order[min(len(order) - 1, at + 1)])
 
 
-def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> str:
+def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> Markup:
     """Return the details of a response as HTML; texts of the log are escaped. Without a response: how to choose one."""
     if response is None:
-        return html_parts.paragraph(HINT) + "".join(map(html_parts.choice, neighbours(planned, actor, None)))
+        return html_parts.paragraph(HINT) + Markup().join(map(html_parts.choice, neighbours(planned, actor, None)))
     one = response_details(what_if, planned, response)
     parts = [
         *map(html_parts.choice, neighbours(planned, one.actor, response)),
-        "<br>",
-        f"<b>Prompt <bdi>{html.escape(one.prompt_id[:80])}</bdi>, sample {one.sample}</b>",
+        html_parts.prompt(one.prompt_id, one.sample),
         html_parts.paragraph(
             f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
             f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."
@@ -100,4 +99,4 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
     else:
         parts.append(html_parts.paragraph("The prompt was never seen before: its length is a guess."))
     parts += [html_parts.quoted(name, text) for name, text in one.texts.items()]
-    return "".join(parts)
+    return Markup().join(parts)

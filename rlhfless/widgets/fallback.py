@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlhfless.widgets.html import reload
+
 SENTENCE = "This dashboard's widgets did not load on this page: reload the page, or run the notebook in JupyterLab."
 PLAIN, HTML = "text/plain", "text/html"
 
@@ -18,5 +20,4 @@ class SaysWhy:
     def _repr_mimebundle_(self, **options: Any) -> Any:
         made = super()._repr_mimebundle_(**options)  # type: ignore[misc]  # of the widget that this is mixed into
         forms, metadata = made if isinstance(made, tuple) else (made, {})
-        reload = "<a href='' onclick='location.reload(); return false'>Reload the page</a>"
-        return {**forms, PLAIN: SENTENCE, HTML: f"<p role='alert'>{SENTENCE} {reload}</p>"}, metadata
+        return {**forms, PLAIN: SENTENCE, HTML: str(reload(SENTENCE))}, metadata

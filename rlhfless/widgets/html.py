@@ -1,13 +1,14 @@
-"""HTML fragments of the dashboards: cards, tables and texts. All text arguments are escaped here.
+"""HTML fragments of the dashboards: cards, tables and texts, from the macros of ``parts.html.j2``. All text is escaped there.
 
 The styles are in ``panes.css``, for light and dark pages.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+from rlhfless.system.templates import Markup, macros
 
 LONGEST = 4_000  # characters of a text of a log that are shown
 
@@ -24,71 +25,66 @@ class Choice(NamedTuple):
     chosen: bool = False
 
 
-def cards(facts: Iterable[tuple[str, Any]]) -> str:
+def cards(facts: Iterable[tuple[str, Any]]) -> Markup:
     """Return large numbers with their labels."""
-    parts = "".join(
-        f"<div class='rlhfless-card'><b>{html.escape(str(value))}</b><span>{html.escape(name)}</span></div>"
-        for name, value in facts
-    )
-    return f"<div class='rlhfless-cards'>{parts}</div>"
+    return _made("cards", list(facts))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", marks: Sequence[Sequence[str]] = ()) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", marks: Sequence[Sequence[str]] = ()) -> Markup:
     """Return a table; the first column is text, the others are numbers as text. A cell may be a ``Choice``.
 
     Args:
         marks: of every row and cell ``better``, ``worse`` or nothing.
     """
 
-    def cell(tag: str, value: Any, column: int, mark: str = "") -> str:
-        classes = " ".join([*(["text"] if column == 0 else []), *([mark] if mark else [])])
-        named = f" class='{classes}'" if classes else ""
-        inner = choice(value) if isinstance(value, Choice) else html.escape(str(value))
-        return f"<{tag}{named}>{inner}</{tag}>"
+    def cells(row: Sequence[Any], marks: Sequence[str] = ()) -> list[tuple[Any, str]]:
+        classes = [" ".join(filter(None, ("" if i else "text", marks[i] if marks else ""))) for i in range(len(row))]
+        return list(zip([choice(one) if isinstance(one, Choice) else one for one in row], classes, strict=True))
 
-    top = "".join(cell("th", name, i) for i, name in enumerate(head))
-    body = "".join(
-        "<tr>" + "".join(cell("td", v, i, marks[r][i] if marks else "") for i, v in enumerate(row)) + "</tr>"
-        for r, row in enumerate(rows)
-    )
-    said = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    return f"<div class='rlhfless-scroll'><table>{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    body = [cells(row, marks[i] if marks else ()) for i, row in enumerate(rows)]
+    return _made("table", cells(head), body, caption)
 
 
-def choice(one: Choice) -> str:
+def choice(one: Choice) -> Markup:
     """Return a button that sends its number to the dashboard."""
-    pressed = "true" if one.chosen else "false"
-    return f"<button type='button' data-tell='{one.number:d}' aria-pressed='{pressed}'>{html.escape(one.label)}</button>"
+    return _made("choice", one)
 
 
-def paragraph(text: str) -> str:
+def paragraph(text: str) -> Markup:
     """Return a line of text."""
-    return f"<div class='text'>{html.escape(text)}</div>"
+    return _made("paragraph", text)
 
 
-def quoted(title: str, text: str) -> str:
+def prompt(prompt_id: str, sample: int) -> Markup:
+    """Return the name of a response: its prompt and sample."""
+    return _made("prompt", prompt_id[:80], sample)
+
+
+def quoted(title: str, text: str) -> Markup:
     """Return a text of a log, unchanged, in its own box; a very long text is truncated with a note."""
     rest = f"\n… and {len(text) - LONGEST:,} more characters" if len(text) > LONGEST else ""
-    return f"<b>{html.escape(title)}</b><pre dir='auto'>{html.escape(text[:LONGEST] + rest)}</pre>"
+    return _made("quoted", title, text[:LONGEST] + rest)
 
 
-def problem(text: str) -> str:
+def problem(text: str) -> Markup:
     """Return an error message as a sentence."""
-    return f"<div class='rlhfless-problem' role='alert'>{html.escape(text)}</div>"
+    return _made("problem", text)
 
 
-def copies(texts: Sequence[tuple[str, str, str]]) -> str:
+def copies(texts: Sequence[tuple[str, str, str]]) -> Markup:
     """Return buttons that copy texts, and the texts to read.
 
     Args:
         texts: (label of the button, name of the element, text).
     """
-    buttons = "".join(
-        f"<button type='button' data-copy='.{html.escape(name)}'>{html.escape(label)}</button>" for label, name, _ in texts
-    )
-    shown = "".join(
-        f"<details><summary>{html.escape(label)}: the text</summary>"
-        f"<pre class='{html.escape(name)}'>{html.escape(text)}</pre></details>"
-        for label, name, text in texts
-    )
-    return buttons + shown
+    return _made("copies", texts)
+
+
+def reload(sentence: str) -> Markup:
+    """Return a sentence with a link that reloads the page."""
+    return _made("reload", sentence)
+
+
+def _made(macro: str, *values: Any) -> Markup:
+    made: Markup = getattr(macros("widgets/parts.html.j2"), macro)(*values)
+    return made

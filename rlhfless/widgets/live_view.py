@@ -14,6 +14,7 @@ import ipywidgets as widgets
 from rlhfless.engine.protocol import Request
 from rlhfless.plots import plot_curves, plot_timeline
 from rlhfless.plots.style import message_figure, number, signed_share
+from rlhfless.system.templates import Markup
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import SaysWhy
@@ -82,7 +83,7 @@ def timeline(shown: Trace, run: LiveRun) -> Any:
     return figure.update_layout(uirevision=f"step {shown.steps[-1]}", height=420, title_font_size=13)
 
 
-def facts(run: LiveRun) -> str:
+def facts(run: LiveRun) -> Markup:
     """Return state and meters as HTML: of all complete steps and the running step."""
     table = run.table
     total = {
@@ -115,7 +116,7 @@ def facts(run: LiveRun) -> str:
             ("generation, against static", against),
         ]
     )
-    return told + (html_parts.problem(f"{type(run.error).__name__}: {run.error}") if run.error is not None else "")
+    return told if run.error is None else told + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
 
 
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import missing_extra
+from rlhfless.system.templates import Markup
 from rlhfless.widgets.latest_request import Newest
 
 try:
@@ -49,7 +50,7 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
 
     Args:
         rows: of (name, share of the row's width); on a narrow page the panes of a row are stacked.
-        html: names of the panes that hold HTML instead of a figure. The HTML must be escaped.
+        html: names of the panes that hold HTML instead of a figure.
         on_click: called with the pane's name and ``curve, point, x, y, customdata, trace`` of a click in a figure.
         on_zoom: called with the pane's name and the new time range ``(from, to)``, or None for the whole range.
         on_choice: called with the pane's name and the number of an ``html.Choice`` that was pressed.
@@ -86,9 +87,9 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
         figure.update_layout(meta={"request": request})
         setattr(self, f"pane_{name}", figure.to_json())
 
-    def put(self, name: str, html: str) -> None:
-        """Show HTML in a pane; text from a log in it must be escaped."""
-        setattr(self, f"pane_{name}", html)
+    def put(self, name: str, html: Markup) -> None:
+        """Show HTML in a pane."""
+        setattr(self, f"pane_{name}", str(html))
 
     def grey(self, names: Collection[str]) -> None:
         """Grey exactly these panes while their contents are computed again."""

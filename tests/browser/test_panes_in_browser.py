@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,6 +12,7 @@ from lab import pane, wait_drawn
 from log_samples import HOSTILE, log
 
 from rlhfless.plots import plot_timeline
+from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.panes import Panes
 
@@ -18,13 +20,13 @@ from rlhfless.widgets.panes import Panes
 def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     panes = Panes(((("figure", 1), ("other", 1)), (("text", 1),)), ("text",))
     names = [text[:60] for text in HOSTILE]
-    clean = [html_parts.html.escape(name, quote=False) for name in names]
+    clean = [html.escape(name, quote=False) for name in names]
     figure = go.Figure(
         go.Bar(x=[3, 1, 2, 4, 5, 6, 7], y=clean, orientation="h", hovertext=clean, name=clean[1], customdata=[5] * 7)
     )
     panes.draw("figure", figure, request=3)
     panes.draw("other", go.Figure(go.Scatter(x=[1, 2], y=[3, 4])))
-    told = "".join(html_parts.quoted(text[:20], text) for text in HOSTILE) + html_parts.copies([("Copy", "it", "a < b")])
+    told = Markup().join(html_parts.quoted(text[:20], text) for text in HOSTILE) + html_parts.copies([("Copy", "it", "a < b")])
     panes.put("text", told + html_parts.choice(html_parts.Choice("<i>this", 4)))
     show(page, panes)
     wait_drawn(page, "figure", 3)

@@ -42,9 +42,9 @@ def test_the_magic_shows_the_report_of_a_log(log: Path) -> None:
 
 def test_a_frame_may_run_its_own_scripts_and_reaches_nothing_of_the_notebook() -> None:
     frame = ReportFrame('<p>"it\'s" & <b>so</b></p>', '"><script>')._repr_html_()
-    assert "sandbox='allow-scripts'" in frame
+    assert 'sandbox="allow-scripts"' in frame
     assert "<script" not in frame
-    assert "&quot;it&#x27;s&quot; &amp;" in frame
+    assert "&lt;p&gt;&#34;it&#39;s&#34; &amp;" in frame
 
 
 def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_every_section_has_its_figures(page):
     ):
         assert title in page
     ids = re.findall(r'<div id="(figure-\d+)"></div>', page)
-    assert all(f'"{name}":{{"0":{{"data":' in page for name in ids)
+    assert all(f'"{name}": [{{"data":' in page for name in ids)
 
 
 def test_text_of_logs_never_becomes_markup():

@@ -172,15 +172,15 @@ def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(exp
     last = len(explorer.planned.plan.actors) - 1
     explorer.panes._told(None, {"pane": "actors", "choice": last}, [])
     assert f"actor-{last}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
-    assert re.findall(r"aria-pressed='true'>([^<]*)<", explorer.panes.pane_actors) == [f"actor-{last}"]
-    first = re.search(r"data-tell='(\d+)'[^>]*>first response of", explorer.panes.pane_response)
+    assert re.findall(r'aria-pressed="true">([^<]*)<', explorer.panes.pane_actors) == [f"actor-{last}"]
+    first = re.search(r'data-tell="(\d+)"[^>]*>first response of', explorer.panes.pane_response)
     assert first is not None
     explorer.panes._told(None, {"pane": "response", "choice": int(first[1])}, [])
     seen = set()
     for _ in explorer.planned.plan.actors[last].responses:
         assert explorer.response is not None
         seen.add(explorer.response)
-        following = re.search(r"data-tell='(\d+)'[^>]*>next response", explorer.panes.pane_response)
+        following = re.search(r'data-tell="(\d+)"[^>]*>next response', explorer.panes.pane_response)
         assert following is not None
         explorer.panes._told(None, {"pane": "response", "choice": int(following[1])}, [])
     assert seen == set(explorer.planned.plan.actors[last].responses), "each of them can be reached"
@@ -225,7 +225,7 @@ def test_the_state_can_be_copied(explorer: Explorer) -> None:
     code, text = explorer.copied()
     assert Settings.from_json(text) == explorer.settings
     assert "what_if.plan(Settings(profile='cpu-tiny-qwen2'" in code
-    assert "data-copy='.as-python'" in explorer.panes.pane_copy
+    assert 'data-copy=".as-python"' in explorer.panes.pane_copy
 
 
 def test_a_source_that_is_code_stays_a_string(explorer: Explorer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -86,4 +87,4 @@ def test_where_widgets_do_not_load_a_sentence_stands_in_their_place() -> None:
     forms, _ = Panes(FIGURE)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in forms
     assert forms[PLAIN] == SENTENCE
-    assert SENTENCE in forms[HTML]
+    assert SENTENCE in html.unescape(forms[HTML])

@@ -69,7 +69,7 @@ def test_the_dashboard_shows_them_step_by_step_and_escapes_names(traces: dict[st
     html = shown.panes.pane_numbers
     assert "<script" not in html
     assert "<b>first" not in html
-    assert "class='better'" in html
+    assert 'class="better"' in html
     assert "GPU timelines of one step under 2 schedules" in shown.panes.pane_timelines
     shown.step.value = 1
     assert "step 1" in shown.panes.pane_numbers

@@ -1,0 +1,67 @@
+const CONFIG = {
+  responsive: true, displaylogo: false, showSendToCloud: false,
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+};
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const narrow = window.matchMedia("(max-width: 640px)");
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600;  // px
+// A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
+function wrapped(text, width) {
+  let used = 0, letter = TITLE_LETTER, space = "", lines = 0, made = "";
+  for (const part of text.split(/(<[^>]*>| )/)) {
+    if (part.startsWith("<br")) { used = 0; letter = SUBTITLE_LETTER; space = ""; made += part; }
+    else if (part.startsWith("<")) made += part;
+    else if (part === " ") space = " ";
+    else if (part) {
+      if (space && used + (part.length + 1) * letter > width) { made += "<br>"; used = 0; lines += 1; }
+      else { made += space; used += space.length * letter; }
+      made += part; used += part.length * letter; space = "";
+    }
+  }
+  return [made, lines];
+}
+// How wide a figure must be (px) that has plots beside each other, or names below an axis that would overlap; else 0.
+function widthNeeded(layout) {
+  const axes = Object.keys(layout).filter((key) => key.startsWith("xaxis")).map((key) => layout[key]);
+  const names = Math.max(0, ...axes.map((axis) => (axis.ticktext || axis.categoryarray || []).length));
+  return Math.max(names > 4 ? names * NAME : 0, axes.some((axis) => (axis.domain || [0])[0] > 0.05) ? BESIDE : 0);
+}
+// On a narrow screen the title is wrapped and the legend stands below it: beside the plot it would cover the plot. A figure
+// that needs room keeps its width, and its frame scrolls.
+async function draw(id, name) {
+  const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
+  const colour = getComputedStyle(document.body).color;
+  const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
+  let top = layout.margin.t;
+  div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
+  if (small) {
+    const [text, lines] = wrapped(layout.title.text || "", div.clientWidth - 28);
+    top += lines * LINE;
+    layout.height += lines * LINE;
+    layout.title = {...layout.title, text};
+    layout.margin = {...layout.margin, t: top};
+    const place = {xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top"};
+    layout.legend = {...layout.legend, ...place, orientation: "h", y: 1 - (top - 6) / layout.height};
+  }
+  Plotly.purge(div);
+  div.style.height = layout.height + "px";
+  await Plotly.newPlot(div, {data: spec.data, layout: layout, frames: spec.frames || [], config: CONFIG});
+  const legend = div.querySelector(".legend");
+  if (!small || !legend) return;
+  const heads = (layout.annotations || []).some((one) => one.yref === "paper" && one.y >= 1) ? 24 : 8;
+  const tall = Math.ceil(legend.getBoundingClientRect().height) + heads, height = layout.height + tall;
+  div.style.height = height + "px";
+  await Plotly.relayout(div, {height, "margin.t": top + tall, "legend.y": 1 - (top - 6) / height});
+}
+function chosen(id) {
+  const select = document.getElementById(id + "-choice");
+  return select ? select.value : Object.keys(FIGURES[id])[0];
+}
+for (const id of Object.keys(FIGURES)) {
+  const select = document.getElementById(id + "-choice");
+  if (select) select.addEventListener("change", () => draw(id, select.value));
+  draw(id, chosen(id));
+}
+const all = () => { for (const id of Object.keys(FIGURES)) draw(id, chosen(id)); };
+dark.addEventListener("change", all);
+narrow.addEventListener("change", all);
