@@ -48,7 +48,6 @@ MANY_PARAMETERS = frozenset(
         "rlhfless/latency/measure.py:measure_profile",
         "rlhfless/latency/profile.py:compose_profile",
         "rlhfless/paper/comparison.py:compare",
-        "rlhfless/report/notebook.py:write_report_notebook",
         "rlhfless/training/loop.py:__init__",
         "rlhfless/training/tasks/dataset.py:__init__",
         "solver/planning/pareto_front.py:pareto_front",

@@ -11,7 +11,7 @@ import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
-from rlhfless.cli.log_options import LogOptions, column_mapping, log_options
+from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import Hardware, hardware_options, time_weight_option
 from rlhfless.errors import InputError
 
@@ -62,7 +62,7 @@ def report(
     **stated: Any,
 ) -> None:
     """Write one interactive page about PATH: a trace, or anyone's log (see `rlhfless import`), whose format is recognised."""
-    from rlhfless.report.notebook import write_report_notebook
+    from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.study import Assumptions, assuming
     from rlhfless.report.write import DEFAULT_PROFILE, write_report
     from rlhfless.simulate import SimulationConfig
@@ -90,10 +90,8 @@ def report(
     if out.suffix == ".ipynb":
         if len(trace.allocations):
             raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
-        write_report_notebook(
-            path, out, profile, setting, assumptions, framework=log.framework, tokenizer=log.tokenizer,
-            columns=column_mapping(log.maps), run=log.run, limits=log.limits, max_steps=max_steps,
-        )  # fmt: skip
+        source = LogSource(path, log.imported(max_response_tokens), log.framework, log.run)
+        write_report_notebook(source, out, profile, setting, assumptions, max_steps=max_steps)
     else:
         write_report(opened, out, setting, assumptions, max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")

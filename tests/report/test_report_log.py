@@ -1,8 +1,7 @@
-"""The report of a logged run: its answer in sentences, what it assumes, and the same as a notebook."""
+"""The report of a logged run: its answer in sentences, and what it assumes."""
 
 from __future__ import annotations
 
-import ast
 import html
 import json
 import re
@@ -284,7 +283,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
 
     book = nbformat.read(tmp_path / "out" / "report.ipynb", as_version=4)
     nbformat.validate(book)
-    parameters = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
+    parameters = next(cell for cell in book.cells if "injected-parameters" in cell.metadata.get("tags", []))
     assert "LEARN_S = 10.0" in parameters.source
     for wrong, sentence in (
         (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
@@ -299,55 +298,6 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         assert refused.exit_code == 2, refused.output
         assert sentence in " ".join(refused.output.split())
         assert not (tmp_path / "never.html").exists()
-
-
-def test_the_notebook_keeps_every_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import nbformat
-
-    first = pd.read_parquet(log_file(tmp_path / "logs", 2, 8))
-    both = tmp_path / "both.parquet"
-    pd.concat([first.assign(run="first"), first.assign(run="second", response_tokens=7)]).to_parquet(both)
-    options = ["--run", "second", "--price", "spot=1.5", "--gpus", "4", "--gpus-per-node", "4", "--steps", "1"]
-    done = CliRunner().invoke(main, ["report", str(both), *options, "-o", str(tmp_path / "report.ipynb")])
-    assert done.exit_code == 0, done.output
-    cells = [cell for cell in nbformat.read(tmp_path / "report.ipynb", as_version=4).cells if cell.cell_type == "code"]
-    known: dict[str, Any] = {}
-    values = {}
-    for cell in cells:
-        *lines, last = ast.parse(cell.source).body
-        exec(compile(ast.Module(lines, []), "cell", "exec"), known)
-        if isinstance(last, ast.Expr):
-            values[cell.source] = eval(compile(ast.Expression(last.value), "cell", "eval"), known)
-        else:
-            exec(compile(ast.Module([last], []), "cell", "exec"), known)
-    assert known["log"].trace.rollouts["run"].unique().tolist() == ["second"]
-    prices = values["at_prices(found, PRICES)"]
-    assert prices.iloc[-1][["price", "usd_per_gpu_hour", "source"]].tolist() == ["spot", 1.5, "stated by you"]
-    said = capsys.readouterr().out
-    assert "the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given" in said
-    assert "equal chunks in the given order are assumed" in said
-    assert "# all GPUs: 2 replicas of 2" in said
-    waterfall, slider = values["ladder_figure(study.schedules)"], values[cells[-1].source]
-    assert waterfall.data[0].x[0] == "static"
-    assert len(slider.layout.sliders[0].steps) == 11
-
-
-@pytest.mark.full
-def test_the_notebook_runs_as_it_is_written(tmp_path: Path) -> None:
-    from rlhfless.system.run_notebook import run_notebook
-
-    path = log_file(tmp_path / "logs")
-    CliRunner().invoke(main, ["report", str(path), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "report.ipynb")])
-    import nbformat
-
-    book = nbformat.read(tmp_path / "report.ipynb", as_version=4)
-    book.cells.append(
-        nbformat.v4.new_code_cell("import os, pathlib; pathlib.Path(os.environ['RLHFLESS_PAGE']).write_text('ok')")
-    )
-    nbformat.write(book, tmp_path / "report.ipynb")
-    executed = nbformat.read(run_notebook(tmp_path / "report.ipynb", tmp_path / "page.html"), as_version=4)
-    texts = "".join(str(output) for cell in executed.cells if cell.cell_type == "code" for output in cell.outputs)
-    assert "nobody works" in texts
 
 
 @pytest.mark.nightly
