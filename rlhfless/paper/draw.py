@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.paper.comparison import label_of
@@ -50,12 +49,6 @@ def bar_of(place: int, colour: str | None = None) -> dict[str, Any]:
     """Return a plotly marker of bars, by position in the legend: a colour, and a pattern that repeats the distinction."""
     pattern = {"shape": PATTERNS[place % len(PATTERNS)], "fgcolor": "#444444", "size": 6}
     return {"color": colour or COLOURS[place % len(COLOURS)], "pattern": pattern}
-
-
-def spread(values: pd.Series, form: str) -> str:
-    """Return ``0.93 to 0.98``, or the one value where all are the same after rounding."""
-    low, high = format(values.min(), form), format(values.max(), form)
-    return low if low == high else f"{low} to {high}"
 
 
 def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: Any) -> None:

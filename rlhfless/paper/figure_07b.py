@@ -16,7 +16,8 @@ from plotly.subplots import make_subplots
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
+from rlhfless.paper.wording import spread
 from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.style import styled
 from rlhfless.simulate import LoggedStep, logged_steps
@@ -132,5 +133,13 @@ def caption(setting: Figure07bSetting, found: Numbers) -> Caption:
     )
 
 
+def claims(found: Numbers) -> list[Claim]:
+    """Return whether the paper's statements hold; see ``Claim``."""
+    table = found.table[found.table["actors"] == found.table["actors"].max()]
+    true, predicted = (table[table["split"] == split]["saved"] for split in ("true", "predicted"))
+    said = f"with the truth {spread(true, '.0%')}, with the last visit's lengths {spread(predicted, '.0%')}"
+    return [Claim.of("grouping responses by length saves GPU time", [*(true > 0), *(predicted > 0)], said)]
+
+
 FAST = replace(Figure07bSetting(), actors=(2, 4, 8), random_splits=4)
-FIGURE = PaperFigure("7b", TITLE, Figure07bSetting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("7b", TITLE, Figure07bSetting(), FAST, numbers, plot, caption, claims=claims)

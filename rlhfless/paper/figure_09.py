@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
 from rlhfless.paper.variants import FixedActors, PrefillActor
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES
@@ -111,5 +111,12 @@ def caption(setting: Figure09Setting, found: Numbers) -> Caption:
     )
 
 
+def claims(found: Numbers) -> list[Claim]:
+    """Return whether the paper's statements hold; see ``Claim``."""
+    done, others = hidden(found)
+    said = f"{done} of {others} actors are done before the one with the longest group"
+    return [Claim.of("transfers are hidden behind the longest group", [done == others], said)]
+
+
 FAST = replace(Figure09Setting(), responses=256)
-FIGURE = PaperFigure("9", TITLE, Figure09Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("9", TITLE, Figure09Setting(), FAST, numbers, plot, caption, claims=claims)

@@ -16,7 +16,7 @@ from rlhfless.paper.comparison import SCOPES, Outcome, compare, totals
 from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
 from rlhfless.paper.variants import Deduplicated, FixedActors
 from rlhfless.paper.workloads import Sources, modelled
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, GREY, ORANGE, PURPLE, VERMILLION
@@ -159,5 +159,13 @@ def caption(setting: Figure11Setting, found: Numbers) -> Caption:
     )  # fmt: skip
 
 
+def claims(found: Numbers) -> list[Claim]:
+    """Return whether the paper's statements hold; see ``Claim``."""
+    cost = whole(found)["gpu_s"].astype(float)[list(IDEAS)]
+    names = ("deduplicated prefill", "assignment with the local cut", "scaling")
+    changes = ", ".join(f"{name} {change:+.1%}" for name, change in zip(names, cost.pct_change()[1:], strict=True))
+    return [Claim.of("every idea makes a step cheaper", np.diff(cost) < 0, f"change of a step's cost: {changes}")]
+
+
 FAST = replace(Figure11Setting(), epochs=2, steps_per_epoch=2, responses=256)
-FIGURE = PaperFigure("11", TITLE, Figure11Setting(), FAST, numbers, plot, caption)
+FIGURE = PaperFigure("11", TITLE, Figure11Setting(), FAST, numbers, plot, caption, claims=claims)

@@ -14,11 +14,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.paper.comparison import ELASTIC_SAID, SCOPES, Outcome, compare, label_of, totals
-from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND, spread
+from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure, Row
 from rlhfless.paper.variants import FixedActors
+from rlhfless.paper.wording import spread
 from rlhfless.paper.workloads import LengthHistory, Sources, about_logs, modelled
 from rlhfless.plots.style import styled
 from rlhfless.predict import EwmaPredictor
@@ -29,6 +30,7 @@ TITLE = "Figure 15: window, tau and lambda of RLHFless"
 PANELS = {"window": "EWMA window (epochs)", "tau": "tau, on 3 actors", "lambda": "lambda"}
 NAMES = {"window": "the window", "tau": "tau (3 actors)", "lambda": "lambda"}
 SAME = 0.01  # costs that differ by less count as the same
+MARGINAL = 0.05  # costs that differ by less differ marginally
 COMPARED = ("static", "static-generation", "elastic", "random", "rlhfuse", "solver+replan", "oracle")
 REFERENCES = (*COMPARED, "bound")
 SHORT = {
@@ -244,6 +246,12 @@ def ranks_of_choice(own: pd.DataFrame, choice: float) -> tuple[int, int]:
     return tuple(int((own[what] < at[what] * (1 - 1e-9)).sum()) + 1 for what in ("time_s", "gpu_s"))  # type: ignore[return-value]
 
 
+def _places(found: Numbers) -> str:
+    """Describe in words the rank of lambda = 0.7 on every history."""
+    places = {label: (ranks_of_choice(own, 0.7), len(own)) for label, own in curves(found, "lambda").items()}
+    return ", ".join(f"place {t} by time, {c} by cost of {count} ({label})" for label, ((t, c), count) in places.items())
+
+
 def caption(setting: Figure15Setting, found: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     saves = [f"{saved(own, 0.5, 1.0):.0%} ({label})" for label, own in curves(found, "tau").items()]
@@ -263,13 +271,60 @@ def caption(setting: Figure15Setting, found: Numbers) -> Caption:
     )
 
 
+def rows(found: Numbers) -> list[Row]:
+    """Return the printed numbers beside ours; see ``Row``."""
+    tau, wide = saved_below_half(found), window_spread(found)
+
+    def possible(panel: str, parameter: float, of: str) -> str:
+        return f"any policy in the time of {of}: {spread(room(found, panel, parameter), '.0%')} less cost"
+
+    return [
+        Row(
+            "tau from which a smaller one saves no further cost", "tau <= 0.5", said_of(tau), possible("tau", 0.5, "tau = 0.5"),
+            f"Of the cost of generation on 3 actors. {sides(tau)} Of what is possible in generation alone it "
+            f"takes {shares(found, 'tau')}, by tau and lengths.",
+        ),
+        Row(
+            "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost", _places(found),
+            possible("lambda", 0.7, "lambda = 0.7"),
+            "A larger lambda is faster and dearer, so one of many values can be second in both only where several give the "
+            "same plan. Of what is possible in generation alone it takes "
+            f"{shares(found, 'lambda')}, by lambda and lengths.",
+        ),
+        Row(
+            "predicting from 1 to 4 past epochs", "marginal differences", f"cost differs by {wide:.1%} at most",
+            possible("window", 1, "a window of 1"),
+            "On this project's own recorded run of 15 epochs. Of what is possible in generation alone it takes "
+            f"{shares(found, 'window')}, by window.",
+        ),
+    ]  # fmt: skip
+
+
+def claims(found: Numbers) -> list[Claim]:
+    """Return whether the paper's statements hold; see ``Claim``."""
+    more, wide = saved_below_half(found), window_spread(found)
+    orders, cuts, faster, weights = [], [], [], []
+    for label, own in curves(found, "tau").items():
+        cut = own[own["parameter"] < 1]
+        orders += [own["time_s"].iloc[0] > own["time_s"].iloc[-1], cut["gpu_s"].iloc[0] < cut["gpu_s"].iloc[-1]]
+        cost, time = (cut[c].iloc[0] / cut[c].iloc[-1] - 1 for c in ("gpu_s", "time_s"))
+        cuts.append(f"{label}: cost {cost:+.1%}, time {time:+.1%}")
+    for label, own in curves(found, "lambda").items():
+        time, cost = (own[c].iloc[-1] / own[c].iloc[0] - 1 for c in ("time_s", "gpu_s"))
+        faster.append(own["time_s"].iloc[-1] < own["time_s"].iloc[0])
+        weights.append(f"{label}: {time:+.0%} time, {cost:+.0%} cost")
+    second = [ranks_of_choice(own, 0.7) == (2, 2) for own in curves(found, "lambda").values()]
+    return [
+        Claim.of("a smaller tau is cheaper and slower", orders, f"from tau = 0.9 to 0.3: {'; '.join(cuts)}"),
+        Claim.of("no further saving at tau <= 0.5", [value < SAME for value in more.values()], said_of(more)),
+        Claim.of("a larger lambda is faster", faster, f"from the smallest to the largest: {'; '.join(weights)}"),
+        Claim.of("lambda = 0.7 is second in time and second in cost", second, _places(found)),
+        Claim.of("windows of 1 to 4 epochs differ marginally", [wide < MARGINAL], f"cost differs by {wide:.1%} at most"),
+    ]
+
+
 FAST = replace(
-    Figure15Setting(),
-    taus=(0.3, 0.5, 0.7, 0.9, 1.0),
-    lambdas=(0.3, 0.5, 0.7, 0.9),
-    windows=(1, 4),
-    epochs=2,
-    responses=256,
+    Figure15Setting(), taus=(0.3, 0.5, 0.7, 0.9, 1.0), lambdas=(0.3, 0.5, 0.7, 0.9), windows=(1, 4), epochs=2, responses=256,
     most_steps=4,
-)
-FIGURE = PaperFigure("15", TITLE, Figure15Setting(), FAST, numbers, plot, caption)
+)  # fmt: skip
+FIGURE = PaperFigure("15", TITLE, Figure15Setting(), FAST, numbers, plot, caption, rows, claims)

@@ -12,10 +12,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.paper.comparison import POLICIES, compare, label_of, totals
-from rlhfless.paper.draw import WIDE_LEGEND, spread
+from rlhfless.paper.draw import WIDE_LEGEND
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
-from rlhfless.paper.paper_figure import Caption, Numbers, PaperFigure
+from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure
+from rlhfless.paper.wording import spread
 from rlhfless.paper.workloads import Sources, about_logs, modelled
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, YELLOW
 from rlhfless.plots.style import styled
@@ -87,11 +88,8 @@ def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
 def _plot(title: str, found: Numbers) -> go.Figure:
     table = found.table
     algorithms = table["algorithm"].unique().tolist()
-    heads = [
-        f"{a}, {table[table['algorithm'] == a]['basis'].iloc[0]}: {w}"
-        for w in ("time of a step", "cost of a step")
-        for a in algorithms
-    ]
+    basis = table.groupby("algorithm")["basis"].first()
+    heads = [f"{a}, {basis[a]}: {of} of a step" for of in ("time", "cost") for a in algorithms]
     height = 240 + 2 * (90 + 26 * table["policy"].nunique())
     fig = make_subplots(
         rows=2, cols=len(algorithms), subplot_titles=heads, shared_yaxes=True, vertical_spacing=85 / (height - 160),
@@ -148,6 +146,14 @@ def _caption(setting: Figure17Setting, found: Numbers, printed: str) -> Caption:
     )
 
 
+def claims(found: Numbers) -> list[Claim]:
+    """Return whether the paper's statements hold; see ``Claim``."""
+    idle = idle_share(found)
+    naive, rule = idle["static"], idle["rlhfless"]
+    said = f"idle: {spread(naive, '.0%')} of the naive step's GPU time, {spread(rule, '.0%')} under its rule"
+    return [Claim.of("less GPU time is idle than under naive static", rule < naive, said)]
+
+
 TITLE_2B = "Figure 2b: where a step of the naive static system goes"
 TITLE_17 = "Figure 17: where a step goes under every policy"
 
@@ -171,5 +177,6 @@ def _caption_17(setting: Figure17Setting, found: Numbers) -> Caption:
 NAIVE = Figure17Setting(policies=("static", "static-generation"), bound=False)
 FIGURE_2B = PaperFigure("2b", TITLE_2B, NAIVE, replace(NAIVE, epochs=2), numbers, _plot_2b, _caption_2b)
 FIGURE = PaperFigure(
-    "17", TITLE_17, Figure17Setting(), replace(Figure17Setting(), epochs=2, responses=256), numbers, _plot_17, _caption_17
-)
+    "17", TITLE_17, Figure17Setting(), replace(Figure17Setting(), epochs=2, responses=256), numbers, _plot_17, _caption_17,
+    claims=claims,
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """The index of the reproduced figures: the two tables and all captions, as an HTML page and as Markdown.
 
-Inputs are texts and tables.
+Each figure makes its own rows and claims; this file collects them. A reader who knows only the paper's abstract should be able
+to read the tables.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
-from rlhfless.paper.findings import HEAD
-from rlhfless.paper.paper_figure import PaperFigure
+from rlhfless.paper.catalogue import FIGURES
+from rlhfless.paper.paper_figure import Claim, Numbers, PaperFigure, Row
 from rlhfless.system.templates import render
 
 TITLE = "RLHFless: the paper's figures, made again"
@@ -36,15 +37,37 @@ FAMILIES = (
 )
 FAST = "These are the fast settings: smaller batches and fewer cells than the paper's."
 FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."
+PRINTED = ("10", "16", "12", "3c", "13", "14", "15")
+"""Figures with rows, in the table's order: the numbers of the paper's abstract come first."""
+HEAD = ("what", "paper says", "we find", "what is possible", "in plain words")
 CLAIMS_HEAD = ("figure", "the paper states", "holds here", "what we find")
 Lines = Sequence[tuple[str, str]]
+
+
+def findings(found: Mapping[str, Numbers]) -> pd.DataFrame:
+    """Return ``figure`` and the columns of ``Row``, one row per printed number.
+
+    Args:
+        found: numbers of at least the figures of ``PRINTED``, by name.
+
+    Raises:
+        KeyError: a figure's numbers are missing.
+    """
+    rows = [(name, *row) for name in PRINTED for row in FIGURES[name].rows(found[name])]
+    return pd.DataFrame(rows, columns=["figure", *Row._fields])
+
+
+def claims(found: Mapping[str, Numbers]) -> pd.DataFrame:
+    """Return ``figure`` and the columns of ``Claim``, one row per statement of the figures in ``found``."""
+    rows = [(name, *claim) for name, numbers in found.items() for claim in FIGURES[name].claims(numbers)]
+    return pd.DataFrame(rows, columns=["figure", *Claim._fields])
 
 
 def tables(findings: pd.DataFrame | None, claims: pd.DataFrame) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Return title, head and rows of each table; the findings are None where figures are missing."""
     found: list[tuple[str, Sequence[str], list[list[str]]]] = []
     if findings is not None:
-        found.append(("Paper says, we find", HEAD[1:], [list(row[1:]) for row in findings.to_numpy().tolist()]))
+        found.append(("Paper says, we find", HEAD, [list(row[1:]) for row in findings.to_numpy().tolist()]))
     if len(claims):
         found.append(("What the paper states as an order or a trend", CLAIMS_HEAD, claims.to_numpy().tolist()))
     return found

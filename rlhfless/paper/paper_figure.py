@@ -1,11 +1,11 @@
-"""The parts of every reproduced figure: a setting, its numbers, its plot and a caption.
+"""The parts of every reproduced figure: setting, numbers, plot, caption, table rows and claims.
 
 A figure's file ends with ``FIGURE``, made of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -48,6 +48,40 @@ class Numbers(NamedTuple):
     measured: pd.DataFrame | None = None
 
 
+class Row(NamedTuple):
+    """One number that the paper prints: a row of the table "paper says / we find", all text.
+
+    Attributes:
+        what: the measured quantity. paper: as printed. we_find: ours. possible: the most that the bounds allow in the same
+            setting. plain: the conclusion, in plain words.
+    """
+
+    what: str
+    paper: str
+    we_find: str
+    possible: str
+    plain: str
+
+
+class Claim(NamedTuple):
+    """One order or trend that the paper states.
+
+    Attributes:
+        paper: the statement. holds: ``yes``, ``in part`` or ``no``, decided by our numbers. we_find: the facts behind it.
+    """
+
+    paper: str
+    holds: str
+    we_find: str
+
+    @classmethod
+    def of(cls, paper: str, cases: Iterable[bool], we_find: str) -> Claim:
+        """Return the claim with ``yes`` where all cases hold, ``no`` where none does, else ``in part``."""
+        held = list(cases)
+        assert held, "a claim needs a case"
+        return cls(paper, "yes" if all(held) else "in part" if any(held) else "no", we_find)
+
+
 @dataclass(frozen=True)
 class PaperFigure(Generic[S]):
     """One figure of the paper.
@@ -57,6 +91,8 @@ class PaperFigure(Generic[S]):
         setting: the paper's setting, as far as it is printed. fast: a smaller one of the same kind, for a quick preview.
         numbers: setting and sources of workloads in, numbers out.
         plot, caption: setting and numbers in.
+        rows: the numbers that the paper prints of this figure, beside ours. claims: the orders and trends that it states.
+            Numbers in; nothing is computed again, so a verdict may differ between the fast setting and the full one.
     """
 
     name: str
@@ -66,6 +102,8 @@ class PaperFigure(Generic[S]):
     numbers: Callable[[S, Sources], Numbers]
     plot: Callable[[S, Numbers], go.Figure]
     caption: Callable[[S, Numbers], Caption]
+    rows: Callable[[Numbers], list[Row]] = lambda found: []
+    claims: Callable[[Numbers], list[Claim]] = lambda found: []
 
     def of(self, fast: bool) -> S:
         """Return the setting, or the fast one."""

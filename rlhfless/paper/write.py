@@ -12,9 +12,7 @@ from typing import Any, TypeVar
 
 from rlhfless.errors import InputError
 from rlhfless.paper.catalogue import chosen
-from rlhfless.paper.claims import claims, of_figure
-from rlhfless.paper.findings import FINDINGS, findings
-from rlhfless.paper.index import FOOTER, LEAD, markdown, page
+from rlhfless.paper.index import FOOTER, LEAD, PRINTED, claims, findings, markdown, page
 from rlhfless.paper.paper_figure import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots import paper_style
@@ -70,7 +68,7 @@ def write_figures(
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
-    table = findings(found) if all(name in found for name in FINDINGS) else None
+    table = findings(found) if all(name in found for name in PRINTED) else None
     stated = claims(found)
     for name, rows in (("findings", table), ("claims", stated)):
         if rows is not None and len(rows):
@@ -92,8 +90,8 @@ def write_figures(
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
     """Return the caption as (heading, text), and for each order or trend that the paper states whether it holds."""
     said = [
-        ("Does it hold", f"{claim.paper}: {decided.holds}. {decided.we_find[0].upper()}{decided.we_find[1:]}.")
-        for claim, decided in of_figure(figure.name, numbers)
+        ("Does it hold", f"{claim.paper}: {claim.holds}. {claim.we_find[0].upper()}{claim.we_find[1:]}.")
+        for claim in figure.claims(numbers)
     ]
     return figure.caption(setting, numbers).lines() + said
 

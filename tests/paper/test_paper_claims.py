@@ -1,7 +1,7 @@
 """What the paper claims as an order or a trend holds in its figures made again, or the caption says what holds instead.
 
-All with small settings and without logs, so that every machine checks the same. The verdicts that readers see are those of
-``rlhfless.paper.claims``; the tests below say what they stand on.
+All with small settings and without logs, so that every machine checks the same. The verdicts that readers see are those of the
+figures' ``claims``; the tests below say what they stand on.
 """
 
 from __future__ import annotations
@@ -9,69 +9,35 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from error_messages import refused
-from paper_samples import Paper, small
+from paper_samples import VERDICTS, Paper, small
 
-from rlhfless.paper import (
-    FIGURES,
-    Numbers,
-    described,
-    figure_09,
-    figure_10,
-    figure_12,
-    figure_13,
-    figure_15,
-)
-from rlhfless.paper.claims import CLAIMS, MARGINAL, of_figure, verdict
+from rlhfless.paper import FIGURES, Claim, Numbers, described, figure_09, figure_10, figure_12, figure_13, figure_15
 from rlhfless.paper.comparison import ELASTIC
-
-VERDICTS = {
-    "22 % of GPU time is redundant KV computation with 4 responses per prompt": "no",
-    "grouping responses by length saves GPU time": "yes",
-    "transfers are hidden behind the longest group": "yes",
-    "faster and cheaper than naive static for every algorithm, model and data set": "in part",
-    "every idea makes a step cheaper": "in part",
-    "ranking with a local cut is cheaper than RLHFuse's global cut": "yes",
-    "scaling follows the drift of lengths": "yes",
-    "computing each prompt once saves (G - 1) / G of the prefill tokens": "yes",
-    "about 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100": "yes",
-    "faster and cheaper even with a predictor that is right for 44 %": "in part",
-    "a smaller tau is cheaper and slower": "in part",
-    "no further saving at tau <= 0.5": "in part",
-    "a larger lambda is faster": "yes",
-    "lambda = 0.7 is second in time and second in cost": "no",
-    "windows of 1 to 4 epochs differ marginally": "yes",
-    "less GPU time is idle than under naive static": "yes",
-}
-"""With small settings and without logs; what figure 16 decides is checked in ``test_paper_command.py``."""
 
 
 @pytest.mark.full
 def test_the_verdicts_are_those_that_were_looked_at(paper: Paper) -> None:
-    decided = {
-        c.paper: v.holds
-        for name in dict.fromkeys(c.figure for c in CLAIMS)
-        if name != "16"
-        for c, v in of_figure(name, paper.found(name))
-    }
-    assert decided == VERDICTS
+    names = dict.fromkeys(name for name, _ in VERDICTS if name != "16")  # test_paper_command.py has figure 16
+    decided = {(name, claim.paper): claim.holds for name in names for claim in FIGURES[name].claims(paper.found(name))}
+    assert decided == {stated: holds for stated, holds in VERDICTS.items() if stated[0] != "16"}
 
 
 def test_a_verdict_is_yes_only_where_all_cases_hold() -> None:
-    assert [verdict(cases, "").holds for cases in ([True, True], [True, False], [False])] == ["yes", "in part", "no"]
+    assert [Claim.of("", cases, "").holds for cases in ([True, True], [True, False], [False])] == ["yes", "in part", "no"]
     with refused(AssertionError):
-        verdict([], "")
+        Claim.of("", [], "")
 
 
 @pytest.mark.full
 def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
     rows = paper.found("15").table.copy()
     rows.loc[rows["panel"] == "lambda", "time_s"] *= -1
-    turned = {c.paper: v.holds for c, v in of_figure("15", Numbers(rows))}
+    turned = {claim.paper: claim.holds for claim in figure_15.claims(Numbers(rows))}
     assert turned["a larger lambda is faster"] == "no"
     assert turned["no further saving at tau <= 0.5"] == "in part"
     fewer = paper.found("13").table.copy()
     fewer.loc[(fewer["policy"] == "dedup") & (fewer["samples_per_prompt"] == 3), "prefill_tokens"] += 1
-    prefill = {c.paper: v.holds for c, v in of_figure("13", Numbers(fewer))}
+    prefill = {claim.paper: claim.holds for claim in figure_13.claims(Numbers(fewer))}
     assert prefill["computing each prompt once saves (G - 1) / G of the prefill tokens"] == "in part"
 
 
@@ -79,7 +45,7 @@ def test_a_claim_falls_with_its_numbers(paper: Paper) -> None:
 def test_under_a_figure_stands_what_it_says_of_the_papers_statements(paper: Paper) -> None:
     figure = small("15")
     said = [text for heading, text in described(figure, figure.fast, paper.found("15")) if heading == "Does it hold"]
-    assert len(said) == sum(claim.figure == "15" for claim in CLAIMS) == 5
+    assert len(said) == 5
     assert said[1].startswith("no further saving at tau <= 0.5: in part. From 0.5 to 0.3 another ")
 
 
@@ -261,7 +227,7 @@ def test_a_larger_lambda_is_faster(paper: Paper) -> None:
 @pytest.mark.full
 def test_windows_differ_marginally(paper: Paper) -> None:
     (own,) = figure_15.curves(paper.found("15"), "window").values()
-    assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + MARGINAL
+    assert own["gpu_s"].max() / own["gpu_s"].min() < 1 + figure_15.MARGINAL
 
 
 @pytest.mark.full

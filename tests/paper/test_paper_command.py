@@ -8,11 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from paper_samples import BESIDE, small
+from paper_samples import BESIDE, VERDICTS, small
 
 from rlhfless.cli import main
 from rlhfless.paper import FIGURES, Sources, write_figures
-from rlhfless.paper.claims import CLAIMS
 from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
 QUICK = ("4a", "4b", "9")
@@ -211,7 +210,7 @@ def test_all_figures_are_made_with_small_settings(tmp_path: Path, small_settings
     readme = (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
     assert "written by `rlhfless figures --fast -o out/figures`" in readme
     stated = pd.read_csv(tmp_path / "one" / "claims_measured.csv", dtype=str)
-    assert list(stated["paper"]) == [claim.paper for name in FIGURES for claim in CLAIMS if claim.figure == name]
+    assert list(stated["paper"]) == [paper for _, paper in VERDICTS]
     assert set(stated["holds"]) <= {"yes", "in part", "no"}
     simulated = stated.set_index("paper")["holds"]["faster and cheaper on average on up to 160 GPUs"]
     assert simulated == "in part", "faster than 3 actors and dearer than few, or cheaper than all and slower"

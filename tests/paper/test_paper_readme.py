@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from paper_samples import BESIDE, Paper
+from paper_samples import BESIDE, VERDICTS, Paper
 
-from rlhfless.paper import FIGURES, Numbers, claims
-from rlhfless.paper.claims import CLAIMS
-from rlhfless.paper.findings import FINDINGS, HEAD, Row
-from rlhfless.paper.index import CLAIMS_HEAD, markdown
+from rlhfless.paper import FIGURES, Numbers, Row, claims, figure_10, figure_14, figure_15
+from rlhfless.paper.index import CLAIMS_HEAD, HEAD, PRINTED, markdown
 
 README = Path(__file__).parents[2] / "notebooks" / "08_paper" / "README.md"
 AGAIN = ("3c", "7b", "9", "11", "12")  # figures whose full settings take seconds
@@ -34,22 +32,20 @@ def body(text: str, head: tuple[str, ...]) -> list[list[str]]:
 def test_the_readme_has_every_printed_number_and_every_statement() -> None:
     text = README.read_text(encoding="utf-8")
     assert "written by `rlhfless figures -o out/figures`" in text
-    printed = [row[1] for row in body(text, tuple(HEAD[1:]))]
+    printed = [row[1] for row in body(text, HEAD)]
     assert printed == [
         "up to 1.35x", "up to 44.8 %", "1.23x", "38.7 %", "at most 30 ms", "12.8 %", "22 %", "66 %", "1.22x and 28.9 %",
         "about 70 % / 90 %", "tau &lt;= 0.5", "second-shortest time, second-lowest cost", "marginal differences",
     ]  # fmt: skip
     stated = body(text, CLAIMS_HEAD)
-    order = list(FIGURES)
-    expected = sorted(CLAIMS, key=lambda claim: order.index(claim.figure))
-    assert [row[:2] for row in stated] == [[c.figure, c.paper.replace("<", "&lt;")] for c in expected]
+    assert [row[:2] for row in stated] == [[name, paper.replace("<", "&lt;")] for name, paper in VERDICTS]
     assert {row[2] for row in stated} == {"yes", "in part", "no"}
     assert all(text.strip() for row in stated for text in row)
 
 
 def test_a_table_of_markdown_shows_text_as_it_is() -> None:
-    row = Row("15", "a | b", "tau <= 0.5", "*5* ~ 6_7", "none", "plain.")
-    text = markdown(pd.DataFrame([row]), claims({}), "a command")
+    row = Row("a | b", "tau <= 0.5", "*5* ~ 6_7", "none", "plain.")
+    text = markdown(pd.DataFrame([("15", *row)]), claims({}), "a command")
     assert "| a \\| b | tau &lt;= 0.5 | \\*5\\* \\~ 6\\_7 | none | plain. |" in text
     assert "Every number below was written by `a command`" in text
     assert "as an order or a trend" not in text, "no claims, no table"
@@ -57,7 +53,7 @@ def test_a_table_of_markdown_shows_text_as_it_is() -> None:
 
 @pytest.mark.full
 def test_every_row_says_what_is_possible_and_what_to_make_of_it(paper: Paper) -> None:
-    rows = [row for name, of in FINDINGS.items() for row in of(paper.found(name))]
+    rows = [row for name in PRINTED for row in FIGURES[name].rows(paper.found(name))]
     for row in rows:
         assert all(text and not re.search(r"\bnan", text) for text in row), row.what
         assert row.plain.endswith("."), row.what
@@ -67,15 +63,15 @@ def test_every_row_says_what_is_possible_and_what_to_make_of_it(paper: Paper) ->
 @pytest.mark.full
 def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(paper: Paper) -> None:
     numbers = paper.found("14")
-    speed = next(row for row in FINDINGS["14"](numbers) if row.paper == "1.22x and 28.9 %")
+    speed = next(row for row in figure_14.rows(numbers) if row.paper == "1.22x and 28.9 %")
     assert numbers.table.query("measure == 'most_speedup' and scope == 'step'")["value"].max() < 1.22
     assert speed.plain.startswith("The speed is out of reach with a learner of the naive system's size; ")
-    assert not re.search(r"any policy|no policy", " ".join(text for row in FINDINGS["10"](paper.found("10")) for text in row))
+    assert not re.search(r"any policy|no policy", " ".join(text for row in figure_10.rows(paper.found("10")) for text in row))
     rows = numbers.table.copy()
     rows.loc[rows["measure"] == "most_speedup", "value"] = 1.21
     rows.loc[rows["measure"] == "most_speedup_on_all", "value"] = 1.22
     rows.loc[(rows["measure"] == "most_cost_saved") & (rows["algorithm"] == "PPO"), "value"] = 0.2
-    (turned, *_) = FINDINGS["14"](Numbers(rows))
+    (turned, *_) = figure_14.rows(Numbers(rows))
     assert turned.plain.startswith(
         "The speed is out of reach with a learner of the naive system's size; in reach with a learner on all GPUs. The cost is "
         "out of reach with any learner on PPO, GSM8K (length model)."
@@ -85,7 +81,7 @@ def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(p
 @pytest.mark.full
 def test_tau_lambda_and_window_have_a_bound_and_a_share(paper: Paper) -> None:
     table = paper.found("15").table.query("scope == 'generation'")
-    for row, panel, choice in zip(FINDINGS["15"](paper.found("15")), ("tau", "lambda", "window"), (0.5, 0.7, 1), strict=True):
+    for row, panel, choice in zip(figure_15.rows(paper.found("15")), ("tau", "lambda", "window"), (0.5, 0.7, 1), strict=True):
         own = table[(table["panel"] == panel) & (table["policy"] == "rlhfless")]
         at = own[own["parameter"] == choice]
         room = (1 - at["bound_gpu_s"] / at["gpu_s"]).agg(["min", "max"])
@@ -97,7 +93,7 @@ def test_tau_lambda_and_window_have_a_bound_and_a_share(paper: Paper) -> None:
 @pytest.mark.skipif(BESIDE.math500() is None, reason="the public logs are not beside the checkout")
 def test_rows_of_the_readme_are_the_same_when_they_are_measured_again() -> None:
     numbers = {name: FIGURES[name].numbers(FIGURES[name].setting, BESIDE) for name in AGAIN}
-    rows = pd.DataFrame([row for name, of in FINDINGS.items() if name in numbers for row in of(numbers[name])])
+    rows = pd.DataFrame([(name, *row) for name in PRINTED if name in numbers for row in FIGURES[name].rows(numbers[name])])
     fresh = [line for line in markdown(rows, claims(numbers), "").splitlines() if line.startswith("|")]
     assert len(fresh) == 2 + 2 + 2 + 5, "two heads of two lines, two printed numbers, five statements"
     there = README.read_text(encoding="utf-8").splitlines()
