@@ -10,9 +10,19 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.paper import (
-    figure_03c, figure_04, figure_07b, figure_09, figure_10, figure_11, figure_12, figure_13, figure_14, figure_15, figure_16,
+    figure_03c,
+    figure_04,
+    figure_07b,
+    figure_09,
+    figure_10,
+    figure_11,
+    figure_12,
+    figure_13,
+    figure_14,
+    figure_15,
+    figure_16,
     figure_17,
-)  # fmt: skip
+)
 from rlhfless.paper.paper_figure import PaperFigure
 
 FIGURES: dict[str, PaperFigure[Any]] = {
