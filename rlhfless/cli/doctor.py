@@ -32,7 +32,6 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("kaleido",), "pictures of figures: PNG, SVG, PDF (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
-    "predict": (("scikit-learn",), "lengths of prompts that were never seen, from their texts"),
 }
 LOW_MEMORY_GIB = 4.0
 

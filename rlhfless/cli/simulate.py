@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 @response_limit_option
 @admission_option
 @click.option("--policies", default="static,random,rlhfless,fold,solver,oracle", show_default=True, help="Comma-separated.")
-@click.option(
-    "--predictor", default="last", show_default=True, help="Of lengths: last, trend, shrinkage or inflight (solver+replan)."
-)
+@click.option("--predictor", default="last", show_default=True, help="Of lengths: last, shrinkage or inflight (solver+replan).")
 @click.option("--tau", type=float, default=0.7, show_default=True, help="Local cut of policy rlhfless.")
 @click.option("--static-actors", type=int, help="Actors of the policies static and rlhfuse.  [default: all that fit]")
 @click.option("--hold", type=click.Choice(["generation", "step"]), default="generation", show_default=True)

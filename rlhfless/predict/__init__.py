@@ -10,28 +10,23 @@ from rlhfless.predict.ewma import EwmaPredictor
 from rlhfless.predict.inflight import InFlightPredictor
 from rlhfless.predict.metrics import HistoryQuality, history_quality
 from rlhfless.predict.predictor import Predictor
-from rlhfless.predict.probe import ProbePredictor
-from rlhfless.predict.registry import make_predictor
+from rlhfless.predict.registry import make_predictor, unknown_predictor
 from rlhfless.predict.remaining import remaining_lengths, remaining_quantiles
 from rlhfless.predict.shrinkage import ShrinkagePredictor
 from rlhfless.predict.synthetic import SyntheticPredictor
-from rlhfless.predict.text_features import FeaturePredictor
-from rlhfless.predict.trend import TrendPredictor
 
 __all__ = [
     "EwmaPredictor",
-    "FeaturePredictor",
     "HistoryQuality",
     "InFlightPredictor",
     "PredictionError",
     "Predictor",
-    "ProbePredictor",
     "ShrinkagePredictor",
     "SyntheticPredictor",
-    "TrendPredictor",
     "expected_tokens",
     "history_quality",
     "make_predictor",
     "remaining_lengths",
     "remaining_quantiles",
+    "unknown_predictor",
 ]

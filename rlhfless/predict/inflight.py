@@ -1,6 +1,7 @@
 """Predicts response lengths and updates the forecast while responses are decoded, from tokens, siblings and model signals.
 
-The arithmetic of a running step is in ``group_posterior.py`` and ``signal_probe.py``.
+Before a step, lengths are predicted from each prompt's last visit, corrected for the drift of lengths since then. The
+arithmetic of a running step is in ``group_posterior.py`` and ``signal_probe.py``.
 """
 
 from __future__ import annotations
@@ -16,23 +17,31 @@ from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.group_posterior import InFlightLengths, Siblings
 from rlhfless.predict.length_variance import Scatter, scatter_of
+from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.remaining import quantiles_left
 from rlhfless.predict.signal_probe import FittedProbe, SignalProbe, moments, outcomes, signals_at
-from rlhfless.predict.trend import TrendPredictor
 from rlhfless.predict.validation import check_rollouts
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.workload import IntArray, Workload
 
 MOST_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
+FEWEST_PAIRS = 8  # of visits of the same prompts; with fewer, means of steps say how lengths drift
+MOST_DRIFT = np.log(4.0)
 
 
-class InFlightPredictor(TrendPredictor):
-    """``predict`` and ``sample`` are those of ``TrendPredictor``; ``in_flight`` returns a forecast that is updated during a
-    step.
+class InFlightPredictor(Predictor):
+    """``predict`` and ``sample`` follow the drift of lengths; ``in_flight`` returns a forecast that is updated during a step.
 
-    For every running response it computes the distribution of its length. Given are its tokens so far, the lengths of finished
-    responses to its prompt, the fact that others still run, and how this step's lengths differ from the history's
+    The prediction is a prompt's mean length at its last visit, times ``exp(rate x steps since then)``. A visit's time is its
+    column ``step``, else ``epoch``. The rate, one for all prompts, is the least-squares slope of log lengths over steps. Within
+    prompts that were visited again, with m_k the mean of a visit, it is ``sum d g / sum g^2`` over d = log(m_k / m_(k-1)) and
+    gaps g. Until there are enough of them, it is fitted to means of steps, whose prompts are treated as draws from one pool. It
+    is shrunk by ``max(0, 1 - 1 / t^2)``, t its ratio to its standard error, so a drift that may be noise changes nothing. No
+    prediction moves by more than a factor of 4.
+
+    During a step it computes the distribution of every running response's length. Given are its tokens so far, the lengths of
+    finished responses to its prompt, the fact that others still run, and how this step's lengths differ from the history's
     (``group_posterior.py``). If ``update`` gets the model's own signals, a linear probe is fitted to them and weighted by its
     past accuracy (``signal_probe.py``). Times are not used: in the history, responses are assumed to have decoded at the same
     pace.
@@ -96,6 +105,27 @@ class InFlightPredictor(TrendPredictor):
         found[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
         return found
 
+    def _learned(self, table: pd.DataFrame) -> PromptHistory:
+        when = "step" if "step" in table.columns else "epoch"
+        visits = table.groupby(["prompt_id", "epoch"], sort=True).agg(mean=("expected", "mean"), at=(when, "max")).reset_index()
+        level = np.log(np.maximum(visits["mean"].to_numpy(dtype=float), 1.0))
+        at = visits["at"].to_numpy(dtype=float)
+        again = visits["prompt_id"].to_numpy()[1:] == visits["prompt_id"].to_numpy()[:-1]
+        gaps, changes = np.diff(at)[again], np.diff(level)[again]
+        if len(gaps) < FEWEST_PAIRS:
+            steps = pd.DataFrame({"at": at, "level": level}).groupby("at")["level"].mean()
+            gaps, changes = steps.index.to_numpy() - steps.index.to_numpy().mean(), steps.to_numpy() - steps.to_numpy().mean()
+        rate = _shrunk_slope(gaps, changes)
+        predicted: dict[tuple[str, int], float] = {}
+        last: dict[str, tuple[float, float]] = {}
+        for name, epoch, mean, step in zip(visits["prompt_id"], visits["epoch"], visits["mean"], at, strict=True):
+            before, then = last.get(name, (mean, step))
+            predicted[name, epoch] = before * _drift(rate, step - then)
+            last[name] = (mean, step)
+        now = at.max() + 1
+        averages = {name: mean * _drift(rate, now - step) for name, (mean, step) in last.items()}
+        return PromptHistory(table["expected"].to_numpy(dtype=float), predicted, averages)
+
     def _siblings(self, names: Sequence[str], prompt_of: IntArray, max_response_tokens: int) -> Siblings | None:
         """The model of a step whose prompts have these names; None without enough history."""
         if max_response_tokens not in self._scatters:
@@ -146,3 +176,17 @@ class InFlightPredictor(TrendPredictor):
             together = {name: np.concatenate([s[name] for s in signals_of]) for name in signals_of[0]}
             joined = [np.concatenate(x) for x in (tokens, left_of, expected, half)]
             self._probe.update(joined[0], together, joined[1], joined[2], joined[3].astype(bool))
+
+
+def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:
+    """Slope through the origin, shrunk by its noise; 0 if there are too few points to estimate the noise."""
+    scale = float(x @ x)
+    if len(x) < 3 or scale <= 0:
+        return 0.0
+    slope = float(x @ y) / scale
+    variance = float(((y - slope * x) ** 2).sum()) / (len(x) - 1) / scale
+    return slope * max(0.0, 1.0 - variance / slope**2) if slope else 0.0
+
+
+def _drift(rate: float, steps: float) -> float:
+    return float(np.exp(np.clip(rate * steps, -MOST_DRIFT, MOST_DRIFT)))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.ewma import EwmaPredictor
 from rlhfless.predict.inflight import InFlightPredictor
 from rlhfless.predict.predictor import Predictor
 from rlhfless.predict.shrinkage import ShrinkagePredictor
-from rlhfless.predict.trend import TrendPredictor
 
 MAKERS: dict[str, Callable[[], Predictor]] = {
-    "last": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
+    "last": EwmaPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
 }  # fmt: skip
+
+
+RETIRED = {"trend": "inflight, which predicts the same lengths"}
 
 
 def make_predictor(name: str) -> Predictor:
@@ -23,5 +25,12 @@ def make_predictor(name: str) -> Predictor:
         PredictionError: there is none.
     """
     if name not in MAKERS:
-        raise PredictionError(f"predictor {name!r} is unknown; choose from {', '.join(MAKERS)}")
+        raise PredictionError(unknown_predictor(name, MAKERS))
     return MAKERS[name]()
+
+
+def unknown_predictor(name: str, known: Collection[str]) -> str:
+    """Return the sentence that refuses a name: what replaces a retired predictor, else the ``known`` names."""
+    if name in RETIRED:
+        return f"predictor {name!r} was removed; choose {RETIRED[name]}"
+    return f"predictor {name!r} is unknown; choose from {', '.join(known)}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile, usd_per_gpu_hour
-from rlhfless.predict import EwmaPredictor, Predictor, ShrinkagePredictor, TrendPredictor
+from rlhfless.predict import EwmaPredictor, InFlightPredictor, Predictor, ShrinkagePredictor, unknown_predictor
 from rlhfless.simulate import SimulationConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
@@ -25,7 +25,7 @@ from solver.model.objective import Objective
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "last visit": EwmaPredictor,
     "average of 3 visits": lambda: EwmaPredictor(3),
-    "trend": TrendPredictor,
+    "inflight": InFlightPredictor,
     "shrinkage": ShrinkagePredictor,
 }
 DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
@@ -76,7 +76,7 @@ class Settings:
             object.__setattr__(self, name, make(value))
         per_actor = latency_of(self.profile).gpus_per_actor
         if self.predictor not in PREDICTORS:
-            raise InputError(f"predictor {self.predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
+            raise InputError(unknown_predictor(self.predictor, PREDICTORS))
         if self.gpus < 1 or (self.gpus > NODE_GPUS and self.gpus % NODE_GPUS):
             raise InputError(f"gpus is {self.gpus}; 1 to {NODE_GPUS}, or a multiple of {NODE_GPUS}, is needed")
         if min(self.gpus, NODE_GPUS) < per_actor:

@@ -21,6 +21,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
+from rlhfless.predict import unknown_predictor
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.simulate.run import rollout_rows, trace_of
@@ -165,7 +166,7 @@ class WhatIf:
             InputError: there is no such predictor.
         """
         if predictor not in PREDICTORS:
-            raise InputError(f"predictor {predictor!r} is unknown; choose one of {', '.join(PREDICTORS)}")
+            raise InputError(unknown_predictor(predictor, PREDICTORS))
         if predictor not in self._logged:
             found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.max_response_tokens, steps=[self.step])
             self._logged[predictor] = next(found)

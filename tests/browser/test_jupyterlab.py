@@ -25,7 +25,7 @@ CONTROLS = (  # of explore, the keys that change each, and what the copied setti
     ("GPUs per actor", ["Home"], "profile", "h100-qwen2.5-3b-tp1"),
     ("tau (rlhfless)", ["Home"], "tau", 0.05),
     ("USD per GPU-h", ["ArrowUp"], "usd_per_gpu_hour", 6.9),
-    ("predictor", ["t"], "predictor", "trend"),
+    ("predictor", ["i"], "predictor", "inflight"),
 )
 
 

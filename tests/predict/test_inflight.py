@@ -341,3 +341,48 @@ def test_predictors_are_made_by_name():
     assert isinstance(make_predictor("inflight"), InFlightPredictor)
     with refused(PredictionError, "'oracle'"):
         make_predictor("oracle")
+
+
+def test_a_retired_predictor_is_refused_with_its_replacement():
+    with refused(PredictionError, "'trend'", "inflight"):
+        make_predictor("trend")
+
+
+# --- recorded ----------------------------------------------------------------------------------------------------------------
+
+RECORDED = {
+    True: (
+        [161.5790126932155, 97.10277205121123, 127.0104258429843, 124.0],
+        [[219, 157, 85, 79, 152, 117, 108, 100], [65, 79, 121, 121, 197, 197, 181, 82]],
+        [[106, 62, 81, 80], [215, 129, 169, 163.2]],
+        [[86, 15, 58, 0], [148, 50, 106, 0], [262, 119, 196, 0]],
+    ),
+    False: (
+        [171.38581684839102, 122.90848808965455, 126.65964143208647, 124.0],
+        [[259, 152, 101, 73, 129, 195, 102, 73], [233, 138, 157, 157, 99, 99, 138, 194]],
+        [[107.8, 75.9, 75.9, 78], [268.1, 183, 181, 189]],
+        [[84, 23, 55, 0], [150, 69, 105, 0], [271, 156, 198, 0]],
+    ),
+}
+"""By whether prompts came back: predictions, scenarios, quantiles before a step and while it runs, as of the version in which
+prediction and forecast were two classes."""
+
+
+@pytest.mark.parametrize("came_back", RECORDED)
+def test_predictions_are_those_that_were_recorded(came_back):
+    rng = np.random.default_rng(11)
+    level = rng.normal(4.5, 0.5, 12)[:, None]
+    parts = [visits(np.exp(level + 0.15 * step + rng.normal(0, 0.3, (12, 3))).round(), step, 300) for step in range(4)]
+    if not came_back:
+        parts = [part.assign(prompt_id=part["prompt_id"] + f"-{step}", epoch=0) for step, part in enumerate(parts)]
+    predictor = InFlightPredictor().fit(pd.concat(parts))
+    asked = ["p0", "p3", "p7", "new"] if came_back else ["p0-0", "p3-1", "p7-3", "new"]
+    progress, complete = [0, 40, 10, 5], [False, False, False, True]
+    found = (
+        predictor.predict(asked, max_response_tokens=300),
+        predictor.sample(asked, 2, max_response_tokens=300, scenarios=2, seed=5),
+        predictor.quantiles(asked, [0.1, 0.9], max_response_tokens=300),
+        predictor.remaining_quantiles(asked, progress, complete, [0.1, 0.5, 0.9], max_response_tokens=300),
+    )
+    for one, recorded in zip(found, RECORDED[came_back], strict=True):
+        np.testing.assert_allclose(one, recorded, rtol=1e-9)

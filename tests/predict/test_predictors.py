@@ -15,24 +15,18 @@ from hypothesis import strategies as st
 
 from rlhfless.predict import (
     EwmaPredictor,
-    FeaturePredictor,
     InFlightPredictor,
     PredictionError,
     Predictor,
-    ProbePredictor,
     ShrinkagePredictor,
     SyntheticPredictor,
-    TrendPredictor,
-    history_quality,
     remaining_lengths,
     remaining_quantiles,
 )
-from rlhfless.predict.text_features import prompt_features
 from solver.model.errors import as_given
 
 MAKERS: dict[str, Callable[[], Predictor]] = {
-    "ewma": EwmaPredictor, "trend": TrendPredictor, "shrinkage": ShrinkagePredictor, "probe": ProbePredictor,
-    "inflight": InFlightPredictor,
+    "ewma": EwmaPredictor, "shrinkage": ShrinkagePredictor, "inflight": InFlightPredictor,
 }  # fmt: skip
 
 
@@ -97,7 +91,7 @@ def test_quantiles_hold_as_many_lengths_as_they_say(name):
     assert 0.65 < inside < 0.92, inside
 
 
-# --- trend -------------------------------------------------------------------------------------------------------------
+# --- drift -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("drift", [0.1, -0.1])
@@ -105,14 +99,14 @@ def test_a_drift_is_followed_and_the_same_level_is_left_alone(drift):
     *history, now = drawn(steps=5, drift=drift)
     asked, true = now["prompt_id"].tolist(), now["response_tokens"].to_numpy()
     errors = {}
-    for predictor in (TrendPredictor(), EwmaPredictor()):
+    for predictor in (InFlightPredictor(), EwmaPredictor()):
         guess = predictor.fit(pd.concat(history)).predict(asked, max_response_tokens=4000)
         errors[type(predictor)] = abs(np.log(guess.sum() / true.sum()))
-    assert errors[TrendPredictor] < 0.03 < errors[EwmaPredictor]
+    assert errors[InFlightPredictor] < 0.03 < errors[EwmaPredictor]
     still = pd.concat(drawn(steps=5))
     names = ["p1", "p7"]
-    trend, plain = (p.fit(still).predict(names, max_response_tokens=4000) for p in (TrendPredictor(), EwmaPredictor()))
-    assert trend == pytest.approx(plain, rel=0.05)
+    drifting, plain = (p.fit(still).predict(names, max_response_tokens=4000) for p in (InFlightPredictor(), EwmaPredictor()))
+    assert drifting == pytest.approx(plain, rel=0.05)
 
 
 def test_before_prompts_come_back_the_drift_is_that_of_the_steps_means():
@@ -122,7 +116,7 @@ def test_before_prompts_come_back_the_drift_is_that_of_the_steps_means():
         rows = visits(np.exp(5 + 0.03 * step + rng.normal(0, 0.2, (8, 4))).round(), step, epoch=0)
         parts.append(rows.assign(prompt_id=[f"{step}-{name}" for name in rows["prompt_id"]], epoch=0))
     first = parts[0]["prompt_id"].unique().tolist()
-    guess = TrendPredictor().fit(pd.concat(parts)).predict(first, max_response_tokens=4000)
+    guess = InFlightPredictor().fit(pd.concat(parts)).predict(first, max_response_tokens=4000)
     assert guess.mean() == pytest.approx(np.exp(5 + 0.03 * 30), rel=0.1)
 
 
@@ -149,61 +143,6 @@ def test_scenarios_of_one_prompts_responses_belong_together():
     assert together > 0.2, "one own length and one of everybody's: both draws come from the same urn"
     apart = ShrinkagePredictor().fit(history).sample(["p3", "p4"], 1, max_response_tokens=4000, scenarios=400)
     assert abs(np.corrcoef(np.log(apart.T))[0, 1]) < 0.15
-
-
-# --- probe -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_probe_tells_of_a_step_in_which_prompts_changed():
-    """Every prompt's level is drawn anew at its last visit: history says nothing, siblings everything."""
-    history = pd.concat([part.assign(step=s, epoch=s) for s in range(3) for part in drawn(steps=1, seed=s)])
-    (now,) = drawn(steps=1, seed=9)
-    probes, rest = now[now["sample"] == 0], now[now["sample"] > 0]
-    asked = rest["prompt_id"].tolist()
-    predictor = ProbePredictor().fit(history)
-    assert np.array_equal(
-        predictor.predict(asked, max_response_tokens=4000),
-        EwmaPredictor().fit(history).predict(asked, max_response_tokens=4000),
-    )
-    blind = history_quality(predictor.predict(asked, max_response_tokens=4000), rest["response_tokens"])
-    predictor.observe(dict(zip(probes["prompt_id"], probes["response_tokens"], strict=True)))
-    told = history_quality(predictor.predict(asked, max_response_tokens=4000), rest["response_tokens"])
-    assert told.rank_correlation > 0.7 > 0.3 > blind.rank_correlation
-    assert told.mean_abs_error_tokens < 0.6 * blind.mean_abs_error_tokens
-    predictor.update(now.assign(step=3, epoch=3))
-    assert predictor.predict(["p0"], max_response_tokens=4000) == pytest.approx(
-        now[now["prompt_id"] == "p0"]["response_tokens"].mean()
-    )
-
-
-# --- features ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_new_prompt_is_predicted_from_its_text():
-    pytest.importorskip("sklearn", reason="scikit-learn, which the regression needs, is not installed")
-    texts = {f"p{i}": "+".join("1" * (1 + i % 20)) for i in range(60)}
-    lengths = np.array([[20 * len(texts[f"p{i}"])] * 2 for i in range(60)])
-    known = visits(lengths[:40])
-    known["prompt"] = known["prompt_id"].map(texts)
-    predictor = FeaturePredictor().fit(known)
-    new = [f"p{i}" for i in range(40, 60)]
-    assert len(set(predictor.predict(new, max_response_tokens=2000))) == 1, "without texts all new prompts are alike"
-    guess = predictor.describe({name: texts[name] for name in new}).predict(new, max_response_tokens=2000)
-    assert history_quality(guess, lengths[40:, 0]).rank_correlation > 0.99
-    assert predictor.predict(["p3"], max_response_tokens=2000) == EwmaPredictor().fit(known).predict(
-        ["p3"], max_response_tokens=2000
-    )
-
-
-def test_without_scikit_learn_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
-    with refused(ImportError):
-        FeaturePredictor()
-
-
-def test_features_of_any_text_are_finite():
-    assert prompt_features("").tolist() == [0.0] * 8
-    assert np.exp(prompt_features("a 12+3=?\n"))[:7] - 1 == pytest.approx([9, 2, 1, 9, 2, 3, 2])
 
 
 # --- dialled -------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def test_tau_and_predictors_and_prices_change_what_they_should(what_if: WhatIf) 
 
 def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path: Path) -> None:
     folder = log().save(tmp_path / "log")
-    settings = replace(CPU, time_weight=0.35, predictor="trend")
+    settings = replace(CPU, time_weight=0.35, predictor="inflight")
     assert Settings.from_json(settings.to_json()) == settings
     names: dict[str, object] = {}
     exec(settings.to_python(str(folder), 2), names)
@@ -96,6 +96,7 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
         ({"gpus": 12}, ("12",)),
         ({"profile": "l40s-qwen2.5-7b-tp4", "gpus": 2}, ()),
         ({"predictor": "oracle"}, ()),
+        ({"predictor": "trend"}, ("inflight",)),
         ({"tau": 0.0}, ("0.0",)),
         ({"time_weight": math.nan}, ("time_weight",)),
         ({"usd_per_gpu_hour": -1.0}, ("usd_per_gpu_hour", "-1.0")),
@@ -107,7 +108,7 @@ def test_settings_survive_json_and_their_python_code_computes_the_same(tmp_path:
         ({"time_weight": "0.5"}, ("time_weight", "'0.5'")),
         ({"tau": None}, ()),
         ({"usd_per_gpu_hour": "3"}, ("usd_per_gpu_hour", "'3'")),
-        ({"predictor": ["trend"]}, ()),
+        ({"predictor": ["inflight"]}, ()),
         ({"profile": 3}, ()),
     ],
 )
