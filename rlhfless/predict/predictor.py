@@ -21,7 +21,7 @@ from solver.lengths.remaining import RemainingLengths
 from solver.model.plurals import counted
 from solver.model.workload import Workload
 
-USED = (*NEEDED, "step", "sample", "prompt", "finish_reason", "run")
+USED = (*NEEDED, "step", "finish_reason", "run")
 QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
 
@@ -65,7 +65,7 @@ class Predictor(ABC):
 
         Args:
             rollouts: rows of one run; ``prompt_id, epoch, response_tokens`` are needed, ``finish_reason`` is used, and
-                ``step, sample`` and ``prompt`` (its text) by predictors that say so. There may be no rows.
+                ``step`` by predictors that say so. There may be no rows.
 
         Returns:
             The predictor itself.

@@ -11,14 +11,13 @@ the prompt is. Answers above 3,700 tokens of these sets are therefore taken as c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from uncertainty_logs import DATA, rows
+from uncertainty_logs import rows
 
 from rlhfless.trace import read_trace
 
@@ -54,14 +53,9 @@ def gsm8k() -> Log | None:
 
 
 def math500() -> Log | None:
-    """MATH-500 before RL and after it, with the prompts' texts."""
+    """MATH-500 before RL and after it."""
     raw = _evaluation()
-    if raw is None:
-        return None
-    log = next(log for name, log in _pairs(raw) if name.startswith("math500"))
-    path = DATA / FOLDER / "math500_prompts.jsonl"
-    texts = dict(enumerate(json.loads(line)["problem"] for line in path.read_text("utf-8").splitlines()))
-    return log._replace(rollouts=log.rollouts.assign(prompt=log.rollouts["prompt_id"].astype(int).map(texts)))
+    return None if raw is None else next(log for name, log in _pairs(raw) if name.startswith("math500"))
 
 
 def pairs() -> list[tuple[str, Log]]:

@@ -13,17 +13,14 @@ on one benchmark, language and limit (MATH-500, AIME-2024, AMC-23, MGSM in eight
 - score: T^0.7 C^0.3 of the policy `solver` planning with it on 16 GPUs (L40S), executed with the true lengths, summed over the
   steps, over that of the same policy with the truth (1 is as good as knowing). `none` plans with nothing known but the limit.
 
-`probe` is told every group's first sample beforehand, and is judged on the others; its score leaves out what waiting costs.
-`dialled` knows the truth of a share of the prompts. `features` has to predict prompts that it never saw: a fifth of the prompts
-is taken out of the history, and the rows with `(unseen)` are about them alone. `math500` and `pairs` have one sample a prompt:
-no probes; and one earlier answer, so wider windows and a trend are the last value. Of `pairs` the table has the median over the
+`inflight` is judged before the step, by its prediction alone. `dialled` knows the truth of a share of the prompts. `math500`
+and `pairs` have one earlier answer, so wider windows and a drift are the last value. Of `pairs` the table has the median over the
 pairs of a benchmark, and the lowest to the highest.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,12 +33,10 @@ from predictor_logs import Log, gsm8k, math500, pairs, shipped
 from rlhfless.latency import load_profile
 from rlhfless.predict import (
     EwmaPredictor,
-    FeaturePredictor,
+    InFlightPredictor,
     Predictor,
-    ProbePredictor,
     ShrinkagePredictor,
     SyntheticPredictor,
-    TrendPredictor,
     history_quality,
 )
 from rlhfless.simulate import SimulationConfig, simulate
@@ -59,49 +54,22 @@ class Blind(EwmaPredictor):
         return self
 
 
-class Probed(ProbePredictor):
-    """A probe predictor that is told the first samples of the step after its history."""
-
-    def __init__(self, truth: pd.DataFrame) -> None:
-        super().__init__()
-        self._truth = truth
-
-    def update(self, rollouts: pd.DataFrame) -> Probed:
-        """Learn, and look at the next step's first samples."""
-        super().update(rollouts)
-        later = self._truth[self._truth["step"] > rollouts["step"].max()] if len(rollouts) else self._truth
-        first = later[(later["step"] == later["step"].min()) & (later["sample"] == 0)]
-        return self.observe(dict(zip(first["prompt_id"], first["response_tokens"], strict=True)))
-
-
 def contenders(log: pd.DataFrame) -> dict[str, Callable[[], Predictor]]:
     """Predictors by name."""
-    made: dict[str, Callable[[], Predictor]] = {
+    return {
         "none": Blind, "last value (EWMA 1)": EwmaPredictor, "EWMA 2": lambda: EwmaPredictor(2),
-        "EWMA 4": lambda: EwmaPredictor(4), "trend": TrendPredictor, "shrinkage": ShrinkagePredictor,
+        "EWMA 4": lambda: EwmaPredictor(4), "inflight": InFlightPredictor, "shrinkage": ShrinkagePredictor,
+        "dialled 44 %": lambda: SyntheticPredictor(log, 0.44), "dialled 100 %": lambda: SyntheticPredictor(log, 1.0),
     }  # fmt: skip
-    if log["sample"].nunique() > 1:
-        made["probe"] = lambda: Probed(log)
-    made["dialled 44 %"] = lambda: SyntheticPredictor(log, 0.44)
-    made["dialled 100 %"] = lambda: SyntheticPredictor(log, 1.0)
-    return made
 
 
-def quality(log: Log, make: Callable[[], Predictor], hidden: bool = False) -> dict[str, float]:
-    """Error, rank correlation and calibration over the steps, ``hidden``: of a fifth of the prompts without history."""
+def quality(log: Log, make: Callable[[], Predictor]) -> dict[str, float]:
+    """Error, rank correlation and calibration over the steps."""
     table, steps, limit = log
     guessed, true, below = [], [], []
     for step in steps:
         history, now = table[table["step"] < step], table[table["step"] == step]
-        if hidden:
-            names = sorted(now["prompt_id"].unique())
-            out = set(np.random.default_rng(0).choice(names, max(1, len(names) // 5), replace=False))
-            history, now = history[~history["prompt_id"].isin(out)], now[now["prompt_id"].isin(out)]
         predictor = make().fit(history)
-        if isinstance(predictor, FeaturePredictor):
-            predictor.describe(dict(zip(now["prompt_id"], now["prompt"], strict=True)))
-        if isinstance(predictor, ProbePredictor):
-            now = now[now["sample"] > 0]
         asked, lengths = now["prompt_id"].tolist(), now["response_tokens"].to_numpy(dtype=float)
         guessed.append(predictor.predict(asked, max_response_tokens=limit))
         distinct, owner = np.unique(asked, return_inverse=True)
@@ -136,11 +104,6 @@ def measured(name: str, log: Log) -> list[dict[str, Any]]:
         worths = {"time_s": time_s, "gpu_seconds": gpu_s, "score": score}
         found.append({"log": name, "predictor": predictor, **quality(log, make), **worths})
     found.append({"log": name, "predictor": "truth", "time_s": best[0], "gpu_seconds": best[1], "score": 1.0})
-    if "prompt" in log[0].columns:
-        unseen = {"last value (EWMA 1)": EwmaPredictor}
-        if importlib.util.find_spec("sklearn") is not None:
-            unseen["features"] = FeaturePredictor
-        found += [{"log": name, "predictor": f"{p} (unseen)", **quality(log, make, True)} for p, make in unseen.items()]
     return found
 
 
