@@ -14,8 +14,8 @@ on one benchmark, language and limit (MATH-500, AIME-2024, AMC-23, MGSM in eight
   steps, over that of the same policy with the truth (1 is as good as knowing). `none` plans with nothing known but the limit.
 
 `inflight` is judged before the step, by its prediction alone. `dialled` knows the truth of a share of the prompts. `math500`
-and `pairs` have one earlier answer, so wider windows and a drift are the last value. Of `pairs` the table has the median over the
-pairs of a benchmark, and the lowest to the highest.
+and `pairs` have one earlier answer, so wider windows and a drift are the last value. Of `pairs` the table has the median over
+the pairs of a benchmark, and the lowest to the highest.
 """
 
 from __future__ import annotations
