@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,26 +24,15 @@ MODULUS, FACTOR = (1 << 61) - 1, 6364136223846793005
 VOCABULARY = 32_000
 
 
-class Packed(NamedTuple):
-    """What lies in a buffer: so many bytes."""
-
-    nbytes: int
-
-
-def pack(thing: Any) -> tuple[Packed, bytes]:
-    """Everything is one pickle."""
-    data = pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL)
-    return Packed(len(data)), data
+def pack(thing: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Everything is one buffer."""
+    return b"", [pickle.PickleBuffer(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL))]
 
 
-def write(packed: Packed, tensors: bytes, buffer: memoryview) -> None:
-    """Copy it into the buffer."""
-    buffer[: packed.nbytes] = tensors
-
-
-def read(packed: Packed, buffer: memoryview, device: str) -> Any:
+def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
     """What ``pack`` was given."""
-    return pickle.loads(bytes(buffer[: packed.nbytes]))
+    (buffer,) = buffers
+    return pickle.loads(buffer)
 
 
 def cuda_devices() -> list[str]:

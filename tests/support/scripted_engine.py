@@ -142,7 +142,7 @@ def expected_tokens(request: Request, weights: int = 1) -> list[int]:
 # --- the processes' side (see ``rlhfless.executor.distributed.worker.backend.WorkerBackend``)
 # -------------------------------------------------------
 
-pack, write, read = counting_engine.pack, counting_engine.write, counting_engine.read
+pack, unpack = counting_engine.pack, counting_engine.unpack
 cuda_devices, use_device, free_memory = (
     counting_engine.cuda_devices, counting_engine.use_device, counting_engine.free_memory
 )  # fmt: skip

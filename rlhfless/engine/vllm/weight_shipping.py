@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlhfless.system.scratch_folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
 
@@ -38,14 +37,14 @@ class ShippedWeights:
     """
 
     engines: Any
-    files: Mapping[str, Tensor]
+    files: Mapping[str, np.ndarray]
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def of(cls, engines: Any) -> ShippedWeights:
         """Return the factory with the current files of its folder, which are read when they are serialised."""
         files = sorted(Path(engines.weights).iterdir())
-        return cls(engines, {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files})
+        return cls(engines, {f.name: np.asarray(np.memmap(f, np.uint8, mode="r")) for f in files})
 
     def materialise(self) -> LocalWeights:
         """Write its folder on this machine unless it exists; returns it locked against removal."""
@@ -77,7 +76,7 @@ class ShippedWeights:
         shutil.rmtree(unfinished, ignore_errors=True)  # of somebody who was killed
         unfinished.mkdir()
         for name, content in self.files.items():
-            content.numpy().tofile(unfinished / name)
+            content.tofile(unfinished / name)
         unfinished.rename(place / "weights")
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import PickleBuffer
 from typing import Any
 
 from rlhfless.engine.torch import worker_backend as torch_backend
-from rlhfless.engine.torch.worker_backend import Packed, cuda_devices, pack, write
+from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.engine.vllm.adapter import Replica, VllmError, VllmSettings
 from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
 from solver.model.latency import LatencyModel
@@ -22,13 +25,12 @@ __all__ = [
     "cuda_devices",
     "free_memory",
     "pack",
-    "read",
     "replica_for",
     "start_ahead",
     "start_server",
+    "unpack",
     "use_device",
     "weights_are_read",
-    "write",
 ]
 
 
@@ -59,11 +61,19 @@ def use_device(device: str) -> None:
     _here.devices = [visible.split(",")[i] if visible else str(i) for i in numbers]
 
 
-def read(packed: Packed, buffer: memoryview, device: str) -> Any:
+def pack(thing: Any) -> tuple[bytes, list[PickleBuffer]]:
+    """Return the pickle of ``thing`` without its tensors or files, and the bytes of each; on the CPU they are not copied."""
+    if not isinstance(thing, ShippedWeights):
+        return torch_backend.pack(thing)
+    buffers: list[PickleBuffer] = []
+    return pickle.dumps(thing, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append), buffers
+
+
+def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
     """Return the object that ``pack`` was given; weights that came with it are in a local folder until ``weights_are_read``."""
-    found = torch_backend.view(packed, buffer)
+    found = torch_backend.unpack(form, buffers, "cpu")  # to the device in whole blocks, when it is needed there
     if not isinstance(found, ShippedWeights):
-        return torch_backend.read(packed, buffer, "cpu")  # to the device in whole blocks, when it is needed there
+        return found
     weights_are_read()
     _here.weights = found.materialise()
     return _here.weights.engines

@@ -114,13 +114,11 @@ def decode_elsewhere(folder: Path, wanted: Sequence[Request], every: int, tamper
             if request.kv is not None:
                 moved_tokens += request.kv.tokens
                 assert request.kv.tokens == (request.context_tokens - 1) // 32 * 32
-                packed, tensors = vllm_backend.pack(request.kv)
-                laid_out = bytearray(packed.nbytes)
-                vllm_backend.write(packed, tensors, memoryview(laid_out))
-                if tamper:
-                    laid_out[:] = bytes(len(laid_out))
-                kv = vllm_backend.read(packed, memoryview(laid_out), "cpu")
-                laid_out[:] = bytes(len(laid_out))
+                form, buffers = vllm_backend.pack(request.kv)
+                stored = [bytearray(len(buffer.raw())) if tamper else bytearray(buffer) for buffer in buffers]
+                kv = vllm_backend.unpack(form, stored, "cpu")
+                for buffer in stored:
+                    buffer[:] = bytes(len(buffer))
                 request = replace(request, kv=kv)
             waiting.append(request)
     engine.close()

@@ -35,7 +35,7 @@ AHEAD_S = 5000.0
 TICKS, SLEPT = itertools.count(), [0.0]
 CLOCK = Clock(lambda: 50.0 + next(TICKS) * 1e-4 + sum(SLEPT), SLEPT.append)
 """Whoever looks at it takes a moment."""
-BEGIN = worker.StartStep(100.0, worker.Block("weights", None), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
+BEGIN = worker.StartStep(100.0, worker.Block("weights", b"", ()), LatencyModel("any", 1, 1e-3, 0.0), Admission(1, 1), 0)
 
 
 @dataclass
@@ -299,7 +299,7 @@ def test_prefixes_for_which_there_is_no_room_are_left_to_their_receiver() -> Non
     def put(name: str, thing: dict[int, np.ndarray]) -> Any:
         if len(thing) > 1:
             raise NoRoom("no room")
-        return worker.Block(name, None), thing
+        return worker.Block(name, b"", ()), thing
 
     crew = crew_of(put)
     sent, _ = crew.prefill({0: np.arange(3), 1: np.arange(4)}, {0: [0, 1], 1: [1]})

@@ -28,6 +28,7 @@ from rlhfless.executor.distributed.ray.clock_sync import boot_id, offset_of
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster, place_nodes
 from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker.shared_memory import packed
 from solver import Cluster, PlanningError
 from solver.model.admission import Admission
 from solver.model.cluster import GpuPool, MixedCluster
@@ -215,16 +216,16 @@ class Outbox:
 
 def test_an_actor_refuses_orders_of_another_version_than_its_weights() -> None:
     pytest.importorskip("ray", reason="Ray is not installed")
-    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch
 
-    packed, weights = lay_out(torch_backend, factory_of().measured())
+    block, weights = packed(torch_backend, "weights", factory_of().measured())
     outbox = Outbox([])
     actor = RayWorker(outbox, queue.SimpleQueue(), "cpu", torch_backend.__name__, {}, {})  # type: ignore[arg-type]
-    begin = worker.StartStep(0.0, worker.Block("weights-7", packed), LATENCY, Admission(4, 1 << 20), 7)
+    begin = worker.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 7)
     with refused(RuntimeError):
         actor._obey(ReportBatch(6, worker.Add(requests()[:1])))
     with mock.patch("ray.get", lambda stored, timeout: stored):
-        actor.objects["weights-7"] = weights
+        actor.objects["weights"] = weights
         actor._obey(ReportBatch(7, begin))
     assert not actor.objects, "weights are not held twice"
     actor._obey(ReportBatch(7, worker.Add(requests()[:1])))
@@ -252,15 +253,15 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
 # --- what another actor handed over -----------------------------------------------------------------------------------
 
 
-def decoding(out: Outbox, exports: dict[str, np.ndarray]) -> Any:
+def decoding(out: Outbox, exports: dict[str, Any]) -> Any:
     """An actor with weights."""
-    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch, lay_out
+    from rlhfless.executor.distributed.ray.actor import RayWorker, ReportBatch
 
-    packed, weights = lay_out(torch_backend, factory_of().measured())
+    block, weights = packed(torch_backend, "weights", factory_of().measured())
     inbox: Any = queue.SimpleQueue()
     actor = RayWorker(out, inbox, "cpu", torch_backend.__name__, {"weights": weights}, exports)  # type: ignore[arg-type]
     with mock.patch("ray.get", lambda stored, timeout: stored):
-        actor._obey(ReportBatch(0, worker.StartStep(0.0, worker.Block("weights", packed), LATENCY, Admission(4, 1 << 20), 0)))
+        actor._obey(ReportBatch(0, worker.StartStep(0.0, block, LATENCY, Admission(4, 1 << 20), 0)))
     return actor
 
 
@@ -284,7 +285,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     alone = decoding(out, {})
     alone._obey(ReportBatch(0, worker.Add(two)))
     expected = finished(alone, out)
-    out, exports = Outbox([]), dict[str, np.ndarray]()
+    out, exports = Outbox([]), dict[str, Any]()
     sender = decoding(out, exports)
     sender._obey(ReportBatch(0, worker.Add(two)))
     for _ in range(3):
@@ -297,7 +298,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     for error in (exceptions.ActorDiedError(), exceptions.ObjectLostError("00", None, ""), full, exceptions.GetTimeoutError()):
         patience_s: list[float] = []
 
-        def get(stored: np.ndarray, timeout: float, error: Any = error, patience_s: list[float] = patience_s) -> np.ndarray:
+        def get(stored: Any, timeout: float, error: Any = error, patience_s: list[float] = patience_s) -> Any:
             patience_s.append(timeout)
             if stored is exports["kv-0"]:
                 time.sleep(0.05)
@@ -331,7 +332,7 @@ def test_prefixes_that_cannot_be_read_are_computed_by_their_receiver() -> None:
     receiver.objects["kv-0"] = None
     asked = [replace(requests()[0], prompt=0, cached_tokens=3)]
     with mock.patch("ray.get", side_effect=exceptions.ActorDiedError()):
-        receiver._obey(ReportBatch(0, worker.Add(asked, worker.Block("kv-0", None)), within_s=1.0))
+        receiver._obey(ReportBatch(0, worker.Add(asked, worker.Block("kv-0", b"", ())), within_s=1.0))
     assert finished(receiver, out) == expected
     (done,) = (c for r in out.said for c in r.completions)  # type: ignore[attr-defined]
     assert done.prefill_tokens_computed == requests()[0].prompt_tokens - 1
@@ -346,5 +347,6 @@ def test_weights_that_cannot_be_read_end_the_actor() -> None:
 
         inbox: Any = queue.SimpleQueue()
         actor = RayWorker(Outbox([]), inbox, "cpu", torch_backend.__name__, {"weights": None}, {})  # type: ignore[arg-type]
+        begin = worker.StartStep(0.0, worker.Block("weights", b"", ()), LATENCY, Admission(4, 1 << 20), 0)
         with pytest.raises(exceptions.ObjectLostError):
-            actor._obey(ReportBatch(0, worker.StartStep(0.0, worker.Block("weights", None), LATENCY, Admission(4, 1 << 20), 0)))
+            actor._obey(ReportBatch(0, begin))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from error_messages import refused
@@ -113,14 +114,17 @@ def test_what_processes_share_arrives_as_it_was() -> None:
 
     tensor = torch.randn(3, 5).to(torch.bfloat16)
     thing = {"a": tensor, "again": tensor, "none": torch.zeros(2, 0), "strided": torch.arange(6).view(2, 3).T, "n": 1}
-    packed, tensors = torch_backend.pack(thing)
-    assert len(tensors) == 3
-    buffer = memoryview(bytearray(packed.nbytes))
-    torch_backend.write(packed, tensors, buffer)
-    there = torch_backend.read(packed, buffer, "cpu")
-    buffer[:] = bytes(len(buffer))
+    thing |= {"array": np.arange(3), "device": torch.device("cuda", 5)}
+    form, buffers = torch_backend.pack(thing)
+    assert len(buffers) == 3
+    stored = [bytearray(buffer) for buffer in buffers]
+    there = torch_backend.unpack(form, stored, "cpu")
+    for buffer in stored:
+        buffer[:] = bytes(len(buffer))
     assert there["a"] is there["again"]
-    assert there["n"] == 1
+    assert (there["n"], there["device"]) == (1, torch.device("cpu"))
+    assert there["array"].flags.writeable
+    assert tensor.untyped_storage().resizable(), "its memory can be given back"
     for name in ("a", "none", "strided"):
         assert there[name].dtype == thing[name].dtype
         assert torch.equal(there[name], thing[name])

@@ -14,11 +14,11 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pickle import PickleBuffer
 from typing import Any, cast
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 
@@ -27,6 +27,7 @@ from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.executor.distributed.worker.shared_memory import packed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
 GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
@@ -69,7 +70,7 @@ class RayWorker(worker.Worker):
         device: str,
         side: str,
         objects: dict[str, Any],
-        exports: dict[str, np.ndarray],
+        exports: dict[str, list[PickleBuffer]],
         clock: Clock = MACHINE,
     ) -> None:
         super().__init__(outbox, inbox, device, side, clock)  # type: ignore[arg-type]  # all it does with a connection is ``send``
@@ -95,24 +96,16 @@ class RayWorker(worker.Worker):
         """
         stored = self.objects.pop(block.name)
         try:  # pulled to this node by the first actor here that asks
-            laid_out = ray.get(stored, timeout=max(0.0, self._read_by_s - self.clock.now_s()) if free else None)
+            buffers = ray.get(stored, timeout=max(0.0, self._read_by_s - self.clock.now_s()) if free else None)
         except RayError as error:  # its actor or node is gone, its node had no room for it, or the time is over
             if not free:
                 raise
             raise Unreachable(f"{block.name} cannot be read ({type(error).__name__})") from error
-        return self.side.read(block.packed, memoryview(laid_out), self.device)
+        return self.side.unpack(block.form, buffers, self.device)
 
     def _write(self, name: str, thing: Any) -> worker.Block:
-        packed, self.exports[name] = lay_out(self.side, thing)
-        return worker.Block(name, packed)
-
-
-def lay_out(side: WorkerBackend, thing: Any) -> tuple[Any, np.ndarray]:
-    """Return the two inputs of ``side.read`` for ``thing``: its packed form, and its tensors as bytes."""
-    packed, tensors = side.pack(thing)
-    laid_out = np.empty(max(1, packed.nbytes), np.uint8)
-    side.write(packed, tensors, memoryview(laid_out))  # type: ignore[arg-type]
-    return packed, laid_out
+        block, self.exports[name] = packed(self.side, name, thing)
+        return block
 
 
 class _Outbox:
@@ -138,16 +131,16 @@ class DecodeActor:
 
     Args:
         ahead: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
-        laid_out: (nbytes,) uint8: the contents of that block.
+        buffers: the contents of that block.
     """
 
-    def __init__(self, side: str, ahead: bytes | None = None, laid_out: np.ndarray | None = None) -> None:
+    def __init__(self, side: str, ahead: bytes | None = None, buffers: Sequence[Any] = ()) -> None:
         self._side = side
         self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
         self._objects: dict[str, Any] = {}
-        self._exports: dict[str, np.ndarray] = {}
+        self._exports: dict[str, list[PickleBuffer]] = {}
         self._next, self._early = 0, dict[int, bytes]()
-        threading.Thread(target=self._serve, args=(ahead, laid_out), name="rlhfless-decode", daemon=True).start()
+        threading.Thread(target=self._serve, args=(ahead, buffers), name="rlhfless-decode", daemon=True).start()
 
     def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
         """Receive the order (a pickled ``ReportBatch``) with this number, counted from 0, and the Ray objects that it names.
@@ -164,8 +157,8 @@ class DecodeActor:
             except Exception as error:  # an order that cannot be read here: the worker says so
                 self._inbox.put(error)
 
-    def export(self, name: str) -> np.ndarray:
-        """Return (nbytes,) uint8: the block that the worker stored under this name, once."""
+    def export(self, name: str) -> list[PickleBuffer]:
+        """Return the buffers that the worker stored under this name, once; Ray copies them as they are."""
         return self._exports.pop(name)
 
     def clock_s(self) -> float:
@@ -176,7 +169,7 @@ class DecodeActor:
         """Return the worker's messages since the last call, in order; waits for at least one."""
         return self._outbox.take()
 
-    def _serve(self, ahead: bytes | None, laid_out: np.ndarray | None) -> None:
+    def _serve(self, ahead: bytes | None, buffers: Sequence[Any]) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
             side = cast(WorkerBackend, importlib.import_module(self._side))
@@ -185,7 +178,7 @@ class DecodeActor:
             decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
             if ahead is not None:
                 given: worker.PrewarmOrder = pickle.loads(ahead)
-                engines = side.read(given.engines.packed, memoryview(laid_out), device)  # type: ignore[arg-type]
+                engines = side.unpack(given.engines.form, buffers, device)
                 decoding.start_ahead(engines, given.latency)
             address = ray.util.get_node_ip_address()
             self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))

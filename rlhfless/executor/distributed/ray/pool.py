@@ -16,7 +16,7 @@ from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines
-from rlhfless.executor.distributed.worker.shared_memory import Block
+from rlhfless.executor.distributed.worker.shared_memory import Block, packed
 from rlhfless.executor.step.record import StepRecord
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
@@ -59,7 +59,7 @@ class RayPool(ActorPool[Any]):
         from rlhfless.executor.distributed.ray import actors as ray_actors
         from rlhfless.executor.distributed.ray import handle as ray_handle
 
-        self._actor, self._crew, self._member = ray_actor, ray_actors, ray_handle
+        self._crew, self._member = ray_actors, ray_handle
         self._class = ray_actor.remote_class()
         self._nodes: dict[int, RayNode] = {}
 
@@ -138,11 +138,11 @@ class RayPool(ActorPool[Any]):
         Raises:
             NoRoom: it is full, and so is the disk behind it.
         """
-        packed, laid_out = self._actor.lay_out(self.side, thing)
+        block, buffers = packed(self.side, name, thing)
         try:
-            return Block(name, packed), self.cluster.ray.put(laid_out)
+            return block, self.cluster.ray.put(buffers)
         except self._member.FULL as error:
-            raise self._member.no_room(laid_out.nbytes, error) from None
+            raise self._member.no_room(block.nbytes, error) from None
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._refusal``; also maps the plan's nodes to Ray nodes.

@@ -5,6 +5,8 @@ The engine factory names the module that its processes import, so the executor i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pickle import PickleBuffer
 from typing import Any, Protocol
 
 from solver.model.admission import Admission
@@ -37,16 +39,12 @@ class WorkerBackend(Protocol):
         """
         ...
 
-    def pack(self, thing: Any) -> tuple[Any, Any]:
-        """Return ``thing`` without its tensors, and the tensors."""
+    def pack(self, thing: Any) -> tuple[bytes, list[PickleBuffer]]:
+        """Return the pickle of ``thing`` without its tensors, and their bytes: buffers of pickle protocol 5."""
         ...
 
-    def write(self, packed: Any, tensors: Any, buffer: memoryview) -> None:
-        """Copy the tensors into the buffer."""
-        ...
-
-    def read(self, packed: Any, buffer: memoryview, device: str) -> Any:
-        """Return the object that ``pack`` was given, on ``device``."""
+    def unpack(self, form: bytes, buffers: Iterable[Any], device: str) -> Any:
+        """Return the object that ``pack`` was given, on ``device``; the buffers may be freed then."""
         ...
 
     def free_memory(self, device: str) -> None:

@@ -1,25 +1,51 @@
 """Shared memory of this machine through which processes pass weights and KV states to each other.
 
-A ``WorkerBackend`` packs and reads the contents. The component that chose a block's name frees it.
+A ``WorkerBackend`` makes and reads the buffers that are copied there. The component that chose a block's name frees it.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import accumulate
 from multiprocessing.shared_memory import SharedMemory
+from pickle import PickleBuffer
 from typing import Any
 
 from rlhfless.executor.distributed.messages import NoRoom
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 
+ALIGNMENT_BYTES = 64
+
 
 @dataclass(frozen=True)
 class Block:
-    """An object with tensors, stored in the shared memory ``name``; ``packed`` describes how (see ``WorkerBackend``)."""
+    """An object with tensors whose bytes are stored as ``name``, in shared memory or as a Ray object.
+
+    Attributes:
+        form: the object without its tensors (see ``WorkerBackend``). sizes: bytes of each tensor.
+    """
 
     name: str
-    packed: Any
+    form: bytes
+    sizes: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(self.sizes)
+
+    @property
+    def places(self) -> list[slice]:
+        """Return where each tensor begins and ends in shared memory."""
+        begins = accumulate((-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in self.sizes), initial=0)
+        return [slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=False)]
+
+
+def packed(side: WorkerBackend, name: str, thing: Any) -> tuple[Block, list[PickleBuffer]]:
+    """Return the block of ``thing`` and the buffers to be stored under its name."""
+    form, buffers = side.pack(thing)
+    return Block(name, form, tuple(buffer.raw().nbytes for buffer in buffers)), buffers
 
 
 def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
@@ -28,14 +54,15 @@ def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
     Raises:
         NoRoom: shared memory is full; no block exists under this name.
     """
-    packed, tensors = side.pack(thing)
-    memory = _room(name, max(1, packed.nbytes))
+    block, buffers = packed(side, name, thing)
+    memory = _room(name, max([1, *(place.stop for place in block.places)]))
     assert memory.buf is not None
     try:
-        side.write(packed, tensors, memory.buf)
+        for place, buffer in zip(block.places, buffers, strict=True):
+            memory.buf[place] = buffer.raw()
     finally:
         memory.close()
-    return Block(name, packed)
+    return block
 
 
 def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
@@ -43,7 +70,7 @@ def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) ->
     memory = SharedMemory(block.name)
     assert memory.buf is not None
     try:
-        return side.read(block.packed, memory.buf, device)
+        return side.unpack(block.form, (memory.buf[place] for place in block.places), device)
     finally:
         memory.close()
         if free:

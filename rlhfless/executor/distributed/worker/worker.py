@@ -265,14 +265,14 @@ class Worker:
             with contextlib.suppress(Unreachable):
                 prefix_kv = self._read(prefixes, free=True)
                 tokens = sum(kv.tokens for kv in prefix_kv.values())
-                copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.packed.nbytes))
+                copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.nbytes))
         for request in requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
                 request = replace(request, kv=None)
                 try:
                     request = replace(request, kv=self._read(kv, free=True))
-                    copies.append(self._copied("transfer", request, begin_s, kv.packed.nbytes))
+                    copies.append(self._copied("transfer", request, begin_s, kv.nbytes))
                 except Unreachable:
                     again.append(request.response)
             if request.cached_tokens and prefix_kv is None:  # they did not come: it computes them itself
@@ -293,7 +293,7 @@ class Worker:
                 begin_s = self.now_s()
                 with contextlib.suppress(NoRoom):  # its context is recomputed
                     kv = self._write(kv_names[request.response], request.kv)
-                    copies.append(self._copied("migrate", request, begin_s, kv.packed.nbytes))
+                    copies.append(self._copied("migrate", request, begin_s, kv.nbytes))
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
@@ -308,7 +308,7 @@ class Worker:
         for actor, name in order.names.items():
             with contextlib.suppress(NoRoom):  # it computes them itself
                 sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
-        size = sum(block.packed.nbytes for block in sent.values())
+        size = sum(block.nbytes for block in sent.values())
         copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
         self._spans.append(span)
         self._report(prefixes=sent, copies=copies)
