@@ -1,7 +1,8 @@
 """Plots: a trace or a table of results in, a plotly figure out. One plot per file; nothing is shown, read or written.
 
-Every plot has an ``..._info`` function that returns its data, which is what tests check. ``data_of`` returns the data of a
-figure, ``paper_style`` makes a copy for print; ``rlhfless.plots.export.files`` writes both.
+Every plot has an ``..._info`` function that takes the same inputs and returns the plot's data, which is what tests check;
+``plane_info(results).to_frame()`` is the table that ``plot_plane(results)`` draws. ``paper_style`` makes a copy of a figure for
+print; ``rlhfless.plots.export.files`` writes figures and tables.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ except ImportError as error:
 
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.export.print_style import paper_style
-from rlhfless.plots.export.table import data_of
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
@@ -61,7 +61,6 @@ __all__ = [
     "account_info",
     "bound_of_sum",
     "curves_info",
-    "data_of",
     "front_info",
     "gap_info",
     "kinds_info",

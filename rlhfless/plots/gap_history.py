@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -40,6 +41,13 @@ class GapInfo(NamedTuple):
     front: pd.DataFrame
     bound: pd.DataFrame
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all tables below each other; fronts and bounds cost ``gpu_seconds``."""
+        cost = {"cost": "gpu_seconds"}
+        return stacked(
+            plans=self.plans, history=self.history, front=self.front.rename(columns=cost), bound=self.bound.rename(columns=cost)
+        )
 
 
 def gap_info(plans: Mapping[Any, Plan], fronts: Mapping[Any, Front] | None = None) -> GapInfo:

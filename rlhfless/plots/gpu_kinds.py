@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
 from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -47,6 +48,15 @@ class KindsInfo(NamedTuple):
     edges: np.ndarray
     kinds: tuple[str, ...]
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all tables below each other; of the counts a row per bin: ``from_tokens, to_tokens, responses``."""
+        actors = self.actors.rename(columns={"shortest": "shortest_tokens", "longest": "longest_tokens"})
+        bins = {"from_tokens": self.edges[:-1], "to_tokens": self.edges[1:]}
+        counts = [
+            pd.DataFrame({"label": c.label, "kind": c.kind, **bins, "responses": c.count}) for c in self.counts.itertuples()
+        ]
+        return stacked(plans=self.plans, actors=actors, lengths=pd.concat(counts) if counts else pd.DataFrame())
 
 
 def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
@@ -121,7 +131,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
             at = "" if column == "bound_usd" else "<br>%{customdata:.3g} s"
             fig.add_scatter(
                 x=shown_labels, y=info.plans[column], mode="lines+markers", name=name, line=line, marker=marker,
-                customdata=times, meta={"customdata": "time_s"},
+                customdata=times,
                 hovertemplate=f"<b>{name}</b><br>{clean(of)}: %{{x}}<br>%{{y:.4g}} USD{at}<extra></extra>", row=1, col=3,
             )  # fmt: skip
     fig.frames = [

@@ -28,6 +28,10 @@ class AccountInfo(NamedTuple):
     idle_share: float
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``lines``."""
+        return self.lines
+
 
 def account_info(lines: pd.DataFrame) -> AccountInfo:
     """Return the data of ``plot_account`` from ``Account.lines``."""
@@ -58,7 +62,6 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
             x=own["gpu_s"], y=[clean(use) for use in own["use"]], orientation="h", name=name, hovertext=texts, hoverinfo="text",
             marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
             text=[f"{share:.1%}" for share in own["share"]], textposition="outside", cliponaxis=False,
-            meta={"y": "use"},
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])

@@ -28,6 +28,10 @@ class SideBySideInfo(NamedTuple):
     table: pd.DataFrame
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table with its rows' names as the first column."""
+        return self.table.reset_index(names=str(self.table.index.name or "group"), allow_duplicates=True)
+
 
 def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
     """Return the data of ``plot_side_by_side``; ``missing`` says so where there are more than four columns."""

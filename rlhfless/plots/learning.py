@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 TITLE = "Learning curves"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE)
@@ -40,6 +41,10 @@ class LearningInfo(NamedTuple):
     accuracies: pd.DataFrame
     following: dict[str, float]
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return steps, means and accuracies below each other."""
+        return stacked(steps=self.steps, means=self.means, accuracies=self.accuracies)
 
 
 def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:

@@ -40,6 +40,10 @@ class LengthsInfo(NamedTuple):
     censored: int
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``points``."""
+        return self.points
+
 
 def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     """Return the data of ``plot_lengths``; all steps when ``step`` is None."""

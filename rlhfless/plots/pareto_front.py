@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -43,6 +44,13 @@ class FrontInfo(NamedTuple):
     epsilon: float
     unit: str
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all tables below each other; costs are named by their unit, such as ``cost_usd``."""
+        cost = "cost_usd" if self.unit == "USD" else "gpu_seconds"
+        tables = {"plans": self.plans, "front": self.front, "bound": self.bound, "least": self.least}
+        names = {"cost": cost, "true_cost": f"true_{cost}"}
+        return stacked(**{name: table.rename(columns=names) for name, table in tables.items()})
 
 
 def front_info(

@@ -16,6 +16,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.latency import LatencyModel
@@ -45,6 +46,11 @@ class PlanBarsInfo(NamedTuple):
     plans: pd.DataFrame
     bars: pd.DataFrame
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return plans and actors below each other."""
+        tokens = {"shortest": "shortest_tokens", "longest": "longest_tokens"}
+        return stacked(plans=self.plans, actors=self.bars.rename(columns=tokens))
 
 
 def plan_bars_info(

@@ -29,6 +29,10 @@ class PlannedStepsInfo(NamedTuple):
     rank_correlation: float
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``table``."""
+        return self.table
+
 
 def planned_steps_info(table: pd.DataFrame) -> PlannedStepsInfo:
     """Return the data of ``plot_planned_steps`` from ``analysis.plan_every_step``."""

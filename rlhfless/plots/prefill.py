@@ -33,6 +33,10 @@ class PrefillInfo(NamedTuple):
     once: int
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``table`` with the tokens of all prompts, ``once_tokens``."""
+        return self.table.rename(columns={"before": "before_tokens", "after": "after_tokens"}).assign(once_tokens=self.once)
+
 
 def prefill_info(found: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
     """Return the data of ``plot_prefill``."""
@@ -73,7 +77,7 @@ def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
     ):
         fig.add_bar(
             x=table[column], y=names, orientation="h", name=name, hovertext=texts, hoverinfo="text", text=table[column],
-            texttemplate="%{x:,}", meta={"y": "plan"},
+            texttemplate="%{x:,}",
             marker={"color": colour, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.4}},
         )  # fmt: skip
     fig.add_vline(

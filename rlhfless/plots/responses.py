@@ -17,8 +17,6 @@ from rlhfless.trace import Trace
 
 NEEDED = ("actor", "start_s", "end_s")
 MOST_BARS = 5_000
-ROWS = {"customdata": "rollouts_row"}
-"""What the custom data of bars are, for ``data_of``."""
 LOOKS = (
     ("complete", BLUE, "", "decoding"),
     ("cut", VERMILLION, "x", "decoding, cut off by the limit"),
@@ -38,6 +36,10 @@ class ResponsesInfo(NamedTuple):
     holder: str
     bars: pd.DataFrame
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``bars``; ``rollouts_row`` is the row of ``trace.rollouts``."""
+        return self.bars.drop(columns="hover").rename(columns={"index": "rollouts_row"}).assign(holder=self.holder)
 
 
 def responses_info(trace: Trace, holder: str | None = None, step: int | None = None) -> ResponsesInfo:
@@ -103,7 +105,7 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
     if len(waits):
         fig.add_bar(
             base=np.zeros(len(waits)), x=waits["start_s"], y=waits["row"], orientation="h", name="not begun", width=0.5,
-            marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"], meta=ROWS,
+            marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"],
             hovertext=waits["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip
     for kind, colour, hatch, name in LOOKS:
@@ -112,7 +114,7 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
             fig.add_bar(
                 base=own["start_s"], x=own["end_s"] - own["start_s"], y=own["row"], orientation="h", name=name, width=0.9,
                 marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}},
-                customdata=own["index"], meta=ROWS, hovertext=own["hover"].tolist(), hoverinfo="text",
+                customdata=own["index"], hovertext=own["hover"].tolist(), hoverinfo="text",
             )  # fmt: skip
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")

@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, POLICY_STYLES, PURPLE, VERMILLION
 from rlhfless.plots.slider import caption, slider, start_at
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.objective import Objective
@@ -41,6 +42,14 @@ class OutcomesInfo(NamedTuple):
     table: pd.DataFrame
     samples: dict[tuple[str, str], NDArray[np.float64]]
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table and every scenario of every plan below each other."""
+        drawn = [
+            pd.DataFrame(values.T, columns=[name for name, _ in PANELS]).assign(label=label, plan=plan)
+            for (label, plan), values in self.samples.items()
+        ]
+        return stacked(plans=self.table, scenarios=pd.concat(drawn) if drawn else pd.DataFrame())
 
 
 def outcomes_info(
@@ -143,7 +152,7 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
         traces.append(
             go.Box(
                 x=drawn, y=[clean(name)] * len(drawn), orientation="h", boxmean=True, boxpoints=False, name=clean(name),
-                marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x", meta={"y": "plan"},
+                marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x",
             )
         )  # fmt: skip
     known = table[table[f"{measure}_true"].notna()]
@@ -155,7 +164,7 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
     traces.append(
         go.Scatter(
             x=known[f"{measure}_true"], y=[clean(name) for name in known.index], mode="markers", hovertext=texts,
-            hoverinfo="text", name="with the true lengths", showlegend=col == 0, meta={"y": "plan"},
+            hoverinfo="text", name="with the true lengths", showlegend=col == 0,
             marker={"symbol": "diamond", "size": 11, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
         )
     )  # fmt: skip

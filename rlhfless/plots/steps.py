@@ -31,6 +31,10 @@ class StepsInfo(NamedTuple):
     table: pd.DataFrame
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``table`` with the run's name."""
+        return self.table.assign(run=self.run)
+
 
 def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
     """Return the data of ``plot_steps``; ``run`` is the first one of the trace when None."""

@@ -6,6 +6,7 @@ dashboards make the paper transparent and give the text their own colour.
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import unicodedata
@@ -61,6 +62,16 @@ def clean(text: Any, longest: int = LONGEST_TEXT) -> str:
     if not line.isascii() and any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in line):
         line = f"{ISOLATE}{line}{END}"
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def unmarked(text: str) -> str:
+    """Return the text without markup, as a reader sees it."""
+    return html.unescape(re.sub(r"<[^<>]*>", "", text))
+
+
+def plain(text: Any) -> str:
+    """Return text of a figure without markup, on one line."""
+    return " ".join(unmarked(re.sub(r"<br\s*/?>", " ", str(text))).split())
 
 
 def number(value: Any, unit: str = "", digits: int = 3) -> str:

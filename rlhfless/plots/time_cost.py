@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.planning.pareto_front import Front
@@ -37,6 +38,10 @@ class PlaneInfo(NamedTuple):
     front: pd.DataFrame
     bound: pd.DataFrame
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return policies, front and bound below each other."""
+        return stacked(policies=self.points, front=self.front, bound=self.bound)
 
 
 def results_by_policy(results: pd.DataFrame) -> pd.DataFrame:

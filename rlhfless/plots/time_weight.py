@@ -16,6 +16,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, BOUND, ORANGE, VERMILLION
 from rlhfless.plots.slider import caption, slider
 from rlhfless.plots.style import counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.model.plan import Plan
@@ -39,6 +40,12 @@ class TimeWeightInfo(NamedTuple):
     front: pd.DataFrame
     bound: pd.DataFrame
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all tables below each other; actors have the weight of their plan."""
+        weights = self.table["time_weight"]
+        bars = [bar.assign(time_weight=weight) for bar, weight in zip(self.bars, weights, strict=True)]
+        return stacked(plans=self.table, actors=pd.concat(bars) if bars else pd.DataFrame(), front=self.front, bound=self.bound)
 
 
 def time_weight_info(plans_by_weight: Mapping[float, Plan], front: Front | None = None) -> TimeWeightInfo:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from rlhfless.plots.style import clean, hover, number
+from rlhfless.plots.tables import stacked
 from rlhfless.trace import Trace, allocation_metrics
 
 MAX_SPANS = 10_000
@@ -47,6 +48,18 @@ class TimelineInfo(NamedTuple):
     cost_usd: float
     only_actors: bool = False
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all bars and events below each other, with their holders."""
+
+        def held(bars: pd.DataFrame) -> pd.DataFrame:
+            if bars.empty:
+                return bars
+            return bars.assign(holder=[self.holders[row] for row in bars["row"]]).drop(columns=["row", "hover"])
+
+        return stacked(
+            allocations=held(self.allocations), spans=held(self.spans), planned=held(self.planned), events=held(self.events)
+        )
 
 
 def of_roles(trace: Trace, roles: Collection[str]) -> Trace:

@@ -20,6 +20,7 @@ from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
 from rlhfless.plots.timeline import add_bars
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.trace import Trace
@@ -44,6 +45,17 @@ class TimelinesInfo(NamedTuple):
     timelines: dict[str, TimelineInfo]
     moves: dict[str, pd.DataFrame]
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the timelines of all schedules and their moves below each other."""
+        parts = []
+        for name, one in self.timelines.items():
+            moves = self.moves.get(name, pd.DataFrame())
+            if len(moves):
+                ends = {f"{end}_holder": [one.holders[row] for row in moves[f"{end}_row"]] for end in ("from", "to")}
+                moves = moves.assign(**ends).drop(columns=["from_row", "to_row"])
+            parts.append(pd.concat([one.to_frame(), stacked(moves=moves)]).assign(schedule=name))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> TimelinesInfo:
@@ -144,7 +156,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     unseen = _too_short(fig, VISIBLE * end_s)
     named = set(unseen)
     for drawn in fig.data:
-        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named, meta={"y": "holder"})
+        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named)
         named.add(drawn.name)
     note = max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner, "yanchor": "top", "traceorder": "normal"}

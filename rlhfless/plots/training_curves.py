@@ -36,6 +36,10 @@ class CurvesInfo(NamedTuple):
     table: pd.DataFrame
     missing: str = ""
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return ``table``."""
+        return self.table
+
 
 def curves_info(steps: pd.DataFrame) -> CurvesInfo:
     """Return the data of ``plot_curves``.
@@ -73,7 +77,7 @@ def plot_curves(steps: pd.DataFrame) -> go.Figure:
     for row, (name, title, colour, symbol, dash) in enumerate(shown, start=1):
         fig.add_scatter(
             x=table["step"], y=table[name], mode="lines+markers", name=title, line={"color": colour, "dash": dash},
-            marker={"symbol": symbol, "size": 7}, showlegend=False, row=row, col=1, meta={"y": name},
+            marker={"symbol": symbol, "size": 7}, showlegend=False, row=row, col=1,
             hovertemplate=f"<b>step %{{x}}</b><br>{title}: %{{y:.4g}}<extra></extra>",
         )  # fmt: skip
         last = table[name].dropna().iloc[-1]

@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BOUND, GREEN, IDLE, SKY, VERMILLION
-from rlhfless.plots.style import clean, hover, message_figure, number, signed_share, styled
+from rlhfless.plots.style import clean, hover, message_figure, number, plain, signed_share, styled
+from rlhfless.plots.tables import stacked
 from rlhfless.plots.time_cost import results_by_policy
 
 LABELS = {
@@ -64,6 +65,15 @@ class WaterfallInfo(NamedTuple):
     gpu_seconds: tuple[Rung, ...]
     time_s: tuple[Rung, ...]
     missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the bars below each other: ``label, kind`` and where each reaches from and to."""
+
+        def bars(rungs: tuple[Rung, ...], unit: str) -> pd.DataFrame:
+            rows = [(plain(rung.label), rung.kind, rung.start, rung.end) for rung in rungs]
+            return pd.DataFrame(rows, columns=["label", "kind", f"from_{unit}", f"to_{unit}"])
+
+        return stacked(cost=bars(self.gpu_seconds, "gpu_seconds"), time=bars(self.time_s, "time_s"))
 
 
 def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:

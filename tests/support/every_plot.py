@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -87,6 +87,58 @@ def uses(text: str) -> pd.DataFrame:
     )
 
 
+class Call(NamedTuple):
+    """Arguments that a plot shares with its info function, and those that the plot alone has."""
+
+    shared: tuple[Any, ...]
+    own: Mapping[str, Any] = {}
+
+
+def calls(text: str) -> dict[str, Callable[[], Call]]:
+    """What makes the arguments of a plot, by its name; ``text`` is every name that a log or a user gives."""
+    label = {"of": text}
+
+    def of_plans(arguments: Callable[..., Call]) -> Callable[[], Call]:
+        return lambda: arguments(*made(text))
+
+    return {
+        "plot_account": lambda: Call((uses(text),)),
+        "plot_curves": lambda: Call((STEPS,)),
+        "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
+        "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
+        "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
+        "plot_learning": lambda: Call((learned(text),)),
+        "plot_lengths": lambda: Call((trace_of(text),)),
+        "plot_outcomes": of_plans(
+            lambda plans, _, outcomes, __: Call(
+                (
+                    dict.fromkeys(plans, outcomes),
+                    solver.Objective(),
+                    dict.fromkeys(plans, (1.0, 1.0)),
+                    dict.fromkeys(plans, outcomes),
+                ),
+                label,
+            )
+        ),
+        "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
+        "plot_plane": lambda: Call((results(text),)),
+        "plot_planned_steps": lambda: Call((PLANNED,)),
+        "plot_prefill": of_plans(lambda *found: Call(({text: found[-1], "other": found[-1]}, 160))),
+        "plot_responses": lambda: Call((trace_of(text), f"{text}0")),
+        "plot_side_by_side": lambda: Call(
+            (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
+            {"title": text, "axis": f"{text} (s)", "groups": text},
+        ),
+        "plot_steps": lambda: Call((trace_of(text),)),
+        "plot_time_weight": of_plans(
+            lambda plans, front, *_: Call((dict(zip((1.0, 0.0), plans.values(), strict=True)), front))
+        ),
+        "plot_timeline": lambda: Call((trace_of(text),)),
+        "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
+        "plot_waterfall": lambda: Call((results(text),)),
+    }
+
+
 def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
     """What makes a figure, by the name of the plot.
 
@@ -94,41 +146,14 @@ def every_plot(text: str) -> dict[str, Callable[[], go.Figure]]:
         text: name of runs, prompts, actors, kinds, events, policies, algorithms, labels of sliders, and whatever else has one.
     """
 
-    def of_plans(draw: Callable[..., go.Figure]) -> Callable[[], go.Figure]:
-        return lambda: draw(*made(text))
+    def draw(name: str, make: Callable[[], Call]) -> go.Figure:
+        call = make()
+        return getattr(plots, name)(*call.shared, **call.own)
 
-    return {
-        "plot_account": lambda: plots.plot_account(uses(text)),
-        "plot_curves": lambda: plots.plot_curves(STEPS),
-        "plot_front": of_plans(lambda plans, front, outcomes, _: plots.plot_front(front, plans, outcomes, of=text)),
-        "plot_gap_history": of_plans(
-            lambda plans, front, *_: plots.plot_gap_history(plans, dict.fromkeys(plans, front), of=text)
-        ),
-        "plot_kinds": of_plans(lambda plans, *_: plots.plot_kinds(plans, WORKLOAD, of=text)),
-        "plot_learning": lambda: plots.plot_learning(learned(text)),
-        "plot_lengths": lambda: plots.plot_lengths(trace_of(text)),
-        "plot_outcomes": of_plans(
-            lambda plans, _, outcomes, __: plots.plot_outcomes(
-                dict.fromkeys(plans, outcomes),
-                solver.Objective(),
-                dict.fromkeys(plans, (1.0, 1.0)),
-                dict.fromkeys(plans, outcomes),
-                of=text,
-            )
-        ),
-        "plot_plan_bars": of_plans(lambda plans, *_: plots.plot_plan_bars(plans, WORKLOAD, LATENCY, of=text)),
-        "plot_plane": lambda: plots.plot_plane(results(text)),
-        "plot_planned_steps": lambda: plots.plot_planned_steps(PLANNED),
-        "plot_prefill": of_plans(lambda *found: plots.plot_prefill({text: found[-1], "other": found[-1]}, 160)),
-        "plot_responses": lambda: plots.plot_responses(trace_of(text), f"{text}0"),
-        "plot_side_by_side": lambda: plots.plot_side_by_side(
-            pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]), title=text, axis=f"{text} (s)", groups=text
-        ),
-        "plot_steps": lambda: plots.plot_steps(trace_of(text)),
-        "plot_time_weight": of_plans(
-            lambda plans, front, *_: plots.plot_time_weight(dict(zip((1.0, 0.0), plans.values(), strict=True)), front)
-        ),
-        "plot_timeline": lambda: plots.plot_timeline(trace_of(text)),
-        "plot_timelines": lambda: plots.plot_timelines({text: trace_of(text), "other": trace_of(text, "actor-")}),
-        "plot_waterfall": lambda: plots.plot_waterfall(results(text)),
-    }
+    return {name: partial(draw, name, make) for name, make in calls(text).items()}
+
+
+def info_of(name: str, text: str) -> Any:
+    """What the info function of a plot returns for the same arguments."""
+    short = {"plot_gap_history": "gap"}.get(name, name.removeprefix("plot_"))
+    return getattr(plots, f"{short}_info")(*calls(text)[name]().shared)

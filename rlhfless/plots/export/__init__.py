@@ -1,1 +1,1 @@
-"""Export of figures: HTML pages, images, PDF in print style, and tables of their data."""
+"""Export of figures and tables: HTML pages, images, PDF in print style, csv."""

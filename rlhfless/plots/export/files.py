@@ -1,12 +1,12 @@
 """Writes figures as files: an HTML page, an image, or the data as csv.
 
     from rlhfless.plots.export.files import save, save_data
-    from rlhfless.plots import paper_style
+    from rlhfless.plots import paper_style, plane_info
 
     save(figure, "out/plane.html")                           # works everywhere, also without a network
     save(figure, "out/plane.png", dpi=300)                   # PNG, SVG and PDF: the extra ``export`` and Chromium or Chrome
     save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no title, no background
-    save_data(figure, "out/plane.csv")
+    save_data(plane_info(results), "out/plane.csv")          # the data that plot_plane(results) draws
 
 The same figure gives the same bytes.
 """
@@ -16,16 +16,15 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.basedatatypes import BaseFigure
 
 from rlhfless.errors import InputError
-from rlhfless.plots.export.axes import plain
 from rlhfless.plots.export.render import PX_PER_INCH, ImageRequest, draw
-from rlhfless.plots.export.table import data_of
+from rlhfless.plots.style import plain
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -35,6 +34,15 @@ WIDTH_PX, HEIGHT_PX = 1100, 450
 DPI = 2 * PX_PER_INCH
 STILL = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+@runtime_checkable
+class HasFrame(Protocol):
+    """Whatever has its data as a table: the infos of plots, plans, fronts."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the data."""
+        ...
 
 
 def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
@@ -80,20 +88,29 @@ def save_all(
     return [path for _, path in wanted]
 
 
-def save_data(shown: go.Figure | pd.DataFrame, path: str | Path) -> Path:
-    """Write the data of a figure (see ``rlhfless.plots.data_of``), or a table, as csv.
+def save_data(shown: HasFrame | pd.DataFrame, path: str | Path) -> Path:
+    """Write the data of a plot, or another table, as csv; columns have their units in their names.
 
     Numbers have nine digits. A text that a spreadsheet would take for a formula (it begins with ``=``, ``+``, ``-``, ``@`` or
     white space and is no number) gets a leading apostrophe: names come from other people's logs, and users open these tables by
-    double click. ``data_of`` keeps all texts unchanged.
+    double click.
+
+    Args:
+        shown: what a plot's ``..._info`` function returns, or anything else with ``to_frame``, or a table.
+        path: a file that ends with ``.csv``; its folder is made, and the file is replaced atomically.
 
     Raises:
-        InputError: the path is no ``.csv``, or cannot be written; it is no figure, or one whose data have no table.
+        InputError: the path is no ``.csv``, or cannot be written; it has no table, such as a plotly figure.
     """
     path = Path(path)
     if path.suffix.lower() != ".csv" or path.is_dir():
         raise InputError(f"{path}: the data behind a figure is written as csv; name a file that ends with .csv")
-    table = shown if isinstance(shown, pd.DataFrame) else data_of(shown)
+    if not isinstance(shown, pd.DataFrame | HasFrame):
+        raise InputError(
+            f"{path}: a {type(shown).__name__} has no table; the data of a plot is needed, such as plane_info(...) beside "
+            "plot_plane(...)"
+        )
+    table = shown if isinstance(shown, pd.DataFrame) else shown.to_frame()
     safe = table.rename(columns=_no_formula).apply(
         lambda column: column.map(_no_formula) if column.dtype.kind not in "biufM" else column
     )

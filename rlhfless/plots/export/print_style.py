@@ -7,6 +7,7 @@ are made to fit: texts are broken into lines, the legend moves below the plot, a
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.export.axes import values_of
 from rlhfless.plots.export.text_fitting import (
     LETTER,
     LINE,
@@ -116,6 +116,12 @@ def paper_style(
         },
     }  # fmt: skip
     return go.Figure(data=data, layout=layout)
+
+
+def values_of(stored: Mapping[str, Any]) -> np.ndarray:
+    """Return an array that the JSON of a figure holds as base64."""
+    flat = np.frombuffer(base64.b64decode(stored["bdata"]), dtype=np.dtype(stored["dtype"]))
+    return flat.reshape([int(n) for n in str(stored.get("shape", len(flat))).split(",")])
 
 
 def _with_arrays(node: Any) -> Any:

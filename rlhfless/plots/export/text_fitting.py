@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.plots.export.axes import unmarked
-from rlhfless.plots.style import axis_keys
+from rlhfless.plots.style import axis_keys, unmarked
 
 SMALLEST_PX = 8.0
 """Of a font: 6 points, which is still legible on paper."""

@@ -16,7 +16,7 @@ from error_messages import refused
 
 from rlhfless.cli import main
 from rlhfless.errors import InputError, MissingExtra
-from rlhfless.plots import data_of, paper_style
+from rlhfless.plots import paper_style, plane_info
 from rlhfless.plots.export import render
 from rlhfless.plots.export.files import save, save_all, save_data
 from rlhfless.plots.export.render import ImageRequest, draw, why_no_pictures
@@ -114,9 +114,11 @@ def test_a_page_holds_all_that_it_needs_and_is_the_same_every_time(tmp_path: Pat
     assert b"Plotly.newPlot" in first
 
 
-def test_csv_is_the_data_of_the_figure_and_the_same_every_time(tmp_path: Path) -> None:
-    first, second = (save_data(figure(), tmp_path / name / "data.csv").read_bytes() for name in "ab")
-    assert first == second == b"series,time_s,y\none,1,a\none,2.5,b\ntwo,1,a\ntwo,2,b\n"
+def test_csv_is_the_data_of_the_plot_and_the_same_every_time(tmp_path: Path) -> None:
+    results = pd.DataFrame({"policy": ["static", "=cmd|' /C calc'!A0"], "time_s": [2.0, 1.0], "gpu_seconds": [3.0, 2.5]})
+    first, second = (save_data(plane_info(results), tmp_path / name / "data.csv").read_bytes() for name in "ab")
+    assert first == second
+    assert first.decode() == "table,policy,time_s,gpu_seconds\npolicies,static,2,3\npolicies,'=cmd|' /C calc'!A0,1,2.5\n"
 
 
 def test_texts_that_a_spreadsheet_would_run_get_an_apostrophe_and_numbers_do_not(tmp_path: Path) -> None:
@@ -126,9 +128,6 @@ def test_texts_that_a_spreadsheet_would_run_get_an_apostrophe_and_numbers_do_not
     assert lines[0] == "'=name,value"
     assert [line.split(",")[0] for line in lines[1:]] == ["'=HYPERLINK(1)", "'+1+1", "-2", "'@SUM(1)", "'\tx", "a=b", "-inf"]
     assert lines[1].endswith(",-1.5")
-    plotted = go.Figure(go.Scatter(x=[1], y=[-2.0], name="=cmd|' /C calc'!A0"))
-    assert data_of(plotted)["series"].tolist() == ["=cmd|' /C calc'!A0"]
-    assert save_data(plotted, tmp_path / "p.csv").read_text("utf-8") == "series,x,y\n'=cmd|' /C calc'!A0,1,-2\n"
 
 
 @pytest.mark.parametrize("shown", [None, "abc", {"data": []}, [1]])
@@ -138,9 +137,13 @@ def test_what_is_no_figure_is_refused_and_leaves_no_file(tmp_path: Path, shown: 
             save(shown, tmp_path / "out" / name)
     with refused(InputError):
         save_all([(figure(), tmp_path / "out" / "page.html"), (shown, tmp_path / "out" / "other.html")])
-    if not isinstance(shown, dict):
-        with refused(InputError):
-            save_data(shown, tmp_path / "out" / "data.csv")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("shown", [None, {"data": []}, figure()])
+def test_what_has_no_table_is_refused_and_leaves_no_file(tmp_path: Path, shown: Any) -> None:
+    with refused(InputError, "plane_info"):
+        save_data(shown, tmp_path / "out" / "data.csv")
     assert not (tmp_path / "out").exists()
 
 
@@ -150,7 +153,7 @@ def test_another_suffix_is_refused(tmp_path: Path, name: str) -> None:
         save(figure(), tmp_path / name)
     if name != "figure.csv":
         with refused(InputError):
-            save_data(figure(), tmp_path / name)
+            save_data(pd.DataFrame({"x": [1]}), tmp_path / name)
 
 
 def test_a_folder_that_cannot_be_made_and_a_strange_resolution_are_refused(tmp_path: Path) -> None:
