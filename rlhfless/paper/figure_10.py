@@ -140,7 +140,8 @@ def reach(found: Numbers, scope: str = "step") -> Reach:
     """Return the counts; see ``Reach``."""
     bound = by_policy(found, scope)["bound"]
     limits = {"most_speedup": PAPER_SPEEDUP, "most_speedup_on_all": PAPER_SPEEDUP, "most_cost_saved": PAPER_COST_SAVED}
-    return Reach(*(int((bound[what] >= paper).sum()) for what, paper in limits.items()), len(bound))
+    faster, faster_on_all, cheaper = (int((bound[what] >= paper).sum()) for what, paper in limits.items())
+    return Reach(faster, faster_on_all, cheaper, cells=len(bound))
 
 
 def elastic(found: Numbers) -> str:
