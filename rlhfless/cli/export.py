@@ -1,4 +1,4 @@
-"""``rlhfless export``: a trace or log in a format of other tools."""
+"""``rlhfless export``: writes a trace or log for another tool."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlhfless.errors import InputError
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
     "--perfetto", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the time line of the trace PATH (.json, packed as .json.gz) for ui.perfetto.dev or chrome://tracing.",
+    help="Write the timeline of the trace PATH to FILE (.json or .json.gz) for ui.perfetto.dev or chrome://tracing.",
 )  # fmt: skip
 @click.option(
     "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Write a router for verl that plans batches by the log PATH, and its effect; needs --tokenizer, --gpus, --profile.",
+    help="Write a router for verl that plans batches with lengths of the log PATH. Needs --tokenizer, --gpus and --profile.",
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
@@ -33,16 +33,16 @@ def export(
     hardware: Hardware,
     max_response_tokens: int | None,
 ) -> None:
-    """Write the trace or log PATH for another tool."""
+    """Write the trace or log PATH for another tool: its timeline for Perfetto, or a router for verl."""
     if (perfetto is None) == (verl_router is None):
-        raise InputError("say what to write: either --perfetto FILE or --verl-router FOLDER")
+        raise InputError("one output is needed; give either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
         if log.without_limits != LogOptions() or any(
             value is not None for value in (*vars(hardware).values(), max_response_tokens)
         ):
             raise InputError(
-                "--perfetto writes what the trace holds; how to read a log, --max-response-tokens and options of GPUs are for "
-                "--verl-router"
+                "--perfetto writes a trace as it is; leave out the options of logs and GPUs and --max-response-tokens, "
+                "which are for --verl-router"
             )
         from rlhfless.trace import read_trace
         from rlhfless.trace.perfetto import write_perfetto
@@ -54,7 +54,7 @@ def export(
     if log.tokenizer is None:
         missing.append("--tokenizer")
     if missing:
-        raise InputError(f"--verl-router needs {', '.join(missing)}: the cluster and its profile, and the run's tokenizer")
+        raise InputError(f"--verl-router needs the cluster, its profile and the run's tokenizer; give {', '.join(missing)}")
     assert log.tokenizer is not None
     from rlhfless.analysis.verl_router import router_effect, write_router
     from rlhfless.simulate import SimulationConfig
@@ -68,5 +68,5 @@ def export(
     click.echo(str(effect))
     click.echo(
         f"use: PYTHONPATH={written[0].parent} ... actor_rollout_ref.rollout.router_config_path={written[-1]}; "
-        f"prompts that the log does not hold go to the least loaded replica"
+        f"prompts that are not in the log go to the least loaded replica"
     )

@@ -1,4 +1,4 @@
-"""``rlhfless figures``: the paper's figures, made again."""
+"""``rlhfless figures``: reproduces the figures of the paper."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("-o", "--out", type=click.Path(), required=True, help="The folder to write into.")
-@click.option("--fast", is_flag=True, help="Smaller settings than the paper's: all figures in under a minute.")
+@click.option("-o", "--out", type=click.Path(), required=True, help="Folder to write the figures into.")
+@click.option("--fast", is_flag=True, help="Use smaller settings than the paper, for all figures in under a minute.")
 @click.option(
     "--logs", type=click.Path(),
-    help="Folder with the public logs (grpo-gsm8k-lengths, ...).  [default: ../shared/data of the checkout, if there]",
+    help="Folder with the public logs (grpo-gsm8k-lengths, ...).  [default: ../shared/data of the checkout, if it exists]",
 )  # fmt: skip
 @click.option(
     "--png/--no-png", default=None,
-    help="A picture of each figure too.  [default: where kaleido, of the extra 'export', and a browser are]",
+    help="Also write each figure as PNG.  [default: on if kaleido (extra 'export') and a browser are installed]",
 )  # fmt: skip
-@click.option("--pdf", is_flag=True, help="A PDF of each figure too, for a paper: 170 mm wide, no title, no background.")
+@click.option("--pdf", is_flag=True, help="Also write each figure as PDF for print: 170 mm wide, without title and background.")
 def figures(names: tuple[str, ...], out: str, fast: bool, logs: str | None, png: bool | None, pdf: bool) -> None:
-    """Make the figures of RLHFless (arXiv 2602.22718) again, all of them or those NAMEd as in the paper (2b, 3c, ...).
+    """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those with the NAMEs of the paper (2b, 3c, ...).
 
-    Writes a page and a table of each, pictures where they can be drawn, and index.html with all captions. Says first which
-    public logs lengths come from.
+    Writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions. The first line
+    of the output says which public logs the lengths come from.
     """
     from rlhfless.paper import Sources, chosen, write_figures
     from rlhfless.plots.export.render import why_no_pictures
 
-    chosen(names)  # what cannot be done is refused before anything is computed
+    chosen(names)  # raises on unknown names before anything is computed
     if not out:
         raise InputError("-o is empty; name the folder to write figures into")
     sources = Sources.of(logs)

@@ -1,7 +1,7 @@
-"""The command ``rlhfless`` that all commands belong to, and how it refuses.
+"""The command group ``rlhfless`` and its error messages.
 
-Knows the exceptions that are for people; nothing of the commands. Wrong input ends with exit code 2 and one line on standard
-error: what is wrong, where, and what would be right. So does a device without room, and a model whose logits are no numbers.
+Wrong input ends with exit code 2 and one line on standard error that says what is wrong, where, and what would be right.
+The same holds for a device without enough memory and for a model whose logits are not finite.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlhfless.errors import InputError, MissingExtra
 
 
 def user_errors() -> tuple[type[Exception], ...]:
-    """The exceptions whose message is one sentence for people."""
+    """Return the exception classes whose message is one sentence for users."""
     from rlhfless.latency import PriceError, ProfileError
     from rlhfless.predict import PredictionError
     from rlhfless.scheduling import PolicyError
@@ -29,7 +29,7 @@ def user_errors() -> tuple[type[Exception], ...]:
 
 
 class OneLineGroup(click.Group):
-    """A command group whose refusals are one line and exit code 2, click's own included."""
+    """A command group whose errors, click's own included, end with one line and exit code 2."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line."""
@@ -45,7 +45,7 @@ class OneLineGroup(click.Group):
             self._refuse(error.format_message())
         except user_errors() as error:
             self._refuse(str(error))
-        except (MemoryError, FloatingPointError) as error:  # ours say it in a sentence; Python's own say nothing
+        except (MemoryError, FloatingPointError) as error:  # ours have a sentence; Python's own have no message
             if not str(error):
                 raise
             self._refuse(str(error))
@@ -63,12 +63,12 @@ class OneLineGroup(click.Group):
     cls=OneLineGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
-    epilog="The manual is the notebooks of the repository: begin with notebooks/01_one_step.ipynb (`make lab`). "
-    "notebooks/README.md has all of them, docs/guide.md the recipes of this command.",
+    epilog="The notebooks of the repository are the manual. Begin with notebooks/01_one_step.ipynb (`make lab`); "
+    "notebooks/README.md lists all. docs/guide.md has recipes for this command.",
 )
 @click.version_option(__version__, prog_name="rlhfless")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Plan RLHF generation with a lower bound, run the plan, see time, cost and idle GPUs."""
+    """Plan the generation phase of RLHF with a lower bound, run the plan, and see time, cost and idle GPUs."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -1,7 +1,4 @@
-"""Help of commands with many options: under headings, one line each.
-
-Knows click; nothing of what options mean.
-"""
+"""Shows the options of a command under headings in its help text."""
 
 from __future__ import annotations
 
@@ -11,15 +8,14 @@ from typing import Any
 import click
 
 LABEL = 44
-"""Widest label that help stands beside, not below."""
+"""Widest option label that has its help text on the same line."""
 
 
 class WithHeadings(click.Command):
     """A command whose help shows its options under headings.
 
     Args:
-        headings: parameter names by heading, in the order in which they are shown; what stands nowhere comes last, under
-            ``Other``.
+        headings: parameter names by heading, in the order of display. Parameters under no heading come last, under ``Other``.
     """
 
     def __init__(self, *args: Any, headings: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
@@ -27,7 +23,7 @@ class WithHeadings(click.Command):
         self.headings = headings
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options."""
+        """Write the options to the help text."""
         records = {str(p.name): record for p in self.get_params(context) if (record := p.get_help_record(context)) is not None}
         for heading, names in self.headings.items():
             with formatter.section(heading):

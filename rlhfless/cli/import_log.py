@@ -1,4 +1,4 @@
-"""``rlhfless import``: anyone's log as a trace."""
+"""``rlhfless import``: writes the log of another framework as a trace."""
 
 from __future__ import annotations
 
@@ -17,16 +17,26 @@ if TYPE_CHECKING:
 
 @main.command(name="import")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder of the trace to write; needed unless --preview.")
-@click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is.")
-@click.option("--tokenizer", help="Tokenizer of the run's model, where only texts are logged: a local folder or a hub name.")
-@click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; may be repeated.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the trace into; not needed with --preview.")
+@click.option(
+    "--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Format of the log; auto recognises it."
+)
+@click.option("--tokenizer", help="Tokenizer of the model, a folder or hub name; needed where only texts are logged.")
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="OURS=THEIRS",
+    help="Column of the log to read as one of ours, prompt_id=uid; repeatable.",
+)
 @click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @click.option(
-    "--unsafe-pickle", is_flag=True, help="Load slime's dumps even if that runs code in them; for your own files only."
+    "--unsafe-pickle",
+    is_flag=True,
+    help="Load dumps of slime although loading can run code in them; only for files that you trust.",
 )
 @limits_of_import
-@click.option("--preview", is_flag=True, help="Say what was understood and write nothing.")
+@click.option("--preview", is_flag=True, help="Print how the log was understood and write nothing.")
 def import_(
     path: Path,
     out: Path | None,
@@ -38,14 +48,17 @@ def import_(
     limits: Limits,
     preview: bool,
 ) -> None:
-    """Turn the log PATH into a trace. FORMAT is recognised, or one of verl, verl-scalars, trl, trl-scalars, openrlhf, nemo-rl,
-    areal, slime, prime-rl, and table: any csv, jsonl or parquet file with one row per response."""
+    """Write the log PATH as a trace.
+
+    FORMAT is recognised, or is one of verl, verl-scalars, trl, trl-scalars, openrlhf, nemo-rl, areal, slime, prime-rl and
+    table. A table is any csv, jsonl or parquet file with one row per response.
+    """
     from rlhfless.trace import ImportOptions, import_log
 
     if out is None and not preview:
-        raise InputError("-o is missing; name the folder of the trace to write, or say --preview")
+        raise InputError("-o is missing; name the folder to write the trace into, or give --preview")
     if unsafe_pickle:
-        click.echo("rlhfless: --unsafe-pickle runs whatever code the files hold", err=True)
+        click.echo("rlhfless: warning: --unsafe-pickle runs any code in the files", err=True)
     log = import_log(
         path,
         ImportOptions(

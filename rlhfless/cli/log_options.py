@@ -1,7 +1,4 @@
-"""What commands that read anyone's log ask about it: the tokenizer, the columns, the format.
-
-Knows options and how to open a log with them; nothing of what is done with it.
-"""
+"""Options of commands that read a log: format, tokenizer, columns, run and limits, and opening the log with them."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogOptions:
-    """How a log is to be read, as the options say it."""
+    """Options that say how to read a log."""
 
     framework: str = "auto"
     tokenizer: str | None = None
@@ -33,10 +30,10 @@ class LogOptions:
 
     @property
     def limits(self) -> Limits:
-        """The most that is read.
+        """Return the limits of reading.
 
         Raises:
-            InputError: a limit is no number above 0.
+            InputError: a limit is not a number above 0.
         """
         from rlhfless.trace import Limits
 
@@ -44,11 +41,11 @@ class LogOptions:
 
     @property
     def without_limits(self) -> LogOptions:
-        """The same, as if no limit had been stated."""
+        """Return the same options with the default limits."""
         return replace(self, max_line_mib=None, max_rows=None, max_unpacked_gib=None)
 
     def imported(self, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
-        """The same for an import.
+        """Return the options of an import.
 
         Raises:
             InputError: a mapping is not of the form OURS=THEIRS.
@@ -60,15 +57,15 @@ class LogOptions:
         )
 
     def open(self, path: Path, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
-        """The log at a path, of one run where --run names it.
+        """Return the log at a path, reduced to the run that --run names.
 
         Args:
-            max_response_tokens: the longest response that the run allowed, where the user said so.
-            keep: further columns of a table that are needed.
+            max_response_tokens: the longest response that the run allowed, in tokens; None if not given.
+            keep: further columns to read from a table.
 
         Raises:
             InputError: a mapping is not of the form OURS=THEIRS.
-            TraceError: it is no log that is known, it is wrong, or it has no such run.
+            TraceError: the format is unknown, the log is damaged, or it has no such run.
         """
         from rlhfless.trace import open_log
 
@@ -76,7 +73,7 @@ class LogOptions:
 
 
 def limits_of_import(command: Command) -> Command:
-    """The limits of what is read, as the argument ``limits``."""
+    """Add the limits of reading, as the argument ``limits``."""
 
     def made() -> Callable[..., Any]:
         from rlhfless.trace import Limits
@@ -87,7 +84,7 @@ def limits_of_import(command: Command) -> Command:
 
 
 def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
-    """``OURS=THEIRS`` pairs as a mapping.
+    """Return ``OURS=THEIRS`` pairs as a mapping.
 
     Raises:
         InputError: a pair is of another form.
@@ -96,31 +93,46 @@ def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         ours, equals, theirs = pair.partition("=")
         if not equals or not ours or not theirs:
-            raise InputError(f"--map {pair}: is not of the form OURS=THEIRS, prompt_id=prompt_index for example")
+            raise InputError(f"--map {pair}: is not of the form OURS=THEIRS; prompt_id=prompt_index is an example")
         mapping[ours] = theirs
     return mapping
 
 
 def limit_options() -> list[Decorator]:
-    """--max-line-mib, --max-rows and --max-unpacked-gib."""
+    """Return the options --max-line-mib, --max-rows and --max-unpacked-gib."""
     return [
-        click.option("--max-line-mib", type=float, help="Longest line or csv row that is read, in MiB.  [default: 64]"),
-        click.option("--max-rows", type=click.IntRange(1), help="Most rows that are read.  [default: 10,000,000]"),
-        click.option("--max-unpacked-gib", type=float, help="Most that packed files may unpack to, in GiB.  [default: 16]"),
+        click.option("--max-line-mib", type=float, help="Limit on the length of a line or csv row, in MiB.  [default: 64]"),
+        click.option("--max-rows", type=click.IntRange(1), help="Limit on the number of rows.  [default: 10,000,000]"),
+        click.option(
+            "--max-unpacked-gib", type=float, help="Limit on the size of packed files after unpacking, in GiB.  [default: 16]"
+        ),
     ]
 
 
 def log_options(command: Command) -> Command:
-    """--from, --tokenizer, --map, --run and the limits of what is read, as the argument ``log``."""
+    """Add --from, --tokenizer, --map, --run and the limits of reading, as the argument ``log``."""
 
     def made() -> Callable[..., Any]:
         return LogOptions
 
     options: list[Decorator] = [
-        click.option("--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Whose log it is."),
-        click.option("--tokenizer", help="Of the run's model, where only texts are logged: a local folder or a hub name."),
-        click.option("--map", "maps", multiple=True, metavar="OURS=THEIRS", help="Their column for one of ours; repeat."),
-        click.option("--run", help="The run to look at, where the log holds several."),
+        click.option(
+            "--from",
+            "framework",
+            default="auto",
+            show_default=True,
+            metavar="FORMAT",
+            help="Format of the log, as in `rlhfless import`; auto recognises it.",
+        ),
+        click.option("--tokenizer", help="Tokenizer of the model, a folder or hub name; needed where only texts are logged."),
+        click.option(
+            "--map",
+            "maps",
+            multiple=True,
+            metavar="OURS=THEIRS",
+            help="Column of the log to read as one of ours, prompt_id=uid; repeatable.",
+        ),
+        click.option("--run", help="Run to read, where the log holds several."),
         *limit_options(),
     ]
     return together("log", made, options)(command)

@@ -1,4 +1,4 @@
-"""``rlhfless plan``: one step of a log, planned from the steps before it."""
+"""``rlhfless plan``: plans one step of a log with lengths predicted from the earlier steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("rollouts", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="Step to plan.  [default: the last]")
+@click.option("--step", type=int, help="Number of the step to plan.  [default: the last]")
 @log_options
 @hardware_options()
 @time_weight_option
@@ -39,21 +39,47 @@ if TYPE_CHECKING:
 @admission_option
 @rest_options
 @click.option(
-    "--pool", "pools", multiple=True, metavar="GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]", help="Further GPUs; repeat."
+    "--pool",
+    "pools",
+    multiple=True,
+    metavar="GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]",
+    help="Further GPUs, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
 )
-@click.option("--deadline-s", type=float, help="Least cost within this time instead of the weighted objective.")
-@click.option("--budget-gpu-s", type=float, help="Least time within these GPU-seconds instead.")
-@click.option("--budget-usd", type=float, help="Least time within these dollars instead.")
-@click.option("--cost", type=click.Choice(["gpu_s", "usd"]), default="gpu_s", show_default=True, help="What cost counts.")
 @click.option(
-    "--cvar-alpha", type=float, default=1.0, show_default=True, help="Plan for the mean of this worst share of scenarios."
+    "--deadline-s", type=float, help="Minimise cost with the step done within these seconds, instead of the weighted objective."
+)
+@click.option(
+    "--budget-gpu-s", type=float, help="Minimise time within this budget of GPU-seconds, instead of the weighted objective."
+)
+@click.option("--budget-usd", type=float, help="Minimise time within this budget of USD, instead of the weighted objective.")
+@click.option(
+    "--cost", type=click.Choice(["gpu_s", "usd"]), default="gpu_s", show_default=True, help="Unit of cost: GPU-seconds or USD."
+)
+@click.option(
+    "--cvar-alpha",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the worst length scenarios that the objective averages over; 1 is all.",
 )
 @prefill_options
-@click.option("--share-prefill", is_flag=True, help="An actor computes a prompt once for all its responses there.")
-@click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--max-actors", type=click.IntRange(1), help="[default: all that fit]")
-@click.option("--prewarmed", type=click.IntRange(0), default=0, show_default=True, help="Actors without a cold start.")
-@click.option("--release", type=click.Choice(["done", "generation", "step"]), default="done", show_default=True)
+@click.option("--share-prefill", is_flag=True, help="Each actor computes a prompt once for all responses to it.")
+@click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True, help="Smallest number of actors.")
+@click.option("--max-actors", type=click.IntRange(1), help="Largest number of actors.  [default: all that fit]")
+@click.option(
+    "--prewarmed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Number of prewarmed actors, which need no cold start.",
+)
+@click.option(
+    "--release",
+    type=click.Choice(["done", "generation", "step"]),
+    default="done",
+    show_default=True,
+    help="Actors release their GPUs when they are done, or at the end of generation or of the step.",
+)
 @time_limit_option(1.0, "")
 @deterministic_option
 @seed_option
@@ -78,7 +104,10 @@ def plan(
     form: str,
     **options: Any,
 ) -> None:
-    """Plan one step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) from the steps before it."""
+    """Plan one step of ROLLOUTS with lengths predicted from the earlier steps.
+
+    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`).
+    """
     from rlhfless.latency import mixed_pools
     from rlhfless.simulate import logged_steps
     from solver.model.objective import Objective

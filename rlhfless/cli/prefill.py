@@ -1,6 +1,6 @@
-"""Options of ``rlhfless plan`` about prefill: what prompts share, who computes it, and samples together or split.
+"""Prefill options of ``rlhfless plan``: shared prompt prefixes, the GPUs that compute them, and samples kept on one actor.
 
-Knows option names and columns of a log; what pays is decided by ``solver.deduplicate``.
+``solver.deduplicate`` decides which prefixes are computed once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrefillOptions:
-    """What the options say; nothing is deduplicated unless one of them is given."""
+    """Values of the prefill options. Prefill is deduplicated only if at least one of them is given."""
 
     deduplicate_prefill: bool
     together_if_cheaper: bool
@@ -34,22 +34,26 @@ class PrefillOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether prefill is deduplicated."""
+        """Return whether prefill is deduplicated."""
         given = (self.prefix_tokens, self.prompt_ids, self.learner_node)
         return self.deduplicate_prefill or self.together_if_cheaper or any(value is not None for value in given)
 
     def arguments(self, rows: pd.DataFrame, workload: Workload, source: object) -> dict[str, Any]:
-        """Arguments of ``solver.deduplicate`` for the rows of one step, whose prompts count in their order of appearance.
+        """Return the arguments of ``solver.deduplicate`` for the rows of one step; prompts are in their order of appearance.
 
         Raises:
-            InputError: the log does not say how long its prompts are, or what an option needs of them.
+            InputError: the options exclude each other, or the log lacks the prompt lengths or token ids that they need.
         """
         if self.keep_together and self.together_if_cheaper:
             raise InputError("--keep-together and --together-if-cheaper exclude each other; give one of them")
         if rows["prompt_tokens"].isna().any():
-            raise InputError(f"{source}: prompt_tokens are not known in this step; prefill is deduplicated where they are")
+            raise InputError(
+                f"{source}: prompt_tokens is empty in some rows; deduplicating prefill needs the length of every prompt"
+            )
         if self.prefix_tokens is not None and self.prompt_ids is not None:
-            raise InputError("--prefix-tokens and --prompt-ids both say what prompts share; give one of them")
+            raise InputError(
+                "--prefix-tokens and --prompt-ids exclude each other, both describe the shared prefix; give one of them"
+            )
         ids: Sequence[ArrayLike] | None = None
         if self.prompt_ids is not None:
             ids = _token_ids(rows, self.prompt_ids, source)
@@ -59,38 +63,45 @@ class PrefillOptions:
 
 
 def prefill_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options, as the argument ``prefill``."""
+    """Add the prefill options, as the argument ``prefill``."""
     from rlhfless.cli.options import together
 
     options = [
-        click.option("--keep-together", is_flag=True, help="All responses of a prompt on one actor."),
+        click.option("--keep-together", is_flag=True, help="Keep all responses to a prompt on one actor."),
         click.option(
             "--together-if-cheaper", is_flag=True,
-            help="Plan with a prompt's responses together and split, deduplicate the prefill of both, keep the better.",
+            help="Plan with and without --keep-together, deduplicate the prefill of both, and keep the better plan.",
         ),
         click.option(
             "--deduplicate-prefill", is_flag=True,
-            help="Compute a prompt once: for all its responses on an actor, and for several actors where sending it pays.",
+            help="Compute a prompt once per actor, or once for several actors where sending its KV cache is cheaper.",
         ),
-        click.option("--prefix-tokens", type=click.IntRange(1), help="First tokens that all prompts have in common."),
-        click.option("--prompt-ids", metavar="COLUMN", help="Column of ROLLOUTS with the prompt's token ids (a list)."),
-        click.option("--learner-node", type=click.IntRange(0), help="Prefill on the learner's GPUs, in this node."),
+        click.option("--prefix-tokens", type=click.IntRange(1), help="Number of first tokens that all prompts share."),
+        click.option(
+            "--prompt-ids", metavar="COLUMN", help="Column of ROLLOUTS that holds the token ids of the prompt, as a list."
+        ),
+        click.option(
+            "--learner-node", type=click.IntRange(0),
+            help="Node of the learner's GPUs, which then compute shared prefixes.",
+        ),
     ]  # fmt: skip
     return together("prefill", lambda: PrefillOptions, options)(command)
 
 
 def _with_common_prefix(prompt_tokens: IntArray, shared: int) -> list[IntArray]:
-    """Token ids of prompts that differ from their (shared+1)-th token on."""
+    """Return token ids of prompts that agree in their first ``shared`` tokens and differ from the next one on."""
     import numpy as np
 
     shortest = int(prompt_tokens.min())
     if shared > shortest:
-        raise InputError(f"--prefix-tokens {shared} is more than the shortest prompt of the step has, which is {shortest}")
+        raise InputError(
+            f"--prefix-tokens is {shared}, but the shortest prompt of the step has {shortest} tokens; give at most {shortest}"
+        )
     return [np.where(np.arange(tokens) < shared, 0, 1 + i) for i, tokens in enumerate(prompt_tokens.tolist())]
 
 
 def _token_ids(rows: pd.DataFrame, column: str, source: object) -> list[list[int]]:
-    """The token ids of each prompt, in order of appearance."""
+    """Return the token ids of each prompt, in order of appearance."""
     if column not in rows.columns:
         known = ", ".join(rows.columns)
         raise InputError(f"{source}: has no column {column!r} with token ids of prompts; its columns are {known}")
@@ -99,7 +110,9 @@ def _token_ids(rows: pd.DataFrame, column: str, source: object) -> list[list[int
     for prompt, tokens, cell in zip(first["prompt_id"], first["prompt_tokens"], first[column], strict=True):
         row = _list_of(cell)
         if row is None:
-            raise InputError(f"{source}: {column} of prompt {prompt} is no list of token ids, such as [1, 15, 7]")
+            raise InputError(
+                f"{source}: {column} of prompt {prompt} is not a list of token ids; one such as [1, 15, 7] is needed"
+            )
         if len(row) != tokens:
             raise InputError(f"{source}: {column} of prompt {prompt} has {len(row)} tokens, but its prompt_tokens are {tokens}")
         ids.append(row)
@@ -107,7 +120,7 @@ def _token_ids(rows: pd.DataFrame, column: str, source: object) -> list[list[int
 
 
 def _list_of(cell: Any) -> list[int] | None:
-    """A list of whole numbers of 0 or more, also as JSON text; None for anything else."""
+    """Return the cell (a list, an array or JSON text) as a list of token ids of 0 or more; None if it is anything else."""
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)

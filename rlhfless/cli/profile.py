@@ -1,7 +1,7 @@
-"""``rlhfless profile``: options in, one measurement or a log's times, a profile and what it says out.
+"""``rlhfless profile``: writes a latency profile, measured on this machine or scaled to the times of a log.
 
-Thin: measuring is the business of ``rlhfless.latency.measure``, what is timed that of ``rlhfless.engine.torch.benchmark``,
-scaling a profile to a log's times that of ``rlhfless.latency.calibrate_from_log``.
+``rlhfless.latency.measure`` measures, ``rlhfless.engine.torch.benchmark`` is what it times, and
+``rlhfless.latency.calibrate_from_log`` scales a profile to a log.
 """
 
 from __future__ import annotations
@@ -27,24 +27,40 @@ MODEL, DEVICE = "tiny-qwen2", "cpu"
 
 
 @main.command()
-@click.option("--model", default=MODEL, show_default=True, help="Folder of a transformers model, or tiny-qwen2.")
-@click.option("--device", default=DEVICE, show_default=True, help="Torch device.")
-@click.option("--rounds", type=click.IntRange(1), help="Times the grid is measured; medians count.  [default: 15, fast: 5]")
-@click.option("--max-batch", type=click.IntRange(2), help="Slots: the largest batch to measure.  [default: 256, fast: 64]")
-@click.option("--contexts", metavar="TOKENS,...", help="KV tokens per response to measure at.  [default: 16 to 512]")
+@click.option(
+    "--model", default=MODEL, show_default=True, help="Model to measure: a folder of a transformers model, or tiny-qwen2."
+)
+@click.option("--device", default=DEVICE, show_default=True, help="Device of torch, such as cpu or cuda.")
+@click.option(
+    "--rounds", type=click.IntRange(1), help="Number of measurements, of which medians are taken.  [default: 15, with --fast 5]"
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(2),
+    help="Largest batch to measure, which becomes the slots.  [default: 256, with --fast 64]",
+)
+@click.option(
+    "--contexts", metavar="TOKENS,...", help="Context lengths to measure, in KV tokens per response.  [default: 16 to 512]"
+)
 @click.option(
     "--memory-gib",
     type=click.FloatRange(0, min_open=True),
-    help="An actor's memory, weights included.  [default: all of a GPU; on the CPU 1 GiB beside the weights]",
+    help="Memory of an actor in GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
 )
-@click.option("--fast", is_flag=True, help="A grid of 12 points instead of 45.")
-@click.option("--from-log", type=click.Path(path_type=Path), help="Scale the profile --base to the times of this log instead.")
-@click.option("--base", help="With --from-log: the profile whose shape is kept, a shipped name or a JSON file.")
+@click.option("--fast", is_flag=True, help="Measure a grid of 12 points instead of 45.")
 @click.option(
-    "--actors", type=click.IntRange(1), help="With --from-log: actors that generated, where it does not say.  [default: 1]"
+    "--from-log",
+    type=click.Path(path_type=Path),
+    help="Scale the profile --base to the times of this log instead of measuring.",
+)
+@click.option("--base", help="With --from-log: profile to scale, a shipped name or a JSON file.")
+@click.option(
+    "--actors", type=click.IntRange(1), help="With --from-log: number of actors, where the log does not say.  [default: 1]"
 )
 @log_options
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file of the profile.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file to write the profile into."
+)
 def profile(
     model: str,
     device: str,
@@ -59,30 +75,35 @@ def profile(
     log: LogOptions,
     out: Path,
 ) -> None:
-    """Measure what the torch engine takes for a model on this machine: decode iterations over batch and KV tokens, responses
-    that join (prefill) and end, start-up and transfer. Run it where nothing else runs. The planner's affine fit is over all
-    that is measured, so measure no larger batches than actors will have; what is beyond the largest of --contexts is
-    extrapolated, so measure at contexts as long as prompts and responses will be. Batches that the device does not hold are
-    left out, and the profile says which. With --from-log nothing is measured here: a profile is scaled until it meets the
-    times that a run logged."""
+    """Measure the latency of the torch engine for a model on this machine, and write it as a profile.
+
+    Measured are decode iterations over batch size and KV tokens, prefill, responses that end, start-up and transfer. Run it on
+    an idle machine.
+
+    The planner's affine fit covers all measured points, so measure no larger batches than actors will have. Longer contexts
+    than the largest of --contexts are extrapolated, so measure contexts as long as prompt and response together. Batches that
+    do not fit into the device's memory are left out, and the profile lists them.
+
+    With --from-log nothing is measured. A profile is scaled to the times that a run logged.
+    """
     if (taken := next((p for p in out.absolute().parents if p.exists()), out)) and not taken.is_dir():
-        raise InputError(f"{out}: {taken} is no folder; name a file in one for -o")
+        raise InputError(f"{out}: {taken} is not a folder; name a file in a folder for -o")
     if from_log is not None:
         if base is None:
-            raise InputError("--base is missing; name the profile whose shape --from-log is to keep")
+            raise InputError("--base is missing; name the profile that --from-log scales")
         if fast or (model, device) != (MODEL, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
             raise InputError(
-                "--model, --device, --rounds, --max-batch, --contexts, --memory-gib and --fast say what to measure, and with "
-                "--from-log nothing is measured; leave them out"
+                "--from-log measures nothing; leave out --model, --device, --rounds, --max-batch, --contexts, --memory-gib and "
+                "--fast"
             )
         click.echo(_scaled(from_log, log, base, actors, out))
         return
     if base is not None or actors is not None or log != LogOptions():
         raise InputError(
-            "--base and --actors go with --from-log, as does what says how to read it; name a log, or leave them out"
+            "--base, --actors and the options of logs need --from-log; name a log with --from-log, or leave them out"
         )
     if memory_gib is not None and not math.isfinite(memory_gib * 2**30):
-        raise InputError(f"--memory-gib {memory_gib}: is no memory; a finite number of GiB above 0 is needed")
+        raise InputError(f"--memory-gib is {memory_gib}; a finite number of GiB above 0 is needed")
     from rlhfless.engine.torch.benchmark import engine_timers
     from rlhfless.latency import save_profile
     from rlhfless.latency.measure import BATCHES, FAST, measure_profile
@@ -105,7 +126,7 @@ def profile(
 
 
 def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: Path) -> str:
-    """Write the base profile scaled to the log's times; says what was found."""
+    """Write the base profile scaled to the log's times, and return a summary of the fit."""
     from rlhfless.latency import load_profile, read_profile, save_profile
     from rlhfless.latency.calibrate_from_log import calibrate, calibrated_profile, times_of
 
@@ -126,22 +147,22 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         f"{len(found.checked.errors):,} times of {found.what} of {counted(found.steps, 'step')}",
         f"fitted: {found.what_was_fitted}",
         f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
-        f"relative error out of sample ({found.checked.how}): {ours}; of a constant: {constant}",
+        f"relative error on held-out times ({found.checked.how}): {ours}; of a constant: {constant}",
     ]
     if found.by_constant:
         lines.append(
-            "a constant is closer than any fit, so the log does not show what its times depend on: the profile keeps the shape "
-            "of --base, scaled to the constant"
+            "a constant predicts the times better than any fit, so the log does not show what its times depend on; the "
+            "profile is --base scaled by the constant"
         )
     return "\n".join([*lines, f"wrote {save_profile(out, scaled)}"])
 
 
 def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.DataFrame]:
-    """Responses of one run, None where the log has none, and scalars of steps, with what its spans tell of their times.
+    """Return the responses of one run (None where the log has none) and the scalars of its steps, with times from its spans.
 
     Raises:
-        InputError: the log holds several runs and none is named, or not the one that is.
-        TraceError: it is no log that is known, or it is wrong.
+        InputError: the log holds several runs and none is named, or it has no run of the given name.
+        TraceError: the format is unknown, or the log is damaged.
     """
     from rlhfless.trace import OpenedLog, Trace, import_log, read_scalars, read_trace, with_step_times
 
@@ -157,7 +178,7 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     if options.run is None and len(runs) > 1:
         raise InputError(f"{log}: holds {len(runs)} runs ({', '.join(runs)}); name one with --run")
     if options.run is not None and options.run not in runs:
-        needed = f"one of {', '.join(runs)} is needed" if runs else "it holds no responses, so leave --run out"
+        needed = f"give one of {', '.join(runs)}" if runs else "it holds no responses, so leave out --run"
         raise InputError(f"{log}: has no run {options.run}; {needed}")
     if trace is None:
         return None, scalars
@@ -166,22 +187,22 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
 
 
 def _contexts(text: str) -> tuple[int, ...]:
-    """Tokens from the command line, in order.
+    """Return the context lengths of the option --contexts in ascending order.
 
     Raises:
-        InputError: they are not two or more different whole numbers above 0.
+        InputError: the text is not two or more different whole numbers above 0.
     """
     try:
         tokens = sorted({int(part) for part in text.split(",")})
     except ValueError:
         tokens = []
     if len(tokens) < 2 or tokens[0] < 1:
-        raise InputError(f"--contexts is {text!r}; give two or more different numbers of tokens, as in 16,512,4096")
+        raise InputError(f"--contexts is {text!r}; two or more different numbers of tokens are needed, as in 16,512,4096")
     return tuple(tokens)
 
 
 def describe(measured: Mapping[str, Any]) -> str:
-    """A profile in six lines: the fits with their residuals, and what else was measured."""
+    """Return a summary of a measured profile in six lines: the fits with their relative errors, start-up and memory."""
     fit, prefill = measured["fit"], measured["prefill"]
     join_us, end_us = prefill["per_join_s"] * 1e6, prefill["per_end_s"] * 1e6
     rate = f"{1 / prefill['per_token_s']:,.0f} tokens/s" if prefill["per_token_s"] else "no time per token"
@@ -191,11 +212,11 @@ def describe(measured: Mapping[str, Any]) -> str:
             f"decode iteration  {fit['base_s'] * 1e3:.3g} ms + {fit['per_response_s'] * 1e6:.3g} us per response + "
             f"{fit['per_kv_token_s'] * 1e9:.3g} ns per KV token; {_residuals(fit)} over {fit['points']} points",
             f"prefill call      {prefill['base_s'] * 1e3:.3g} ms + {prefill['per_token_s'] * 1e6:.3g} us per token ({rate})",
-            f"change of batch   {join_us:.3g} us per response that joins, {end_us:.3g} us per one that ends; "
+            f"batch changes     {join_us:.3g} us per response that joins, {end_us:.3g} us per response that ends; "
             f"prefill included, {_residuals(prefill)} over {len(prefill['samples']['seconds'])} changes",
             f"start-up          {measured['start_s'] * 1e3:.3g} ms, of which weights {measured['sync_s'] * 1e3:.3g} ms; "
             f"transfer {measured['transfer_per_kv_token_s'] * 1e6:.3g} us per KV token",
-            f"memory            {measured['kv_capacity_tokens']:,} KV tokens beside the weights, {measured['max_batch']} slots",
+            f"memory            {measured['kv_capacity_tokens']:,} KV tokens plus the weights, {measured['max_batch']} slots",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""``rlhfless report``: one interactive page about a trace or a log."""
+"""``rlhfless report``: writes one interactive page about a trace or a log."""
 
 from __future__ import annotations
 
@@ -30,27 +30,33 @@ HEADINGS = {
 @main.command(cls=WithHeadings, headings=HEADINGS)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, help="The page (.html), or a notebook of it (.ipynb)."
+    "-o", "--out", type=click.Path(path_type=Path), required=True, help="File to write: a page (.html) or a notebook (.ipynb)."
 )
 @hardware_options(
     required=False,
-    gpus="GPUs of the run.  [default: the trace's own, or 16]",
-    profile="Latency profile.  [default: the trace's own, or l40s-qwen2.5-3b-tp2]",
+    gpus="Number of GPUs of the run.  [default: the trace's, or 16]",
+    profile="Latency profile.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
 )
-@click.option("--price", "prices", multiple=True, metavar="NAME=USD", help="Another price per GPU-hour; repeat.")
 @click.option(
-    "--dispatch", help="How the run dealt responses: static (equal chunks) or least-loaded.  [default: its framework's]"
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="NAME=USD",
+    help="Further price per GPU-hour, spot=1.90 for example; repeatable.",
 )
-@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: its framework's habit]")
-@click.option("--prepare-s", type=float, help="Seconds of preparation of a step.  [default: the log's]")
-@click.option("--learn-s", type=float, help="Seconds of learning of a step.  [default: the log's]")
 @click.option(
-    "--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times that the log holds."
+    "--dispatch", help="Dispatch of the logged run: static (equal chunks) or least-loaded.  [default: its framework's]"
 )
+@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: as its framework does]")
+@click.option("--prepare-s", type=float, help="Seconds of preparation per step.  [default: the log's]")
+@click.option("--learn-s", type=float, help="Seconds of learning per step.  [default: the log's]")
+@click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log.")
 @log_options
 @click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @time_weight_option
-@click.option("--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Most steps to simulate.")
+@click.option(
+    "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Largest number of steps to simulate."
+)
 def report(
     path: Path,
     out: Path,
@@ -61,7 +67,10 @@ def report(
     max_steps: int,
     **stated: Any,
 ) -> None:
-    """Write one interactive page about PATH: a trace, or anyone's log (see `rlhfless import`), whose format is recognised."""
+    """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
+
+    PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised.
+    """
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.study import Assumptions, assuming
     from rlhfless.report.write import DEFAULT_PROFILE, write_report
@@ -72,7 +81,9 @@ def report(
     opened = log.open(path, max_response_tokens)
     trace = opened.trace
     if len(trace.allocations) and assumptions != Assumptions():
-        raise InputError(f"{path}: was executed, and its trace says what it held and took; leave options of logged runs out")
+        raise InputError(
+            f"{path}: is the trace of an executed run, which holds GPUs and times; leave out the options of logged runs"
+        )
     _refuse_wrong_meta(path, trace.meta)
     own = trace.meta.get("cluster") or {}
     if hardware.gpus is None and "nodes" in own:
@@ -89,7 +100,7 @@ def report(
     setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
     if out.suffix == ".ipynb":
         if len(trace.allocations):
-            raise InputError(f"{path}: was executed, not only logged; its report is a page, so let -o end with .html")
+            raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         source = LogSource(path, log.imported(max_response_tokens), log.framework, log.run)
         write_report_notebook(source, out, profile, setting, assumptions, max_steps=max_steps)
     else:
@@ -98,10 +109,10 @@ def report(
 
 
 def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
-    """Refuse what a trace's meta.json tells of its GPUs and limit if it is of another form than runs write.
+    """Refuse a trace whose meta.json has a cluster, profile or config of another form than runs write.
 
     Raises:
-        InputError: naming the key, its value and what would be right.
+        InputError: the message names the key, its value and the form that is needed.
     """
     from solver.model.errors import as_given
 
@@ -135,7 +146,7 @@ def _assumptions(
 
     for name, seconds in (("--prepare-s", prepare_s), ("--learn-s", learn_s)):
         if seconds is not None and not 0 <= seconds < float("inf"):
-            raise InputError(f"{name} {seconds}: is no time; a finite number of seconds of 0 or more is needed")
+            raise InputError(f"{name} is {seconds}; a finite number of seconds of 0 or more is needed")
     by_name = {}
     for pair in prices:
         name, _, usd = pair.partition("=")
@@ -144,5 +155,5 @@ def _assumptions(
         except ValueError:
             by_name[name] = -1.0
         if not name or not 0 <= by_name[name] < float("inf"):
-            raise InputError(f"--price {pair}: is not of the form NAME=USD, spot=1.90 for example")
+            raise InputError(f"--price {pair}: is not of the form NAME=USD; spot=1.90 is an example")
     return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name)

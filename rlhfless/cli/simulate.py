@@ -1,4 +1,4 @@
-"""``rlhfless simulate``: every step of a log under scheduling policies, on simulated engines."""
+"""``rlhfless simulate``: runs every step of a log under several scheduling policies, on simulated engines."""
 
 from __future__ import annotations
 
@@ -35,17 +35,47 @@ if TYPE_CHECKING:
 @time_weight_option
 @response_limit_option
 @admission_option
-@click.option("--policies", default="static,random,rlhfless,fold,solver,oracle", show_default=True, help="Comma-separated.")
-@click.option("--predictor", default="last", show_default=True, help="Of lengths: last, shrinkage or inflight (solver+replan).")
-@click.option("--tau", type=float, default=0.7, show_default=True, help="Local cut of policy rlhfless.")
-@click.option("--static-actors", type=int, help="Actors of the policies static and rlhfuse.  [default: all that fit]")
-@click.option("--hold", type=click.Choice(["generation", "step"]), default="generation", show_default=True)
+@click.option(
+    "--policies",
+    default="static,random,rlhfless,fold,solver,oracle",
+    show_default=True,
+    help="Scheduling policies to compare, separated by commas.",
+)
+@click.option(
+    "--predictor",
+    default="last",
+    show_default=True,
+    help="Predictor of lengths: last, shrinkage, or inflight for solver+replan.",
+)
+@click.option(
+    "--tau",
+    type=float,
+    default=0.7,
+    show_default=True,
+    help="Share of completed responses at which policy rlhfless cuts an actor.",
+)
+@click.option("--static-actors", type=int, help="Number of actors of policies static and rlhfuse.  [default: all that fit]")
+@click.option(
+    "--hold",
+    type=click.Choice(["generation", "step"]),
+    default="generation",
+    show_default=True,
+    help="Policy static keeps its GPUs until the end of this.",
+)
 @rest_options
-@click.option("--migration", type=click.Choice(["cheaper", "move", "recompute"]), default="cheaper", show_default=True)
-@time_limit_option(0.3, " a step")
+@click.option(
+    "--migration",
+    type=click.Choice(["cheaper", "move", "recompute"]),
+    default="cheaper",
+    show_default=True,
+    help="Migrations move the KV cache, recompute it, or do what is cheaper.",
+)
+@time_limit_option(0.3, " per step")
 @deterministic_option
 @seed_option
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the trace of every policy to OUT/POLICY.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="New folder; the trace of each policy is written to OUT/POLICY."
+)
 @format_option
 def simulate(
     rollouts: Path,
@@ -67,8 +97,10 @@ def simulate(
     out: Path | None,
     form: str,
 ) -> None:
-    """Run every step of ROLLOUTS (a trace, or anyone's log, see `rlhfless import`) under scheduling policies on simulated
-    engines, and compare them."""
+    """Run every step of ROLLOUTS under several scheduling policies on simulated engines, and compare time and cost.
+
+    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`).
+    """
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
@@ -77,7 +109,7 @@ def simulate(
     cluster, latency = hardware.cluster()
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise InputError(f"--policies {policies!r} names no policy or one twice; give each once, separated by commas")
+        raise InputError(f"--policies {policies!r} is empty or repeats a policy; give each once, separated by commas")
     setting = SimulationConfig(
         cluster,
         latency,
@@ -105,5 +137,7 @@ def simulate(
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
-            click.echo(f"{title}, sums over steps (bound_cost_at_time: GPU-seconds that no policy can beat at that time)")
+            click.echo(
+                f"{title}, sums over steps (bound_cost_at_time: lower bound on the GPU-seconds of any policy in that time)"
+            )
             click.echo(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}"))

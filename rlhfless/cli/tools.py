@@ -11,9 +11,9 @@ from rlhfless.cli.group import main
 
 @main.command(name="run-notebook")
 @click.argument("notebook", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The page that the notebook writes.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="HTML page that the notebook writes.")
 def run_notebook(notebook: Path, out: Path) -> None:
-    """Execute NOTEBOOK without a browser and say where its page is."""
+    """Execute NOTEBOOK without a browser and print the path of its page."""
     from rlhfless.system.run_notebook import run_notebook as execute
 
     executed = execute(notebook, out)
@@ -23,7 +23,7 @@ def run_notebook(notebook: Path, out: Path) -> None:
 
 @main.command()
 def doctor() -> None:
-    """What is installed, which device, and what will not work."""
+    """Check the installation: packages, device, memory, browser, and what does not work without a missing package."""
     from rlhfless.cli.doctor import format_report
 
     click.echo(format_report())

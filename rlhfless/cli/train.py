@@ -1,4 +1,4 @@
-"""``rlhfless train``: a task on emulated GPUs, on this machine's, or on those of a Ray cluster."""
+"""``rlhfless train``: trains on emulated GPUs, on this machine's GPUs, or on those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -37,99 +37,122 @@ HEADINGS = {
 
 
 @main.command(cls=WithHeadings, headings=HEADINGS)
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder of trace and checkpoints.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder to write the trace and checkpoints into."
+)
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
-@click.option("--steps", type=int, default=60, show_default=True, help="Steps of the whole run.")
+@click.option("--steps", type=int, default=60, show_default=True, help="Number of training steps, resumed ones included.")
 @seed_option
-@click.option("--save-total-limit", type=int, default=1, show_default=True, help="Checkpoints that are kept, the latest ones.")
+@click.option(
+    "--save-total-limit", type=int, default=1, show_default=True, help="Number of checkpoints to keep, the latest ones."
+)
 @click.option(
     "--log",
     "loggers",
     multiple=True,
     type=click.Choice(["tensorboard", "wandb", "trackio", "jsonl"]),
-    help="Where metrics go; may be repeated.",
+    help="Logger of metrics; repeatable.",
 )
-@click.option("--task", default="arithmetic", show_default=True, help="arithmetic, gsm8k[:FILE], or a data set.")
-@click.option("--prompt-column", help="Of the data set, where it is not the task's own.")
-@click.option("--answer-column", help="Of the data set.")
-@click.option("--model", type=click.Path(path_type=Path), help="Folder to start from instead of a new warm-up.")
-@click.option("--reward", "rewards", multiple=True, default=["task"], show_default=True, help="[WEIGHT*]NAME; may be repeated.")
+@click.option("--task", default="arithmetic", show_default=True, help="arithmetic, gsm8k[:FILE], a data file or a hub name.")
+@click.option("--prompt-column", help="Column of the data set that holds the prompts.  [default: the task's]")
+@click.option("--answer-column", help="Column of the data set that holds the answers.  [default: the task's]")
 @click.option(
-    "--prompts", "pool", type=int, default=128, show_default=True, help="Prompts of an epoch, which visits each once."
+    "--model", type=click.Path(path_type=Path), help="Folder of the model to train.  [default: a tiny model, warmed up first]"
 )
-@click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Prompts of a step.")
-@click.option("--samples-per-prompt", type=int, default=8, show_default=True, help="Responses per prompt.")
-@click.option("--max-response-tokens", type=int, default=320, show_default=True, help="No response gets longer (tokens).")
-@click.option("--temperature", type=float, default=1.0, show_default=True, help="Of sampling.")
-@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="What is learned by.")
-@click.option("--num-updates", type=int, default=1, show_default=True, help="Optimizer steps on a batch.")
+@click.option(
+    "--reward",
+    "rewards",
+    multiple=True,
+    default=["task"],
+    show_default=True,
+    help="Reward such as 0.5*exact; repeat to add up.",
+)
+@click.option(
+    "--prompts", "pool", type=int, default=128, show_default=True, help="Number of training prompts; an epoch visits each once."
+)
+@click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Number of prompts in a step.")
+@click.option("--samples-per-prompt", type=int, default=8, show_default=True, help="Number of responses to each prompt.")
+@click.option(
+    "--max-response-tokens",
+    type=int,
+    default=320,
+    show_default=True,
+    help="Longest response, in tokens; longer ones are truncated.",
+)
+@click.option("--temperature", type=float, default=1.0, show_default=True, help="Sampling temperature.")
+@click.option("--algorithm", type=click.Choice(["grpo", "ppo"]), default="grpo", show_default=True, help="Training algorithm.")
+@click.option("--num-updates", type=int, default=1, show_default=True, help="Optimizer steps per batch.")
 @click.option(
     "--loss-aggregation",
     type=click.Choice(["token", "sequence", "constant"]),
     default="token",
     show_default=True,
-    help="Of token losses.",
+    help="How token losses are averaged.",
 )
 @click.option(
     "--advantage-std",
     type=click.Choice(["population", "sample", "none"]),
     default="population",
     show_default=True,
-    help="GRPO: divides advantages.",
+    help="GRPO: divisor of the advantages.",
 )
-@click.option("--kl-coef", type=float, default=0.0, show_default=True, help="Penalty on leaving the first weights.")
-@click.option("--mask-truncated", is_flag=True, help="Learn nothing from responses that the limit ended.")
+@click.option("--kl-coef", type=float, default=0.0, show_default=True, help="Weight of the KL penalty to the first model.")
+@click.option("--mask-truncated", is_flag=True, help="Leave truncated responses out of the loss.")
 @click.option(
-    "--old-logprobs-from", type=click.Choice(["engine", "recomputed"]), default="engine", show_default=True, help="Of ratios."
+    "--old-logprobs-from",
+    type=click.Choice(["engine", "recomputed"]),
+    default="engine",
+    show_default=True,
+    help="Old log-probabilities of the ratio.",
 )
-@click.option("--importance-ratio-cap", type=float, help="Correct the engine's probabilities, by this factor at most.")
-@click.option("--critic", default="head", show_default=True, help="PPO: head, model, or a folder.")
+@click.option("--importance-ratio-cap", type=float, help="Cap of truncated importance sampling.  [default: off]")
+@click.option("--critic", default="head", show_default=True, help="PPO: the critic, head, model or a folder.")
 @learner_options
-@click.option("--policy", default="solver", show_default=True, help="Scheduling policy.")
+@click.option("--policy", default="solver", show_default=True, help="Scheduling policy, such as random or solver+replan.")
 @time_weight_option
 @click.option(
     "--preparation",
     type=click.Choice(["after", "overlap"]),
     default="after",
     show_default=True,
-    help="When responses are judged.",
+    help="Score responses after generation or during it.",
 )
-@click.option("--preparation-actors", type=int, default=1, show_default=True, help="Most that prepare side by side.")
+@click.option(
+    "--preparation-actors", type=int, default=1, show_default=True, help="Actors that score responses at the same time."
+)
 @click.option(
     "--pool",
     "executor",
     type=click.Choice(["virtual", "local", "ray"]),
     default="virtual",
     show_default=True,
-    help="Emulated actors, processes here, or Ray's.",
+    help="Actors: emulated, local processes or Ray.",
 )
-@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True, help="What decodes.")
-@click.option("--gpus", type=int, default=16, show_default=True, help="GPUs: emulated ones, or those of the pool.")
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="Of a cluster of several nodes.")
-@click.option("--gpus-per-actor", type=int, help="The profile has to be of such actors.  [default: the profile's]")
-@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="What a GPU takes for an iteration.")
-@click.option("--memory-gib", type=float, help="Of a GPU, which decides slots.  [default: the profile's slots]")
+@click.option("--engine", type=click.Choice(["torch", "vllm"]), default="torch", show_default=True, help="Inference engine.")
+@click.option("--gpus", type=int, default=16, show_default=True, help="Number of GPUs for generation.")
+@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs per node.")
+@click.option("--gpus-per-actor", type=int, help="GPUs per actor, as in the profile.  [default: the profile's]")
+@click.option("--profile", default="cpu-tiny-qwen2", show_default=True, help="Latency profile: a shipped name or a JSON file.")
+@click.option("--memory-gib", type=float, help="Memory per GPU in GiB, which sets the slots.  [default: the profile's]")
 @click.option(
     "--charging", type=click.Choice(["profile", "measured"]), default="profile", show_default=True,
-    help="Of the virtual clock.",
+    help="Virtual time: the profile's, or measured.",
 )  # fmt: skip
-@click.option("--ray-address", help="Of a Ray cluster (HOST:PORT, auto).  [default: one is started here]")
-@click.option(
-    "--idle-timeout-s", type=float, default=60.0, show_default=True, help="How long idle actors of a pool wait for work (s)."
-)
+@click.option("--ray-address", help="Ray cluster, HOST:PORT or auto.  [default: start one here]")
+@click.option("--idle-timeout-s", type=float, default=60.0, show_default=True, help="Seconds after which an idle actor stops.")
 @click.option(
     "--prewarm",
     type=click.Choice(["none", "shortest", "forecast"]),
     default="none",
     show_default=True,
-    help="Start a pool's actors ahead of a step.",
+    help="Forecast for starting actors early.",
 )
 def train(
     out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
 ) -> None:
-    """Train: predict, plan, execute, prepare, learn, trace, step after step.
+    """Train a model. Every step predicts lengths, plans and runs generation, scores responses and learns from them.
 
-    Every option's meaning stands in rlhfless.training.config.TrainConfig, which has more of them.
+    rlhfless.training.config.TrainConfig explains the options and has further ones.
     """
     from rlhfless.executor import ActorError
     from rlhfless.training.config import LearnerError, TrainConfig
@@ -141,10 +164,10 @@ def train(
         trace = run_training(TrainConfig(**options), out, resume=resume, model=model, loggers=loggers)
     except (ActorError, LearnerError) as error:
         kept = error.kept_in if isinstance(error, ActorError) else None
-        rest = "" if kept is None else f", {kept} the responses of this one that were complete"
+        complete = "" if kept is None else f", {kept} the completed responses of this step"
         smaller = f" {error.resume_with}" if isinstance(error, ActorError) and error.resume_with else ""
         raise click.ClickException(
-            f"{error}; {out} holds the steps before it{rest}, and --resume{smaller} goes on with this one"
+            f"{error}; {out} holds the earlier steps{complete}; --resume{smaller} continues with this step"
         ) from error
     click.echo(repr(trace))
     click.echo(f"wrote {out}")

@@ -212,7 +212,7 @@ BAD_OPTIONS = [
     (["--policies", ""], ["--policies"]),
     (["--gpus-per-node", "1"], ["an actor wants 2 GPUs but a node has only 1", "at most 1"]),
     (["--gpus-per-actor", "4"], ["the cluster gives 4 GPUs to an actor", "gpus_per_actor=2"]),
-    (["--gpus", "12"], ["--gpus 12 is no multiple of --gpus-per-node 8", "whole nodes"]),
+    (["--gpus", "12"], ["--gpus 12 is not a multiple of --gpus-per-node 8", "whole nodes"]),
     (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
     (["--time-weight", "2"], ["time_weight is 2.0", "0 (cost only) to 1 (time only)"]),
     (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),

@@ -68,7 +68,7 @@ def test_running_code_of_a_log_is_warned_of(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     result = run_import(GOLDEN / "slime", "-o", tmp_path / "t", "--unsafe-pickle")
     assert result.exit_code == 0, result.output
-    assert "--unsafe-pickle runs whatever code the files hold" in result.stderr
+    assert "--unsafe-pickle runs any code in the files" in result.stderr
 
 
 def test_extra_columns_that_no_file_can_hold_leave_no_folder(tmp_path: Path) -> None:

@@ -87,11 +87,9 @@ def test_together_or_split_is_chosen_by_what_both_cost(log):
 
 
 def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
-    assert "--prefix-tokens 311 is more than the shortest prompt of the step has, which is 310" in refused(
-        log, "--prefix-tokens", 311
-    )
+    assert "--prefix-tokens is 311, but the shortest prompt of the step has 310 tokens" in refused(log, "--prefix-tokens", 311)
     assert "has no column 'text' with token ids" in refused(log, "--prompt-ids", "text")
-    assert "is no list of token ids" in refused(log, "--prompt-ids", "prompt_id")
+    assert "is not a list of token ids" in refused(log, "--prompt-ids", "prompt_id")
     assert "give one of them" in refused(log, "--prompt-ids", "prompt_ids", "--prefix-tokens", 3)
     assert "exclude each other" in refused(log, "--keep-together", "--together-if-cheaper")
     assert "learner_node is 7; the cluster has nodes 0 to 0" in refused(log, "--learner-node", 7)
@@ -99,4 +97,4 @@ def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
     table.assign(prompt_tokens=table["prompt_tokens"] + 1).to_csv(tmp_path / "longer.csv", index=False)
     assert "has 310 tokens, but its prompt_tokens are 311" in refused(tmp_path / "longer.csv", "--prompt-ids", "prompt_ids")
     table.drop(columns="prompt_tokens").to_csv(tmp_path / "unknown.csv", index=False)
-    assert "prompt_tokens are not known" in refused(tmp_path / "unknown.csv", "--deduplicate-prefill")
+    assert "prompt_tokens is empty" in refused(tmp_path / "unknown.csv", "--deduplicate-prefill")

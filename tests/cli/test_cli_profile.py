@@ -74,7 +74,7 @@ def test_memory_is_what_was_asked_for(tmp_path: Path) -> None:
     written = read_profile(out)
     capacity = written["kv_capacity"]
     assert capacity["tokens"] == int((0.9 * 2**29 - capacity["weight_bytes"]) / capacity["kv_bytes_per_token"])
-    assert f"{capacity['tokens']:,} KV tokens beside the weights" in done.output
+    assert f"{capacity['tokens']:,} KV tokens plus the weights" in done.output
     assert "--fast --memory-gib 0.5 -o" in written["command"]
 
 
@@ -97,15 +97,15 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
     [
         (["--model", "no/such/folder"], "'no/such/folder' is no model: give a local folder with a config.json"),
         (["--device", "abacus"], "the device 'abacus' cannot be used here; cpu can"),
-        (["--contexts", "16"], "--contexts is '16'; give two or more different numbers of tokens, as in 16,512,4096"),
-        (["--contexts", "16,many"], "--contexts is '16,many'; give two or more"),
-        (["--contexts", "0,16"], "--contexts is '0,16'; give two or more"),
+        (["--contexts", "16"], "--contexts is '16'; two or more different numbers of tokens are needed, as in 16,512,4096"),
+        (["--contexts", "16,many"], "--contexts is '16,many'; two or more"),
+        (["--contexts", "0,16"], "--contexts is '0,16'; two or more"),
         (["--contexts", "16,5000"], "tiny-qwen2 holds 1024 tokens of context; 5000 cannot be measured"),
         (["--rounds", "0"], "0 is not in the range x>=1"),
         (["--memory-gib", "0"], "0.0 is not in the range x>0"),
-        (["--memory-gib", "inf"], "--memory-gib inf: is no memory; a finite number of GiB above 0 is needed"),
-        (["--memory-gib", "nan"], "--memory-gib nan: is no memory"),
-        (["--memory-gib", "1e300"], "--memory-gib 1e+300: is no memory"),
+        (["--memory-gib", "inf"], "--memory-gib is inf; a finite number of GiB above 0 is needed"),
+        (["--memory-gib", "nan"], "--memory-gib is nan; a finite"),
+        (["--memory-gib", "1e300"], "--memory-gib is 1e+300; a finite"),
         (["--memory-gib", "0.001"], "0.001 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2"),
     ],
 )
@@ -126,7 +126,10 @@ def test_wrong_models_and_files_end_with_one_line(tmp_path: Path) -> None:
     )
     (tmp_path / "c" / "config.json").write_text("{")
     refused(profile("--model", tmp_path / "c", "--fast", "-o", out), "holds no causal language model")
-    refused(profile("--fast", "-o", tmp_path / "c" / "config.json" / "x.json"), "config.json is no folder; name a file in one")
+    refused(
+        profile("--fast", "-o", tmp_path / "c" / "config.json" / "x.json"),
+        "config.json is not a folder; name a file in a folder",
+    )
     refused(profile("--fast", "-o", tmp_path), "is a directory")
     assert not out.exists()
 

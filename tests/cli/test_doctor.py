@@ -77,9 +77,9 @@ def test_the_report_has_a_line_per_check() -> None:
         "ok  one    found",
         "--  three  nothing",
         "           -> install it",
-        "1 of 2 checks have something to do",
+        "1 of 2 checks found something missing",
     ]
-    assert format_report([Check("one", True, "found")]).endswith("everything is in place")
+    assert format_report([Check("one", True, "found")]).endswith("everything is installed")
 
 
 def test_importing_the_doctor_is_light() -> None:

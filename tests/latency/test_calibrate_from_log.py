@@ -179,7 +179,7 @@ def test_the_command_reads_verls_scalars_and_writes_a_profile_that_plans_take(lo
     done = profile("--from-log", folder, "--base", BASE, "--actors", 4, "-o", out)
     assert done.exit_code == 0, done.output
     assert "12 times of steps of 12 steps" in done.output
-    assert "relative error out of sample (leave-one-out over 12 steps): median" in done.output
+    assert "relative error on held-out times (leave-one-out over 12 steps): median" in done.output
     assert "; of a constant: median" in done.output
     written = read_profile(out)
     assert written["calibration"]["steps"] == 12

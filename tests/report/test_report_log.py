@@ -323,7 +323,7 @@ def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
     refused = CliRunner().invoke(main, ["report", str(shipped), "--learn-s", "3", "-o", str(tmp_path / "report.html")])
     assert refused.exit_code == 2
-    assert "was executed, and its trace says what it held" in refused.output
+    assert "is the trace of an executed run, which holds GPUs and times" in refused.output
     assert not (tmp_path / "report.html").exists()
 
 

@@ -92,6 +92,6 @@ def test_the_command_says_where_it_is(failing: list[int], model: Path, tmp_path:
     result = CliRunner().invoke(main, ["train", *map(str, given)])
     assert result.exit_code == 2
     kept = out / "unfinished" / f"step-{STEP:06d}-1"
-    said = f"{WHY}; {out} holds the steps before it, {kept} the responses of this one that were complete, and --resume goes on"
+    said = f"{WHY}; {out} holds the earlier steps, {kept} the completed responses of this step; --resume continues"
     assert said in result.stderr
     assert json.loads((kept / "meta.json").read_text())["unfinished"] == WHY

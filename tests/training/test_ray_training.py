@@ -33,7 +33,7 @@ def said_by(*arguments: object) -> str:
 
 def test_the_gpus_of_an_actor_are_those_of_its_profile(tmp_path: Path) -> None:
     said = said_by("train", "--gpus-per-actor", 2, "-o", tmp_path / "run")
-    assert "--gpus-per-actor is 2, but the profile cpu-tiny-qwen2 is of actors of 1; give a profile of actors of 2 (" in said
+    assert "--gpus-per-actor is 2, but profile cpu-tiny-qwen2 is for actors of 1 GPU; give 1, or a profile for 2 (" in said
     assert "l40s-qwen2.5-3b-tp2" in said
     assert not (tmp_path / "run").exists()
 

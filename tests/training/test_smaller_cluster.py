@@ -150,7 +150,7 @@ def test_a_lost_node_is_survived_with_the_options_that_the_sentence_names(
     said = failed.stderr.splitlines()[-1]
     options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) goes on", said)
     assert options, said
-    assert "completed steps are kept" in said or f"{out} holds the steps before it" in said
+    assert "completed steps are kept" in said or f"{out} holds the earlier steps" in said
     assert read_trace(out).steps == [0]
     nodes.loses = ""
     again = command(*full, "--resume", "-o", out)
