@@ -1,6 +1,6 @@
-"""Exceptions of no package in particular whose message is meant for people: one sentence.
+"""Exceptions that several packages share; the message is one sentence for users.
 
-The packages' own (``PlanningError``, ``TraceError``, ...) live with them; ``rlhfless.cli`` knows them all.
+Each package defines its own further ones (``PlanningError``, ``TraceError``, ...). ``rlhfless.cli`` prints them all.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ class MissingExtra(ImportError):
 
 
 def missing_extra(what: str, package: str | None, extra: str) -> MissingExtra:
-    """The one sentence said when an optional package is not installed."""
+    """Return the error for an optional package that is not installed; its message names the extra to install."""
     return MissingExtra(f"{what} needs {package}, which is not installed: pip install 'rlhfless[{extra}]'", name=package)
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in brackets of a sentence: the first line of the error's message, of which 200 characters are
-    enough, or its type's name where it has none."""
+    """Return the first line of an error's message, at most 200 characters, or its type's name where it has no message.
+
+    Messages for users quote it in brackets.
+    """
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
 
 
 class InputError(ValueError):
-    """A wrong option or file that no package below the command line knows of."""
+    """An option, argument or file is wrong."""

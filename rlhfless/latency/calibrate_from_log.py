@@ -80,7 +80,7 @@ class LogCalibration(NamedTuple):
     def what_was_fitted(self) -> str:
         """Return the fit in words."""
         if self.by_constant:
-            return "one factor, by which the median time is the log's"
+            return "one factor that gives the log's median time"
         return "one factor" if self.decode == self.kv and not self.once_s else "three numbers"
 
 
@@ -101,10 +101,10 @@ def times_of(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latency
             return _of_responses(timed, base, actors, source)
     if "generate_s" in scalars.columns and scalars["generate_s"].notna().any():
         return _of_steps(rollouts, scalars.dropna(subset=["generate_s"]), base, actors, source)
-    whole = " (seconds of whole steps are there, but generation is needed alone)" if "step_s" in scalars.columns else ""
+    whole = " (it has seconds of whole steps, but those of generation alone are needed)" if "step_s" in scalars.columns else ""
     raise ProfileError(
-        f"{source}: has no times to calibrate with{whole}; responses with start_s and end_s, or steps with seconds of "
-        "generation as verl and OpenRLHF log them and spans of a recording tell them, are needed"
+        f"{source}: has no times to calibrate with{whole}; responses with start_s and end_s, or the seconds of "
+        "generation of every step (logged by verl and OpenRLHF, or from recorded spans), are needed"
     )
 
 
@@ -161,7 +161,7 @@ def calibrated_profile(
         ProfileError: no part of the measured time is decoding, so no iteration time can be derived.
     """
     if found.decode <= 0:
-        raise ProfileError(f"{origin}: times do not grow with what is decoded; times of generation alone are needed")
+        raise ProfileError(f"{origin}: times do not grow with the decoded tokens; times of generation alone are needed")
     table = StepTable(*(np.array(base["table"][key], dtype=float) for key in ("batch", "context_tokens", "step_s")))
     kv_s = base["fit"]["per_kv_token_s"] * table.batch[:, None] * table.context_tokens[None, :]
     kv_s = np.minimum(kv_s, 0.99 * table.step_s)  # what the fit says may be more than there is
@@ -218,7 +218,7 @@ def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latenc
     if len(rows) < FEWEST_STEPS:
         raise ProfileError(
             f"{source}: has seconds of generation and lengths of {counted(len(rows), 'step')}; at least {FEWEST_STEPS} are "
-            "needed (lengths from responses, or number, mean and longest from scalars)"
+            "needed (lengths from responses, or their number, mean and maximum from scalars)"
         )
     seconds, decode, kv, steps = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     _check(seconds, source)
@@ -234,7 +234,7 @@ def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: 
     used = (iterations >= 1) & (end > begin)
     if int(used.sum()) < FEWEST_RESPONSES:
         raise ProfileError(
-            f"{source}: has times of {counted(int(used.sum()), 'response')}; at least {FEWEST_RESPONSES} are needed"
+            f"{source}: has usable times of {counted(int(used.sum()), 'response')}; at least {FEWEST_RESPONSES} are needed"
         )
     prompt = timed["prompt_tokens"].fillna(0).to_numpy(dtype=float)
     named = "actor" in timed.columns and bool(timed["actor"].notna().all())

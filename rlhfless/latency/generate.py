@@ -1,10 +1,10 @@
 """Generates the shipped GPU profiles from measured operator times: ``python -m rlhfless.latency.generate [NAME ...]``.
 
-Knows models (their public configurations), GPU kinds (their data sheets) and one source: the operator database of
-``aiconfigurator-core`` (Apache-2.0), which holds kernel and collective times measured on each GPU kind and adds them up
-to an iteration of vLLM. It runs offline and needs the extra ``rlhfless[profiles]``; profiles are read without it.
+Inputs are the public configurations of models, the data sheets of GPUs, and the operator database of ``aiconfigurator-core``
+(Apache-2.0). The database has kernel and collective times measured on each GPU kind, and adds them up to an iteration of vLLM.
+Generating runs offline and needs the extra ``rlhfless[profiles]``; reading profiles does not.
 
-What the database leaves out is the host's work between iterations (scheduling, sampling, detokenising). Its decode times
+The database omits the host's work between iterations (scheduling, sampling, detokenising). Its decode times
 of Llama-3.1-8B on one H100 are 0.62 to 0.92 (median 0.83) of the times per token that its own sample of end-to-end runs
 states (TensorRT-LLM, 8 to 64 concurrent requests, 512 generated tokens); those include prefills between the iterations.
 """
@@ -47,8 +47,7 @@ TRANSFER_BASE_S = 0.005
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The numbers of a model's public configuration that its speed and memory depend on; ``family`` is ``qwen2`` or
-    ``llama``."""
+    """The part of a model's public configuration that determines its speed and memory. ``family`` is ``qwen2`` or ``llama``."""
 
     name: str
     hidden: int
@@ -62,12 +61,12 @@ class ModelConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head."""
+        """Return the width of one attention head."""
         return self.hidden // self.heads
 
     @property
     def parameters(self) -> int:
-        """Number of weights: embeddings, attention (in Qwen2 with q, k, v biases), gated MLP, norms."""
+        """Return the number of weights: embeddings, attention (in Qwen2 with q, k, v biases), gated MLP, norms."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         biases = q + 2 * kv if self.family == "qwen2" else 0
         attention = self.hidden * (2 * q + 2 * kv) + biases
@@ -77,11 +76,11 @@ class ModelConfig:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of the KV cache of one token in bf16: key and value of every layer and KV head."""
+        """Return the bytes of KV cache per token in bf16: key and value of every layer and KV head."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_NUMBER
 
     def huggingface(self) -> dict[str, Any]:
-        """The same as a Hugging Face ``config.json``."""
+        """Return the configuration in the form of a Hugging Face ``config.json``."""
         return {
             "architectures": [f"{self.family.capitalize()}ForCausalLM"],
             "model_type": self.family,
@@ -103,7 +102,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class GpuKind:
-    """A GPU by its data sheet: memory as the driver reports it, nominal bandwidths in one direction."""
+    """A GPU kind: memory as the driver reports it, and nominal bandwidths in one direction from the data sheet."""
 
     kind: str
     system: str
@@ -130,13 +129,13 @@ TARGETS: dict[str, tuple[ModelConfig, GpuKind, int]] = {
 
 
 def generate_profile(name: str, date: str) -> dict[str, Any]:
-    """One profile of ``TARGETS``, as ``save_profile`` takes it.
+    """Return one profile of ``TARGETS``, ready for ``save_profile``.
 
     Raises:
         ProfileError: the name is not in ``TARGETS``, or the package with the database is not installed.
     """
     if name not in TARGETS:
-        raise ProfileError(f"there is no profile {name!r} to generate; the names are: {', '.join(sorted(TARGETS))}")
+        raise ProfileError(f"profile {name!r} is unknown; choose from {', '.join(sorted(TARGETS))}")
     model, gpu, gpus = TARGETS[name]
     engine, database = _compile(model, gpu, gpus)
     # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
@@ -182,14 +181,14 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
 
 
 def _all_reduce_share(engine: Any) -> float:
-    """Share of all-reduce operators in a decode iteration of ``MAX_BATCH`` responses of 512 tokens."""
+    """Return the share of all-reduce operators in a decode iteration of ``MAX_BATCH`` responses of 512 tokens."""
     operators = engine.run_static_per_op(batch_size=MAX_BATCH, isl=512, osl=2)[1]
     times = {name: milliseconds for name, milliseconds, *_ in operators}
     return float(sum(value for name, value in times.items() if "_ar" in name) / sum(times.values()))
 
 
 def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: float) -> dict[str, str]:
-    """Every number of the profile that is assumed rather than measured, and why."""
+    """Return the numbers of the profile that are assumed rather than measured, each with the reason."""
     collectives = {
         "all_reduce": f"{all_reduce_share:.0%} of an iteration of {MAX_BATCH} responses of 512 tokens is all-reduce, with "
         f"the times of the measured machine's {gpu.link}; another wiring of the GPUs changes this share most"
@@ -212,7 +211,7 @@ def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: 
 
 
 def _compile(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
-    """The database's engine for a model on ``gpus`` GPUs, and which database it is."""
+    """Return the database's engine for a model on ``gpus`` GPUs, and the name and version of the database."""
     try:
         engines = importlib.import_module("aiconfigurator_core.sdk.engine")
         versions = importlib.import_module("aiconfigurator_core.sdk.perf_database")
@@ -226,10 +225,16 @@ def _compile(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Generates the named profiles (all without names) and prints their fits."""
+    """Generate the named profiles, or all if none is named, and print their fits."""
     parser = argparse.ArgumentParser(prog="python -m rlhfless.latency.generate", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(TARGETS)}; all by default")
-    parser.add_argument("-o", "--output", type=Path, default=Path("data/profiles"), help="folder (data/profiles)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"profile to generate: {', '.join(TARGETS)} (default: all)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("data/profiles"),
+        help="folder to write the profiles into (default: data/profiles)",
+    )
     options = parser.parse_args(arguments)
     for name in options.names or TARGETS:
         try:

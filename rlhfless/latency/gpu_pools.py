@@ -9,7 +9,7 @@ from rlhfless.latency.profile import ProfileError, load_profile
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.latency import LatencyModel
 
-FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible for example"
+FORM = "GPUS:PROFILE[,PROFILE...][:USD[:MARKET]], such as 8:h100-qwen2.5-3b-tp1,h100-qwen2.5-3b-tp2:2.5:preemptible"
 
 
 def mixed_pools(
@@ -35,11 +35,11 @@ def mixed_pools(
         try:
             usd = float(price) if price else None
         except ValueError:
-            raise ProfileError(f"--pool {text}: {price!r} is no price in USD per GPU and hour; the form is {FORM}") from None
+            raise ProfileError(f"--pool {text}: {price!r} is not a price in USD per GPU-hour; the form is {FORM}") from None
         offered = [load_profile(name) for name in names.split(",")]
         kinds = sorted({model.kind for model in offered})
         if len(kinds) > 1:
-            raise ProfileError(f"--pool {text}: its profiles are for {' and '.join(kinds)}; give every kind a pool of its own")
+            raise ProfileError(f"--pool {text}: its profiles are for {' and '.join(kinds)}; give each GPU kind its own --pool")
         for model in offered:
             known = models.setdefault((model.kind, model.gpus_per_actor), model)
             if known.name != model.name:
@@ -49,7 +49,9 @@ def mixed_pools(
                 )
         per_node = min(8, int(count))
         if int(count) % per_node:
-            raise ProfileError(f"--pool {text}: {count} GPUs are no whole nodes of {per_node}; give a multiple of {per_node}")
+            raise ProfileError(
+                f"--pool {text}: {count} GPUs do not fill whole nodes of {per_node}; give a multiple of {per_node}"
+            )
         market = market or "on-demand"
         made.append(
             GpuPool(

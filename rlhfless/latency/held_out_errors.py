@@ -67,7 +67,7 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
     groups = int(of.max()) + 1 if len(took) else 0
     if groups < 2:
         unknown = np.full(len(took), np.nan)
-        return HeldOut(named, took, unknown, unknown, "nothing: there is one time")
+        return HeldOut(named, took, unknown, unknown, "no held-out times: there is only one")
     if groups > MOST_LEFT_OUT:
         of, how = of % FOLDS, f"{FOLDS} folds over {groups:,} {noun}"
     else:

@@ -72,9 +72,9 @@ class CausalLM:
         self._torch = torch = _require("torch")
         self._transformers = transformers = _require("transformers")
         if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-            raise ProfileError(f"the device {device!r} cannot be used here; cpu can, and cuda where torch finds a GPU")
+            raise ProfileError(f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU")
         if model != TINY and not Path(model, "config.json").is_file():
-            raise ProfileError(f"{model!r} is no model: give a local folder with a config.json, or the name {TINY}")
+            raise ProfileError(f"{model!r} is not a model; give a local folder with a config.json, or the name {TINY}")
         if device == "cpu":
             torch.set_num_threads(1)
         self.device = torch.device(device)
@@ -168,7 +168,7 @@ class CausalLM:
     def _room(self, what: str) -> AbstractContextManager[None]:
         from rlhfless.system.device_memory import room
 
-        return room(self.device, f"{what} of {self.name}", "measure a smaller model, or on a device with more memory")
+        return room(self.device, f"{what} of {self.name}", "measure a smaller model, or use a device with more memory")
 
     def _wait(self) -> None:
         if self._on_gpu:
@@ -208,17 +208,17 @@ def measure_profile(
         MemoryError: what is measured does not fit on the device.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
-        raise ProfileError("a measurement needs 1 round or more and 2 or more batches and contexts, each of 1 or more")
+        raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more different numbers of 1 or more")
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
     courses = _courses(joins, slots)
     longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
     if longest > lm.max_context:
-        raise ProfileError(f"{lm.name} holds {lm.max_context} tokens of context; {longest} cannot be measured")
+        raise ProfileError(f"{lm.name} has a context of at most {lm.max_context} tokens; {longest} cannot be measured")
     capacity, whose_memory = lm.capacity(memory_bytes)
     if capacity["tokens"] < (least := min(batches) * min(contexts)):
         raise ProfileError(
-            f"{capacity['memory_bytes_per_gpu'] / 2**30:.3f} GiB of memory hold {capacity['tokens']} KV tokens beside the "
+            f"{capacity['memory_bytes_per_gpu'] / 2**30:.3f} GiB of memory hold {capacity['tokens']} KV tokens besides the "
             f"weights of {lm.name}; the smallest batch and context to measure need {least}"
         )
     try:
@@ -286,11 +286,11 @@ def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: st
         most = 0
     if most < 2:
         raise ProfileError(
-            f"{where}: a measurement needs 2 or more batches, and of {', '.join(map(str, batches))} the device holds {most} "
+            f"{where}: 2 or more batch sizes are needed, but of {', '.join(map(str, batches))} the device holds {most} "
             f"with {context} tokens of context; measure smaller batches or shorter contexts ({why})"
         )
     left_out = ", ".join(map(str, batches[most:]))
-    return batches[:most], f"; no room for batches of {left_out}, which are left out" if left_out else ""
+    return batches[:most], f"; batches of {left_out} do not fit and are left out" if left_out else ""
 
 
 def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:

@@ -31,6 +31,6 @@ def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
         return prices[kind, market]
     markets = sorted({of_market for of_kind, of_market in prices if of_kind == kind})
     if markets:
-        raise PriceError(f"there is no {market!r} price for {kind!r}; its markets are: {', '.join(markets)}")
+        raise PriceError(f"GPU kind {kind!r} has no price on market {market!r}; choose from {', '.join(markets)}")
     kinds = sorted({of_kind for of_kind, _ in prices})
-    raise PriceError(f"there is no price for the GPU kind {kind!r}; the kinds are: {', '.join(kinds)}")
+    raise PriceError(f"GPU kind {kind!r} has no price; the kinds are {', '.join(kinds)}")

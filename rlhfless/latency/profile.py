@@ -199,8 +199,8 @@ def _locate(name_or_path: str | os.PathLike[str]) -> Path:
         path = Path(text)
         if path.is_file():
             return path
-        raise ProfileError(f"there is no profile file {text}; give an existing .json file or one of these names: {names}")
-    raise ProfileError(f"there is no latency profile {text!r}; the names are: {names}")
+        raise ProfileError(f"{text}: there is no such profile file; give an existing .json file or one of these names: {names}")
+    raise ProfileError(f"latency profile {text!r} is unknown; choose from {names}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -256,7 +256,9 @@ def _numbers(profile: Mapping[str, Any], path: Path, name: str) -> np.ndarray:
     try:
         array = np.array(value, dtype=float)
     except (TypeError, ValueError):
-        raise ProfileError(f"{path}: the field {name} is not a rectangle of numbers; lists of one length are needed") from None
+        raise ProfileError(
+            f"{path}: the field {name} is not a rectangular table; lists of numbers of equal length are needed"
+        ) from None
     if not np.all(np.isfinite(array)):
         raise ProfileError(f"{path}: the field {name} holds a value that is not finite; numbers are needed")
     return array

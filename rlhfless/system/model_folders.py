@@ -45,8 +45,8 @@ def code_refused(folder: str | Path) -> Iterator[None]:
         if "trust_remote_code" not in str(error):  # the argument that transformers tells to give
             raise
         raise InputError(
-            f"{folder}: {_named_code(Path(folder))}, which is never run; give a model and a tokenizer of kinds that "
-            "transformers itself has"
+            f"{folder}: {_named_code(Path(folder))}, which is never run; give a model and a tokenizer whose classes "
+            "are part of transformers"
         ) from error
 
 

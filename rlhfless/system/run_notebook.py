@@ -50,13 +50,13 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     source, target = Path(notebook), Path(page).resolve()
     executed = target.with_suffix(".ipynb")
     if source.resolve() in (target, executed):
-        raise InputError(f"{source}: would be overwritten; give a page in another folder or of another name")
+        raise InputError(f"{source}: would be overwritten; give a page in another folder or with another name")
     if not source.is_file():
-        raise InputError(f"{source}: is no file; give a notebook, notebooks/01_one_step.ipynb for example")
+        raise InputError(f"{source}: there is no such file; give a notebook such as notebooks/01_one_step.ipynb")
     try:
         cells = nbformat.read(source, as_version=4)
     except (ValueError, nbformat.reader.NotJSONError):
-        raise InputError(f"{source}: is no notebook; a file that Jupyter wrote is needed") from None
+        raise InputError(f"{source}: is not a notebook; a file written by Jupyter is needed") from None
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     client = _client(
@@ -70,12 +70,12 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         client.execute(env={**os.environ, "RLHFLESS_PAGE": str(target)})
     except CellExecutionError as error:
         what = f"{error.ename}: {error.evalue}"
-        raise InputError(f"{source}: a cell failed ({what}); the notebook as far as it ran is {executed}") from None
+        raise InputError(f"{source}: a cell failed ({what}); the notebook up to that cell is {executed}") from None
     except CellTimeoutError:
         what = f"more than {timeout_s} s"
-        raise InputError(f"{source}: a cell took {what}; the notebook as far as it ran is {executed}") from None
+        raise InputError(f"{source}: a cell took {what}; the notebook up to that cell is {executed}") from None
     finally:
         nbformat.write(cells, executed)
     if not target.is_file():
-        raise InputError(f"{source}: ran, but wrote no page to RLHFLESS_PAGE ({target}); its last cell has to")
+        raise InputError(f"{source}: ran, but wrote no page to RLHFLESS_PAGE ({target}); its last cell must write it")
     return executed

@@ -42,7 +42,7 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         why = error.strerror or error
         raise TrainError(
-            f"{target}: could not be written ({why}); what was saved before it is there: make room, and resume the run"
+            f"{target}: could not be written ({why}); earlier checkpoints are complete: free disk space and resume the run"
         ) from error
 
 
@@ -54,7 +54,9 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
     """
     folder = folder_of(root, steps)
     if not (folder / "state.json").is_file():
-        raise TrainError(f"{root}: has no checkpoint after {counted(steps, 'step')}, which the trace has; start the run anew")
+        raise TrainError(
+            f"{root}: has no checkpoint after {counted(steps, 'step')}, although the trace has as many; start a new run"
+        )
     learner.read(folder)
 
 

@@ -1,6 +1,6 @@
-"""What a training run is: task, algorithm, cluster, schedule, all with defaults that reproduce the shipped trace.
+"""Options of a training run: task, algorithm, learner, planning and cluster. The defaults reproduce the shipped trace.
 
-Knows numbers and names only; needs no torch.
+Needs no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXECUTORS = ("virtual", "local", "ray")
 ENGINES = ("torch", "vllm")
 PREPARATION = ("after", "overlap")
 PREWARM = ("none", "shortest", "forecast")
-MAY_CHANGE = (  # when a run is resumed
+MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm", "gpus",
     "gpus_per_node", "memory_gib",
     "preparation_actors",
@@ -33,68 +33,73 @@ MAY_CHANGE = (  # when a run is resumed
 
 
 class TrainError(ValueError):
-    """A training option is wrong, or a run cannot be resumed; one sentence says what would be right."""
+    """A training option is wrong, or a run cannot be resumed."""
 
 
 class DeviceWarning(UserWarning):
-    """A run goes on where it is not the same bit for bit."""
+    """A run continues on another device or cluster, where it is not the same bit for bit."""
 
 
 class LearnerError(RuntimeError):
-    """A process of the learner died or failed, so a step was not learned from; the run goes on at this step when resumed."""
+    """A learner process died or failed, so a step was not learned from; a resumed run repeats that step."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One run.
+    """Options of one training run.
 
     Attributes:
-        algorithm: ``grpo`` or ``ppo``. steps: steps of the whole run, a resumed one included.
-        pool: training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: the batch of a step.
-        max_response_tokens: no response gets longer.
-        task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``; all but the
-            first need a ``model``.
-        rewards: see ``rewards.named.make_rewards``.
-        learning_rate, num_updates, clip_ratio_low, clip_ratio_high, loss_aggregation, mask_truncated, kl_coef,
-        old_logprobs_from, importance_ratio_cap,
-            max_tokens_per_micro_batch, max_grad_norm, precision: of the update, see ``algorithm.UpdateOptions``; advantage_std:
-                of GRPO's advantages;
-            critic, critic_learning_rate, gamma, lam, value_clip, vf_coef, whiten: of PPO.
-        optimizer, weight_decay: see ``optimizing.make_optimizer``.
-        schedule, warmup_steps, schedule_steps: of the rates, see ``optimizing.make_schedule``; None takes ``steps``.
-        learner_processes: that share weights, gradients and the optimizer's state (FSDP2), on a GPU each where the model is on
-            one; a run may be resumed with another number.
-        device: of the policy, critic, reference and reward models that are loaded, and of torch engines on the virtual clock:
-            ``cpu``, ``cuda``, or ``auto``: ``cuda`` where torch finds one and no actors of a pool hold it. A run may be resumed
-            on another, not bit for bit. A model that is given as an object stays where it is.
-        temperature: of sampling.
-        gpus, gpus_per_node, profile: the cluster; ``profile`` also says how many GPUs an actor takes. A run may be resumed on
-            another number of GPUs and nodes: completed steps are kept, and later ones are planned for what is there. With the
-            torch engine on CPUs weights and texts are those of the run that stayed where it was, bit for bit; on GPUs and with
-            vLLM the distribution of texts is.
-        memory_gib: of every (emulated) GPU, which decides slots and KV tokens of plans and torch engines; None: the profile's.
-        executor: where actors run: on the ``virtual`` clock, all emulated here, or ``local``, each in a process of its own on
-            this machine's GPUs (without any, on its CPU) on the wall clock, every second measured, or ``ray``: the same as
-            Ray actors, on one machine or many.
-        ray_address: of a Ray cluster that is there, as for ``ray.init``; None starts one here, of one
-            node. idle_timeout_s: seconds that an actor without work waits for the next step; 0 ends it at once.
-        prewarm: whether actors of a pool are started ahead of the next step, which is expected after the ``shortest`` step so
-            far, or by the plan's own ``forecast`` of its makespan and the rest of the step (see ``Lifecycle``).
-        engine: what actors decode with; ``vllm`` runs in a process of its own per actor, so not on the virtual clock.
-        charging: of the virtual clock: seconds of generation by the ``profile``, or ``measured``: decided with the profile's
-            seconds, charged what each actor's iterations take here when they are replayed alone.
-        policy, time_weight, time_limit_s, tau: how steps are planned.
-        preparation: rewards, reference and values: ``after`` generation, or ``overlap``: of each response as soon as its
-            generation ends, on GPUs beside the cluster. The results are the same.
-        preparation_actors: most that prepare side by side on the virtual clock, each on the GPUs of an actor.
-        reward_s_per_response: what the profile charges for judging one response, beside passes of models. The default is what
-            the arithmetic task's own rule takes on the machine of the default profile.
-        save_total_limit: how many checkpoints are kept, the latest ones.
-        window: epochs that the length predictor looks back on; scenarios: samples of lengths that a plan is timed with.
-        seed: of the task, the model, the warm-up, the order of prompts and every response.
+        task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``. All but
+            ``arithmetic`` need a ``model``.
+        algorithm: ``grpo`` or ``ppo``. steps: number of steps of the whole run, resumed ones included.
+        pool: number of training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: size of a batch.
+        max_response_tokens: longest response, in tokens; longer ones are truncated.
+        rewards: names of rewards with weights, see ``rewards.registry.make_rewards``.
+        learning_rate: of the policy. num_updates, clip_ratio_low, clip_ratio_high, loss_aggregation, mask_truncated, kl_coef,
+            old_logprobs_from, importance_ratio_cap, max_tokens_per_micro_batch, max_grad_norm, precision: see
+            ``algorithms.base.UpdateOptions``.
+        advantage_std: divisor of GRPO's advantages, see ``algorithms.advantages.group_advantages``.
+        critic, critic_learning_rate, gamma, lam, value_clip, vf_coef, whiten: options of PPO, see ``algorithms.ppo`` and
+            ``algorithms.critic``.
+        optimizer, weight_decay: see ``algorithms.optimizer.make_optimizer``.
+        schedule, warmup_steps, schedule_steps: schedule of the learning rates, see ``algorithms.optimizer.make_schedule``.
+            ``schedule_steps`` is ``steps`` if None.
+        learner_processes: number of learner processes. Above 1 they shard weights, gradients and optimizer state (FSDP2), with
+            one GPU per process if the model is on a GPU. A run may be resumed with another number.
+        device: device of policy, critic, reference and reward models, and of torch engines on the virtual clock: ``cpu``,
+            ``cuda`` or ``auto``. ``auto`` is ``cuda`` if torch finds a GPU and no actors of a pool use it. A model passed as
+            an object stays on its device. A run may be resumed on another device, but not bit for bit.
+        temperature: sampling temperature.
+        gpus, gpus_per_node: size of the cluster. A run may be resumed with other numbers: completed steps are kept, and later
+            ones are planned for the new cluster. With the torch engine on CPUs, weights and responses are bit for bit those
+            of a run without the change. On GPUs and with vLLM only the distribution of responses is the same.
+        profile: latency profile, which also sets the number of GPUs per actor.
+        memory_gib: memory per (emulated) GPU in GiB, which sets slots and KV tokens of plans and torch engines; None takes
+            those of the profile.
+        executor: where actors run. ``virtual``: all emulated in this process, on the virtual clock. ``local``: each in its own
+            process on this machine's GPUs (without any, on its CPU), on the wall clock. ``ray``: like ``local``, but as Ray
+            actors on one machine or many.
+        ray_address: address of a running Ray cluster, as for ``ray.init``; None starts one of one node on this machine.
+        idle_timeout_s: seconds after which an actor without work stops; 0 stops it at once.
+        prewarm: whether actors of a pool are started before the next step. Its start is forecast by the ``shortest`` step so
+            far, or as a ``forecast`` from the plan's makespan and the other phases (see ``Lifecycle``); ``none`` starts none.
+        engine: inference engine, ``torch`` or ``vllm``. ``vllm`` runs in its own process per actor, so not on the virtual
+            clock.
+        charging: source of durations on the virtual clock. ``profile``: the latency profile. ``measured``: plans use the
+            profile, but each actor's iterations are replayed alone on this machine and take their measured time.
+        policy, time_weight, time_limit_s, tau: scheduling policy and its parameters; ``time_limit_s`` are seconds per plan.
+        preparation: when rewards, reference log-probabilities and values are computed: ``after`` generation, or ``overlap``,
+            as soon as each response is complete, on GPUs in addition to the cluster. Results are the same.
+        preparation_actors: largest number of actors that prepare at the same time on the virtual clock, each on the GPUs of
+            one actor.
+        reward_s_per_response: seconds that the virtual clock charges for the reward of one response, without passes of models.
+            The default is the time of the arithmetic task's rule on the machine of the default profile.
+        save_total_limit: number of checkpoints to keep, the latest ones.
+        window: number of past epochs that the length predictor uses. scenarios: length samples per plan.
+        seed: seed of the task, the model, the warm-up, the order of prompts and every response.
 
     Raises:
-        TrainError: an option is of another type than is said here, out of its range, or does not fit the others.
+        TrainError: an option has the wrong type, is outside its range, or does not fit the others.
     """
 
     task: str = "arithmetic"
@@ -166,7 +171,7 @@ class TrainConfig:
                 raise TrainError(f"{option.name} is {value!r}; {error}") from None
         if self.algorithm == "grpo" and self.samples_per_prompt == 1:
             raise TrainError(
-                "samples_per_prompt is 1, and GRPO compares responses of one prompt; give 2 or more, or algorithm ppo"
+                "samples_per_prompt is 1, but GRPO compares responses to one prompt; give 2 or more, or algorithm 'ppo'"
             )
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
@@ -194,7 +199,7 @@ class TrainConfig:
                 raise TrainError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if self.engine == "vllm" and self.executor == "virtual":
             raise TrainError(
-                "engine 'vllm' decodes in processes of its own, not on the virtual clock; choose executor 'local' or 'ray'"
+                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or 'ray'"
             )
         if self.ray_address is not None and self.executor != "ray":
             raise TrainError(
@@ -204,18 +209,18 @@ class TrainConfig:
             raise TrainError(f"idle_timeout_s is {self.idle_timeout_s}; a number of seconds of 0 or more is needed")
         if self.prewarm != "none" and (self.executor == "virtual" or self.idle_timeout_s == math.inf):
             never = (
-                "actors that are emulated start at once"
+                "emulated actors start at once"
                 if self.executor == "virtual"
-                else "actors that wait for ever end never"
+                else "with an infinite idle_timeout_s actors never stop"
             )
             raise TrainError(
-                f"prewarm is {self.prewarm!r}, but {never}, so none would be started ahead; choose prewarm 'none', or executor "
+                f"prewarm is {self.prewarm!r}, but {never}, so there is nothing to prewarm; choose prewarm 'none', or executor "
                 "'local' or 'ray' with a finite idle_timeout_s"
             )
         if self.memory_gib is not None and (not 0 < self.memory_gib < math.inf or self.engine == "vllm"):
             raise TrainError(
-                f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0 and finite, and it decides "
-                "the slots of the torch engine only: those of vLLM come from the profile"
+                f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0 and finite, and needs engine "
+                "'torch', because the slots of vLLM come from the profile"
             )
         if self.pool % self.prompts_per_step:
             raise TrainError(
@@ -224,53 +229,52 @@ class TrainConfig:
             )
         if self.gpus % self.gpus_of_node:
             raise TrainError(
-                f"gpus is {self.gpus}, no multiple of the {counted(self.gpus_of_node, 'GPU')} of a node; give whole nodes"
+                f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give a multiple of {self.gpus_of_node}"
             )
         in_range = 0 <= self.time_weight <= 1 and 0 < self.tau <= 1 and 0 <= self.time_limit_s < math.inf and self.seed >= 0
         if not in_range:
             raise TrainError(
-                f"time_weight ({self.time_weight}) must lie in 0..1, tau ({self.tau}) above 0 and up to 1, time_limit_s "
-                f"({self.time_limit_s}) and seed ({self.seed}) at 0 or above, and the time limit finite"
+                f"time_weight ({self.time_weight}) must be in 0..1, tau ({self.tau}) above 0 and at most 1, time_limit_s "
+                f"({self.time_limit_s}) finite and 0 or more, and seed ({self.seed}) 0 or more"
             )
         if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
-                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, and executor "
-                f"{self.executor!r}; on the wall clock it is done after generation, by this process alone: choose executor "
-                "'virtual'"
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
+                f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
             )
         if not 0 <= self.reward_s_per_response < math.inf:
-            raise TrainError(f"reward_s_per_response is {self.reward_s_per_response}; seconds of 0 or more are needed")
+            raise TrainError(f"reward_s_per_response is {self.reward_s_per_response}; finite seconds of 0 or more are needed")
         for name in ("temperature", "learning_rate"):
             if not 0 < getattr(self, name) < math.inf:
                 raise TrainError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         if self.critic_learning_rate is not None and not 0 <= self.critic_learning_rate < math.inf:
             raise TrainError(
-                f"critic_learning_rate is {self.critic_learning_rate}; it must be above 0 and finite, or 0 for a critic that "
-                "stays as it is"
+                f"critic_learning_rate is {self.critic_learning_rate}; it must be finite and above 0, or 0 for a critic that "
+                "does not change"
             )
 
     @property
     def gpus_of_node(self) -> int:
-        """GPUs of one node of the cluster: a Ray cluster that is started here is one node."""
+        """Return the GPUs of one node. A Ray cluster that the run starts itself is one node."""
         alone = self.executor == "ray" and self.ray_address is None
         return self.gpus if alone else min(self.gpus, self.gpus_per_node)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in which every prompt of the pool is visited once."""
+        """Return the number of steps that visit every prompt of the pool once."""
         return self.pool // self.prompts_per_step
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, JSON-ready."""
+        """Return all fields, ready for JSON."""
         return {**asdict(self), "rewards": list(self.rewards)}
 
     def columns(self) -> dict[str, str]:
-        """The columns of a data set that differ from the task's own."""
+        """Return the options that name columns of the data set, where they are set."""
         given = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
         return {name: column for name, column in given.items() if column is not None}
 
     def learner_options(self) -> dict[str, Any]:
-        """What ``make_learner`` is given."""
+        """Return the options for ``make_learner``."""
         names = [
             "learning_rate",
             "num_updates",
@@ -287,22 +291,27 @@ class TrainConfig:
         return {**{name: getattr(self, name) for name in names}, "schedule_steps": ends}
 
     def check_resume(self, earlier: Mapping[str, Any]) -> None:
-        """Refuse to continue a run that was started with other options; only ``MAY_CHANGE`` may differ, and ``steps`` only if
-        no schedule ends with them. An option that the run did not know yet had its default.
+        """Check that a run may be resumed with these options.
+
+        Only options in ``MAY_CHANGE`` may differ, and ``steps`` only if no learning-rate schedule ends with it. An option that
+        did not exist when the run was started counts as its default.
+
+        Args:
+            earlier: the options that the run was started with, as in ``meta.json``.
 
         Raises:
-            TrainError: naming the options and both their values.
+            TrainError: other options differ; the message names them with both values.
         """
         ends = self.schedule != "constant" and self.schedule_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
         known = {**TrainConfig().to_dict(), **current_options(earlier)}
         if different := differences(ours, {name: known[name] for name in ours}):
-            raise TrainError(f"the run was started with {different}; resume it with what it was started with")
+            raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """What differs, as ``name theirs, not ours, and ...``; the first four, and how many more."""
+    """Return the differing options as ``name theirs, not ours, and ...``: the first four, and the number of further ones."""
     names = [name for name in {**theirs, **ours} if ours.get(name) != theirs.get(name)]
     words = [f"{name} {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names[:4]]
     return ", and ".join(words + ([f"{len(names) - 4} more"] if len(names) > 4 else []))

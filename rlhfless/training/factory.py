@@ -134,12 +134,12 @@ def resolve(
     """
     check_engine(config.engine)
     if given.algorithm is not None and not isinstance(given.model, tuple):
-        raise TrainError("an algorithm was given without its model; give model=(model, tokenizer) as well")
+        raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
     if given.algorithm is None:
         check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
     elif config.learner_processes > 1:
         raise TrainError(
-            f"learner_processes is {config.learner_processes}, but an algorithm that is given learns in this process"
+            f"learner_processes is {config.learner_processes}, but an algorithm object learns in this process only; leave learner_processes at 1"
         )
     if isinstance(given.model, tuple):
         device = given.model[0].device
@@ -151,23 +151,23 @@ def resolve(
     cluster = Cluster(config.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
     if config.preparation == "after" and config.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
-            f"preparation_actors is {config.preparation_actors}, and after generation there are GPUs of "
+            f"preparation_actors is {config.preparation_actors}, but the cluster's GPUs are enough for "
             f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or preparation 'overlap', which has its own GPUs"
         )
     planner = given.planner or make_policy(config.policy, tau=config.tau)
     if planner.clairvoyant:
-        raise TrainError(f"policy {planner.name!r} needs the true lengths, which nobody has before generating")
+        raise TrainError(
+            f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose one that works with predictions"
+        )
     predictor = given.predictor or EwmaPredictor(config.window)
     try:
         pool = given.executor or make_pool(config, cluster)
     except FewerGpus as error:
         if resume and (options := options_for(error)):
-            raise PlanningError(f"{error}: completed steps are kept, and --resume {options} goes on after them") from error
+            raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
     if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
-        raise TrainError(
-            "preparation overlaps generation, or has several actors, on the virtual clock only; leave executor out"
-        )
+        raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     meta = meta_of(config, cluster, planner, device) | {"given": given.names()} | ({} if pool is None else pool.meta)
     meta["run"] = config.task if given.task is None else given.task.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
@@ -194,22 +194,22 @@ def _of_the_model(
     origin = RunStart.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
     if (was := origin.earlier_cluster) and not same_bits(config, device.type, own_pool=given.executor is not None):
         told = (
-            f"{folder}: the run was on {_gpus_of(was)} and goes on with {_gpus_of(meta['cluster'])}: completed steps are kept, "
+            f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
-        warnings.warn(told + "but texts are not the same bit for bit from here on", DeviceWarning, stacklevel=2)
+        warnings.warn(told + "but later responses are not the same bit for bit", DeviceWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
     problems = task.problems[: config.pool]
     if len({problem.prompt_id for problem in problems}) < config.pool:
         raise TrainError(
-            f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, and the pool is "
-            f"{config.pool}; choose a pool that is not larger"
+            f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, but the pool is "
+            f"{config.pool}; choose a pool of at most as many"
         )
     learned_from = digest(problems)
     if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:
         raise TrainError(
-            f"{folder}: the prompts or answers of task {task.name!r} are not those that the run was started with; "
-            "resume it with its data set as it was, or start a new run"
+            f"{folder}: the prompts or answers of task {task.name!r} have changed since the run was started; "
+            "resume it with the same data set, or start a new run"
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = given.rewards or make_rewards(config.rewards, task, device=device)

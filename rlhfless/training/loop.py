@@ -201,7 +201,7 @@ class Trainer:
             raise
         except FewerGpus as error:
             if options := options_for(error):
-                told = f"{error}: the {step} completed steps are kept, and --resume {options} goes on after them"
+                told = f"{error}: the {step} completed steps are kept, and --resume {options} continues after them"
                 raise PlanningError(told) from error
             raise
         if self.pool is not None and step + 1 >= c.steps:

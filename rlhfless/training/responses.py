@@ -42,7 +42,7 @@ def read_responses(
     responses = []
     for i in range(len(problems) * samples_per_prompt) if which is None else which:
         done = record.completions[i]
-        assert done.token_ids is not None, "the engine gave no tokens"
+        assert done.token_ids is not None, "the engine returned no tokens"
         text = tokenizer.decode(done.token_ids.tolist())
         responses.append(
             Response(problems[i // samples_per_prompt], text, done.response_tokens, done.finish_reason == "length")

@@ -98,7 +98,7 @@ class RunStart:
             TrainError: the folder holds a run already, or nothing to resume, or one with other options.
         """
         if resume and folder is None:
-            raise TrainError("nothing to resume: no folder was given")
+            raise TrainError("there is nothing to resume without a folder; give the folder of the run")
         if resume and folder is not None and not _never_began(folder):
             return cls._resumed(config, folder, model, meta, device)
         if folder is not None and (folder / "meta.json").exists():
@@ -108,7 +108,7 @@ class RunStart:
         if model is not None:
             return cls(*load_model(model, device), meta)
         if config.task != "arithmetic" or "task" in meta["given"]:
-            raise TrainError(f"task {meta['run']!r} needs a model that knows its words; give one (--model FOLDER)")
+            raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         warm, tokenizer = make_model(config.seed, progress)
@@ -123,11 +123,11 @@ class RunStart:
         given, earlier = meta["given"], writer.meta.get("given") or {}
         for name in sorted({*given, *earlier}):
             if given.get(name) != earlier.get(name):
-                was, now = (told.get(name, "what the configuration names") for told in (earlier, given))
-                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with that")
+                was, now = (told.get(name, "the configuration's own") for told in (earlier, given))
+                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
         was, now = writer.meta.get("learner_device"), meta["learner_device"]
         if was is not None and was != now:
-            told = f"{folder}: the run was started on {was} and goes on on {now}: within rounding, not bit for bit"
+            told = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
             warnings.warn(told, DeviceWarning, stacklevel=2)
         weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):
@@ -252,7 +252,7 @@ class RunState:
         folder = self.writer.folder
         if gone := [path for path in (folder, *(folder / name for name in NEEDED)) if not path.exists()]:
             raise TrainError(
-                f"{gone[0]}: was removed while the run went on, so step {self.position.next_step} is not kept; put it back and "
+                f"{gone[0]}: was removed while the run continued, so step {self.position.next_step} is not saved; restore it and "
                 "resume the run, or start a new run"
             )
 

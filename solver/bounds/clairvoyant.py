@@ -236,16 +236,16 @@ class ClairvoyantBound:
         return "ClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
-        return facts_table("What no policy can beat", self._facts())
+        return facts_table("Lower bounds for every policy", self._facts())
 
 
 def bound_facts(responses: int, shortest_s: float, cost_at: Callable[[float], float], unit: str) -> list[tuple[str, str]]:
     """Return the lines that a bound curve prints: the shortest time, and the least cost at some multiples of it."""
     if not math.isfinite(shortest_s):
-        return [("responses", f"{responses:,}"), ("within reach", "no time")]
-    told = [("responses", f"{responses:,}"), ("no policy is faster than", f"{shortest_s:.4g} s")]
-    least = ((f"at {factor:g} x that time", cost_at(factor * shortest_s)) for factor in SHOWN)
-    return told + [(name, f"at least {cost:.4g} {unit}") for name, cost in least if math.isfinite(cost)]
+        return [("responses", f"{responses:,}"), ("shortest possible time", "none: no policy can generate the step")]
+    facts = [("responses", f"{responses:,}"), ("shortest possible time", f"{shortest_s:.4g} s")]
+    least = ((f"lower bound on cost at {factor:g} x that time", cost_at(factor * shortest_s)) for factor in SHOWN)
+    return facts + [(name, f"{cost:.4g} {unit}") for name, cost in least if math.isfinite(cost)]
 
 
 def clairvoyant_bound(
@@ -269,7 +269,7 @@ def clairvoyant_bound(
     """
     check_rule(admission)
     if not isinstance(cluster, Cluster):
-        raise PlanningError("clairvoyant_bound is for one kind of actors; use mixed_clairvoyant_bound for several")
+        raise PlanningError("clairvoyant_bound takes a Cluster of one GPU kind; use mixed_clairvoyant_bound for several")
     length = workload.remaining_tokens.astype(float)
     context = workload.context_tokens.astype(float)
     most_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))

@@ -155,7 +155,7 @@ class MixedClairvoyantBound:
         return "MixedClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
-        return facts_table("What no policy can beat", self._facts())
+        return facts_table("Lower bounds for every policy", self._facts())
 
 
 def mixed_clairvoyant_bound(

@@ -135,14 +135,14 @@ class SurvivalTable:
         grid, curve = np.asarray(self.grid, dtype=float), np.array(self.curve, dtype=float)
         if len(grid) < 2 or curve.ndim != 2 or curve.shape[1] != len(grid) or grid[0] != 0 or np.any(np.diff(grid) <= 0):
             raise PlanningError(
-                f"survival curves of shape {curve.shape} on a grid of {len(grid)} points; (classes, points) on an increasing "
+                f"survival curves have shape {curve.shape} on a grid of {len(grid)} points; (classes, points) on an increasing "
                 "grid that begins at 0 tokens is needed"
             )
         curve[:, 0], curve[:, -1] = 1.0, 0.0
         if not np.all(np.isfinite(curve)) or np.any(np.diff(curve, axis=1) > 1e-9) or curve.min() < 0:
             raise PlanningError("a survival curve must fall from 1 to 0")
         if len(self.class_of) and not 0 <= int(np.min(self.class_of)) <= int(np.max(self.class_of)) < len(curve):
-            raise PlanningError(f"class_of names a curve that does not exist; there are {len(curve)}")
+            raise PlanningError(f"class_of names a survival curve that does not exist; there are {len(curve)}, numbered from 0")
         object.__setattr__(self, "grid", grid)
         object.__setattr__(self, "curve", curve)
 

@@ -46,14 +46,16 @@ def scenarios_from_quantiles(
     level, tokens = np.asarray(levels, dtype=float), np.asarray(quantile_tokens, dtype=float)
     owner = np.asarray(prompt_of, dtype=np.int64)
     if level.ndim != 1 or len(level) < 1 or np.any(np.diff(level) <= 0) or level.min() < 0 or level.max() > 1:
-        raise PlanningError(f"levels are {level.tolist()}; rising numbers between 0 and 1 are needed")
+        raise PlanningError(f"levels are {level.tolist()}; increasing numbers between 0 and 1 are needed")
     if tokens.shape != (len(owner), len(level)):
         raise PlanningError(
             f"quantile_tokens have shape {tokens.shape}; (responses, levels) = ({len(owner)}, {len(level)}) is needed"
         )
     if np.any(~np.isfinite(tokens)) or np.any(np.diff(tokens, axis=1) < 0):
         row = int(np.flatnonzero(np.any(~np.isfinite(tokens), axis=1) | np.any(np.diff(tokens, axis=1) < 0, axis=1))[0])
-        raise PlanningError(f"quantile_tokens[{row}] are {tokens[row].tolist()}; finite numbers that never fall are needed")
+        raise PlanningError(
+            f"quantile_tokens[{row}] are {tokens[row].tolist()}; finite numbers that do not decrease are needed"
+        )
     if scenarios < 1:
         raise PlanningError(f"scenarios is {as_given(scenarios)}; at least 1 is needed")
     if not (step_share >= 0 and prompt_share >= 0 and step_share + prompt_share <= 1):

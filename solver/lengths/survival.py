@@ -69,7 +69,9 @@ def from_samples(
     """
     own = [np.asarray(s, dtype=float) for s in samples_of]
     if len(own) != len(workload.prompt_tokens):
-        raise PlanningError(f"samples of {len(own)} prompts for a workload of {len(workload.prompt_tokens)}")
+        raise PlanningError(
+            f"samples are of {len(own)} prompts, but the workload has {len(workload.prompt_tokens)}; one entry each is needed"
+        )
     every = np.concatenate(own)
     owner = np.repeat(np.arange(len(own)), [len(s) for s in own])
     return _of_prompts(owner, every, workload, every if pool is None else np.asarray(pool, dtype=float), pool_samples)

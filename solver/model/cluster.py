@@ -101,8 +101,8 @@ class Cluster:
             object.__setattr__(self, name, value)
         if self.gpus_per_actor > pool.gpus_per_node:
             raise PlanningError(
-                f"an actor wants {counted(self.gpus_per_actor, 'GPU')} but a node has only {self.gpus_per_node}: its GPUs must "
-                f"lie in one node, so gpus_per_actor may be at most {self.gpus_per_node}"
+                f"an actor needs {counted(self.gpus_per_actor, 'GPU')} in one node, but a node has only {self.gpus_per_node}; "
+                f"gpus_per_actor may be at most {self.gpus_per_node}"
             )
 
     @property
@@ -154,7 +154,7 @@ class MixedCluster:
 
     def __init__(self, pools: Sequence[GpuPool]) -> None:
         if not isinstance(pools, Sequence) or not all(isinstance(pool, GpuPool) for pool in pools):
-            raise PlanningError(f"the cluster's pools are {pools!r}; a list of Pool is needed")
+            raise PlanningError(f"the cluster's pools are {pools!r}; a list of GpuPool is needed")
         if not pools:
             raise PlanningError("the cluster has no pools; at least one is needed")
         object.__setattr__(self, "pools", tuple(pools))

@@ -79,8 +79,8 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
         for (kind, gpus), model in latency.items():
             if gpus != model.gpus_per_actor:
                 raise PlanningError(
-                    f"latency model {model.name!r} is for {counted(model.gpus_per_actor, 'GPU')}, but is given for "
-                    f"{gpus} x {kind}"
+                    f"latency model {model.name!r} is for {counted(model.gpus_per_actor, 'GPU')}, but is listed for "
+                    f"{gpus} x {kind}; list it under its own number of GPUs"
                 )
         offered = [(kind, model) for (kind, _), model in sorted(latency.items(), key=lambda item: item[0])]
     offers = [
@@ -152,4 +152,4 @@ def check_options(
         raise PlanningError(f"min_actors is {min_actors}, but only {fit} actors fit into the cluster; lower it or add nodes")
     if min_actors > items:
         what = "prompts whose responses stay together" if keep_together else "responses"
-        raise PlanningError(f"min_actors is {min_actors}, but there are only {items} {what} to give them; lower it")
+        raise PlanningError(f"min_actors is {min_actors}, but there are only {items} {what}; lower it")

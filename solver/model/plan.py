@@ -216,10 +216,10 @@ class Plan:
             )
         if self.gap is not None:
             solvers = ", ".join(dict.fromkeys(line.solver for line in self.history))
-            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} of the planning model"
+            proof = f"value {self.value:.5f}, bound {self.lower_bound:.5f}, gap {self.gap:.2%} (by the planning model)"
             lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
         if self.rule is not None:
-            lines.append(f"  rule while the step runs: {self.rule.name}")
+            lines.append(f"  runtime rule: {self.rule.name}")
         return lines
 
     def __repr__(self) -> str:

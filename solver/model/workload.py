@@ -47,7 +47,7 @@ def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up:
     rounded = np.ceil(numbers)
     for wrong, why in (
         (~np.isfinite(numbers), "a finite number of tokens is needed"),
-        (np.abs(numbers) > 1e15, "that many tokens make no sense"),
+        (np.abs(numbers) > 1e15, "a smaller number of tokens is needed"),
         (rounded < 0, "tokens cannot be negative"),
         ((rounded != numbers) & (not rounds_up), "a whole number of tokens is needed"),
     ):

@@ -40,7 +40,7 @@ def limit_message(
     over = ""
     if scenarios > 1:
         share = "" if objective.cvar_alpha == 1.0 else f" of the worst {objective.cvar_alpha:.0%}"
-        over = f" in the mean{share} over the scenarios of lengths"
+        over = f" in the mean{share} over the length scenarios"
     remedy = " or add GPUs" if what == "deadline" else ""
     return (
         f"no plan found for the {what} of {shown(limit)} {unit}{over}: the step needs at least {shown(least)} {unit}{where}, "
@@ -87,7 +87,7 @@ def capacity_hint(
     names = [("slots", slots), ("KV tokens", kv_tokens)]
     have = " and ".join(f"{_range(names[i][1])} {names[i][0]}" for i in chosen)
     needed = " and ".join(f"{_range([more(v, enough[i]) for v in names[i][1]])}" for i in chosen)
-    return f"; the {have} of an actor are to blame: with {needed} a plan keeps the {what}"
+    return f"; the cause is an actor's {have}: with {needed} a plan meets the {what}"
 
 
 def more(value: int, factor: float) -> int:

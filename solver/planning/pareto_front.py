@@ -95,13 +95,13 @@ class Front:
             + " to ".join(
                 f"{p.makespan_s:.2f} s / {self.cost_of(p):.4g} {unit} with {counted(len(p.actors), 'actor')}" for p in ends
             )
-            + f", within {self.epsilon:.1%} of every possible plan)"
+            + f", each within {self.epsilon:.1%} of the lower bound)"
         )
 
     def _repr_html_(self) -> str:
         unit = "GPU-seconds" if self.cost == "gpu_s" else "USD"
         rows = [(str(len(p.actors)), f"{p.makespan_s:.4g}", f"{self.cost_of(p):.4g}") for p in self.plans]
-        caption = f"{len(rows)} plans, within {self.epsilon:.1%} of every possible plan"
+        caption = f"{len(rows)} plans, each within {self.epsilon:.1%} of the lower bound"
         return rows_table(caption, ("actors", "time (s)", f"cost ({unit})"), rows)
 
 

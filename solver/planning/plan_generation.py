@@ -103,7 +103,9 @@ def plan_generation(
 
         return together_or_split(plan_with, workload, cluster, latency, objective, phases, admission, prefill or {})
     if prefill is not None:
-        raise PlanningError("prefill is for keep_together='cheaper'; deduplicate other plans with solver.deduplicate")
+        raise PlanningError(
+            "prefill needs keep_together='cheaper'; deduplicate the prefill of other plans with solver.deduplicate"
+        )
     keep_together = bool(keep_together)
     check_seed(seed)
     check_fits(workload, cluster, latency)

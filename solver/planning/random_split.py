@@ -89,7 +89,7 @@ def random_split(
     items = len(workload) if spread else len(np.unique(workload.prompt_of))
     if actors is not None and actors > items:
         what = counted(items, "response" if spread else "prompt")
-        raise PlanningError(f"actors is {actors}, but the workload has only {what} to deal; give at most {items}")
+        raise PlanningError(f"actors is {actors}, but the workload has only {what}; give at most {items}")
     asked = Canonical.of(workload)
     split, _ = sized_split(
         asked.workload, cluster, latency, objective, phases, seed=seed, actors=actors, min_actors=min_actors,

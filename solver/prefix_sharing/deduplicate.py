@@ -121,10 +121,10 @@ def deduplicate(
     check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, streamed=streamed, late_start=late_start)
     check_priced(objective.cost, cluster)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
-        raise PlanningError("the plan has a prefill actor already; deduplicate the plan that it was made from")
+        raise PlanningError("the plan already has a prefill actor; give the plan before deduplication")
     if np.any(workload.generated_tokens > 0):
         first = int(np.argmax(workload.generated_tokens > 0))
-        raise PlanningError(f"response {first} has tokens already; prefill is deduplicated at the start of a step only")
+        raise PlanningError(f"response {first} already has tokens; prefill can be deduplicated only at the start of a step")
     tree = _tree(workload, token_ids)
     given = timed(plan, workload, latency, phases, admission=admission)
     before = _prefill_tokens(given, workload)

@@ -68,7 +68,7 @@ class Layouts:
         found = cls(actors, table, pools, order, near, reserved, tuple(i for i in order if pools[i] == table[near][0]))
         if reserved and not found.heaviest():
             raise PlanningError(
-                f"the cluster has no {counted(reserved, 'GPU')} of {actors[order[0]].kind} left for a prefill actor beside "
+                f"the cluster has no {counted(reserved, 'GPU')} of {actors[order[0]].kind} left for a prefill actor next to "
                 f"{counted(len(actors), 'actor')}; give the learner's node as learner_node, or plan with one actor less"
             )
         return found
@@ -118,6 +118,8 @@ def gpu_ids_on(cluster: Cluster | MixedCluster, nodes: Sequence[int], sizes: Seq
         first = table[node][1] + used[node]
         used[node] += size
         if used[node] > table[node][2]:
-            raise PlanningError(f"the actors on node {node} take {counted(used[node], 'GPU')}, but it has {table[node][2]}")
+            raise PlanningError(
+                f"the actors on node {node} take {counted(used[node], 'GPU')}, but the node has {table[node][2]}"
+            )
         ids.append(tuple(range(first, first + size)))
     return ids

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 from solver.model.workload import FloatArray
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class Placement:
         if self.prefill_node is not None:
             gpus = f"GPUs {','.join(map(str, self.prefill_gpu_ids))}" if self.prefill_gpu_ids else "the learner's GPUs"
             where = f"prefill on {gpus} in node {self.prefill_node}, done at {self.prefill_s:.2f} s"
-        lines = [f"Placement: {where}; actor {self.longest} has the longest group; {len(self.late)} actors are done after it"]
+        lines = [
+            f"Placement: {where}; actor {self.longest} has the longest group; {counted(len(self.late), 'actor')} later than it"
+        ]
         for i, (actor, t, at, slack) in enumerate(
             zip(self.plan.actors, self.transfer_s, self.arrives_s, self.slack_s, strict=False)
         ):

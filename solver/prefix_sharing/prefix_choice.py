@@ -51,7 +51,7 @@ class PrefixCosts:
         for name, value in zip(self.__dataclass_fields__, given, strict=True):
             array = np.asarray(value, dtype=float)
             if not np.all(np.isfinite(array)) or np.any(array < 0):
-                raise PlanningError(f"PrefixCosts.{name} is {as_given(value)}; times of 0 s or more are needed")
+                raise PlanningError(f"PrefixCosts.{name} is {as_given(value)}; finite seconds of 0 or more are needed")
             object.__setattr__(self, name, float(array) if name.startswith("own") else array)
 
 

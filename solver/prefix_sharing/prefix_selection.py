@@ -57,7 +57,9 @@ class PrefixProblem:
         for name in ("prefill_per_token_s", "transfer_base_s", "transfer_per_token_s"):
             value = getattr(self.costs, name)
             if value.shape not in ((), (actors,)):
-                raise PlanningError(f"PrefixCosts.{name} has shape {value.shape}; one number, or one per actor ({actors},)")
+                raise PlanningError(
+                    f"PrefixCosts.{name} has shape {value.shape}; one number, or one per actor, shape ({actors},), is needed"
+                )
 
     def _per_actor(self, name: str) -> FloatArray:
         return np.broadcast_to(getattr(self.costs, name), (len(self.computations),))[:, None]

@@ -46,7 +46,9 @@ def without_late(placement: Placement, place: Callable[[Plan], Placement], workl
         placement = repaired
         moved += sorted(before - set(placement.plan.actors[actor].responses))
     if placement.late:
-        raise PlanningError(f"actors {placement.late} stay late, one after the other; use overlap='priced'")
+        raise PlanningError(
+            f"actors {placement.late} are still done after the longest group, also after moves; use overlap='priced'"
+        )
     return replace(placement, moved=tuple(moved))
 
 

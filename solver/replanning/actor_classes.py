@@ -45,8 +45,7 @@ class ActorClasses:
             return latency
         if isinstance(latency, Mapping):
             raise PlanningError(
-                "re-planning is given several latency models; "
-                "say which actor has which with ActorClasses.of_plan(plan, latencies)"
+                "re-planning got several latency models; assign them to actors with ActorClasses.of_plan(plan, latencies)"
             )
         return cls((latency.affine,))
 
@@ -91,7 +90,9 @@ class ActorClasses:
         if len(self.models) == 1:
             return np.zeros(len(actors), np.int64)
         if max(actors, default=0) >= len(self.class_of):
-            raise PlanningError(f"actor {max(actors)} is not among the {len(self.class_of)} of the plan that is re-planned")
+            raise PlanningError(
+                f"actor {max(actors)} is unknown; the re-planned plan has {len(self.class_of)}, numbered from 0"
+            )
         return np.array([self.class_of[actor] for actor in actors], dtype=np.int64)
 
     def column(self, name: str) -> FloatArray:

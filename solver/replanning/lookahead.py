@@ -65,7 +65,9 @@ def busy_ahead(
         PlanningError: there is more than one latency model; the simulation handles actors of one kind only.
     """
     if not isinstance(latency, LatencyModel):
-        raise PlanningError("looking ahead needs one latency model, that of all actors; re-plan mixed clusters without it")
+        raise PlanningError(
+            "looking ahead needs one latency model for all actors; re-plan mixed clusters without looking ahead"
+        )
     model = latency.affine
     actors = np.arange(len(groups))
     owner = np.zeros(len(workload), np.int64)

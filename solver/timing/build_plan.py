@@ -62,7 +62,7 @@ def assemble(
     """
     if len(groups) > cluster.max_actors:
         raise PlanningError(
-            f"{counted(len(groups), 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')} are wanted, but "
+            f"{counted(len(groups), 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')} are requested, but "
             f"{counted(cluster.nodes, 'node')} of {counted(cluster.gpus_per_node, 'GPU')} can hold {cluster.max_actors}"
         )
     slots = admission_of(latency, max_batch).max_batch

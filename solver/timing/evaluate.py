@@ -178,7 +178,7 @@ def check_complete(plan: Plan, responses: int) -> None:
     """
     planned = np.array([i for a in plan.actors for i in a.responses], dtype=np.int64)
     if unknown := planned[(planned < 0) | (planned >= responses)].tolist():
-        raise PlanningError(f"the plan holds response {unknown[0]}, but the workload has responses 0 to {responses - 1} only")
+        raise PlanningError(f"the plan has response {unknown[0]}, but the workload has only responses 0 to {responses - 1}")
     counts = np.bincount(planned, minlength=responses)
     if np.any(counts != 1):
         wrong = int(np.flatnonzero(counts != 1)[0])

@@ -90,9 +90,8 @@ class UpdateOptions:
             not self.importance_ratio_cap > 0 or self.old_logprobs_from != "recomputed"
         ):
             raise InputError(
-                f"importance_ratio_cap ({self.importance_ratio_cap}) must be above 0 and needs old_logprobs_from "
-                f"'recomputed': with those of "
-                "the engine the ratio itself corrects"
+                f"importance_ratio_cap ({self.importance_ratio_cap}) must be above 0 and needs old_logprobs_from 'recomputed'; "
+                "with 'engine' the ratio itself corrects"
             )
 
 
@@ -193,6 +192,6 @@ def clip_and_step(trained: Any, optimizer: Any, max_grad_norm: float) -> float:
     """
     norm = float(whole(torch.nn.utils.clip_grad_norm_(trained.parameters(), max_grad_norm)))
     if not math.isfinite(norm):
-        raise InputError(f"the gradient's norm is {norm}, so nothing was learned; lower learning_rate, or look at the rewards")
+        raise InputError(f"the gradient's norm is {norm}, so nothing was learned; lower learning_rate, or check the rewards")
     optimizer.step()
     return norm

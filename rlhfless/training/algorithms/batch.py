@@ -51,7 +51,7 @@ class Batch:
             if column is not None and len(column) != responses:
                 raise InputError(f"{name} has {len(column)} entries for {responses} responses; it needs one entry per response")
         if np.isinf(np.asarray(self.rewards, dtype=float)).any():
-            raise InputError("a reward is infinite; a reward is a finite number, or NaN for a response that nobody could judge")
+            raise InputError("a reward is infinite; finite numbers are needed, or NaN for a response that could not be judged")
         for row, (prompt, response) in enumerate(zip(self.prompt_ids, self.response_ids, strict=True)):
             if len(prompt) == 0 or len(response) == 0:
                 raise InputError(f"row {row} has an empty prompt or response; each needs at least 1 token")

@@ -81,11 +81,11 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
         nn.init.zeros_(head.bias)
         return Critic(head, None if kind == "head" else copy.deepcopy(policy.base_model))
     if not Path(kind).is_dir():
-        raise InputError(f"critic {kind!r} is neither head, nor model, nor a folder with a transformers model")
+        raise InputError(f"critic {kind!r} is unknown; give head, model, or a folder with a transformers model")
     model = load_pretrained(AutoModelForSequenceClassification, kind)
     if model.config.num_labels != 1 or not hasattr(model, "score"):
         labels = model.config.num_labels
-        raise InputError(f"{kind}: a critic has one label and a linear head named score; this one has {labels} labels")
+        raise InputError(f"{kind}: has {labels} labels; a critic needs one label and a linear head named score")
     if model.config.vocab_size != policy.config.vocab_size:
         raise InputError(
             f"{kind}: has a vocabulary of {model.config.vocab_size} tokens, the policy one of {policy.config.vocab_size}; the "

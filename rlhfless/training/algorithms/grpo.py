@@ -76,7 +76,7 @@ class Grpo:
         began, o = time.perf_counter(), self.options
         if len(np.unique(np.asarray(batch.group_of))) == len(batch.response_ids):
             raise InputError(
-                "every group has 1 response; GRPO compares responses of one prompt: take 2 samples or more, or PPO"
+                "every group has 1 response, but GRPO compares responses to one prompt; take 2 samples or more, or PPO"
             )
         advantages = group_advantages(batch.rewards, batch.group_of, o.advantage_std, o.eps)
         counted = batch.counted(o.mask_truncated)

@@ -44,7 +44,7 @@ def aggregation(
     if kind == "sequence":
         return counted / tokens, float(len(tokens))
     if max_response_tokens is None:
-        raise InputError("aggregation 'constant' divides by the longest response allowed: give max_response_tokens")
+        raise InputError("loss_aggregation 'constant' divides by the longest response allowed; give max_response_tokens")
     return counted.astype(float), float(len(tokens) * max_response_tokens)
 
 

@@ -30,7 +30,7 @@ def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
         raise InputError(f"weight_decay is {weight_decay}; it must be 0 or more, and finite")
     if kind == "adafactor" and processes > 1:
         raise InputError(
-            f"optimizer 'adafactor' needs whole matrices, which {processes} processes share; choose adamw, sgd, or 1 process"
+            f"optimizer 'adafactor' needs whole matrices, but {processes} processes shard them; choose adamw, sgd, or 1 process"
         )
 
 

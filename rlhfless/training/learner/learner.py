@@ -145,12 +145,14 @@ class LocalLearner:
         with _as_written(folder / "state.json"):
             different = differences(self._configuration, current_options(state["configuration"]))
         if different:
-            raise TrainError(f"{folder}: was written with {different}; read it with what it was written with")
+            raise TrainError(f"{folder}: was written with {different}; read it with the same options")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
         weights, moments = (_read(folder / f"{name}.safetensors") for name in ("model", "optimizer"))
         shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (parameters, weights))
         if different := differences(shapes, saved):
-            raise TrainError(f"{folder}: holds the weights of another model ({different}); go on with the model that it is of")
+            raise TrainError(
+                f"{folder}: holds the weights of another model ({different}); continue with the model that it was written for"
+            )
         for name, parameter in parameters.items():
             parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
         optimizer.state.clear()
@@ -184,9 +186,7 @@ def _as_written(path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TrainError(
-            f"{path}: is not as a learner writes it ({reason(error)}); put it back as it was written, or start the run anew"
-        ) from error
+        raise TrainError(f"{path}: is damaged ({reason(error)}); restore the file, or start a new run") from error
 
 
 def _read(path: Path) -> Any:
@@ -194,4 +194,4 @@ def _read(path: Path) -> Any:
     try:
         return load_file(path) if path.suffix == ".safetensors" else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SafetensorError) as error:
-        raise TrainError(f"{path}: cannot be read ({error}); put it back as it was written, or start the run anew") from error
+        raise TrainError(f"{path}: cannot be read ({error}); restore the file, or start a new run") from error

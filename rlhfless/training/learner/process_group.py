@@ -80,7 +80,7 @@ class LearnerProcesses:
         device = model.device.type
         if device == "cuda" and (there := torch.cuda.device_count()) < count:
             raise InputError(
-                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each needs its own, or device 'cpu'"
+                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each process needs its own GPU, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
@@ -125,7 +125,7 @@ class LearnerProcesses:
     def _order(self, order: str, argument: Any) -> Any:
         """Send all processes an order and wait for them; return the answer of the first one."""
         if not self._crew and self._began and order != "read":
-            raise LearnerError("the learner's processes have ended with what they had learned; read a checkpoint first")
+            raise LearnerError("the learner's processes have ended and their weights are lost; read a checkpoint first")
         try:
             if not self._crew:
                 self._start()
@@ -173,7 +173,7 @@ class LearnerProcesses:
                 except (EOFError, OSError):
                     raise LearnerError(
                         f"process {rank} of the learner {how_it_ended(self._crew[rank][0], END_S)} during {order!r}; "
-                        "the step was not learned from, and resuming the run goes on with it"
+                        "this step was not learned from; resume the run to repeat it"
                     ) from None
                 if kind == FAILED:
                     raise answer

@@ -27,7 +27,7 @@ class CharTokenizer:
 
     def __post_init__(self) -> None:
         if not self.symbols or len(set(self.symbols)) != len(self.symbols):
-            raise InputError(f"symbols is {self.symbols!r}; it needs at least one symbol and none of them twice")
+            raise InputError(f"symbols is {self.symbols!r}; at least one symbol is needed, and none of them twice")
         object.__setattr__(self, "_token_of", {symbol: token for token, symbol in enumerate(self.symbols, start=2)})
 
     @property
@@ -75,7 +75,7 @@ class CharTokenizer:
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise InputError(f"{path} is not JSON ({error}); expected a file that CharTokenizer.save wrote") from None
+            raise InputError(f"{path} is not JSON ({error}); a file written by CharTokenizer.save is needed") from None
         if not isinstance(content, dict) or content.get("type") != "char" or not isinstance(content.get("symbols"), str):
             raise InputError(f'{path} is not a character tokenizer: it needs "type": "char" and a string "symbols"')
         return cls(content["symbols"])

@@ -31,7 +31,7 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     if not (Path(folder) / "config.json").is_file():
         raise TrainError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
     if not any(Path(folder).glob("*.safetensors")):
-        raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; only safetensors are read")
+        raise TrainError(f"{folder}: holds no weights, model.safetensors is missing; save the weights as safetensors")
     try:
         return from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
     except InputError:
@@ -39,6 +39,6 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
         why = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise TrainError(
-            f"{folder}: its model cannot be loaded by {kind.__name__} ({why}); give config.json and model.safetensors as a "
-            "model's save_pretrained wrote them"
+            f"{folder}: its model cannot be loaded by {kind.__name__} ({why}); give a folder written by "
+            "a model's save_pretrained"
         ) from error

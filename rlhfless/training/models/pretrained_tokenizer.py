@@ -39,7 +39,7 @@ class PretrainedTokenizer:
             from transformers import AutoTokenizer
         except ImportError as error:
             raise missing_torch(error) from None
-        missing = InputError(f"{folder}: holds no tokenizer; save it beside the model (tokenizer.json, tokenizer_config.json)")
+        missing = InputError(f"{folder}: holds no tokenizer; save it next to the model (tokenizer.json, tokenizer_config.json)")
         try:
             tokenizer = from_folder(AutoTokenizer, folder)
         except InputError:

@@ -87,7 +87,7 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
     except (OSError, SafetensorError) as error:
         why = getattr(error, "strerror", None) or error
         raise TrainError(
-            f"{folder}: the model could not be written ({why}); make room and write it again, which resuming its run does"
+            f"{folder}: the model could not be written ({why}); free disk space and write it again, which resuming its run does"
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

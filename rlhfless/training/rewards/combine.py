@@ -48,7 +48,7 @@ class FunctionReward:
         for i, response in enumerate(responses):
             try:
                 if lost == MOST_LOST:
-                    raise Refused(f"not asked after {MOST_LOST} time-outs or ends of its process in this batch")
+                    raise Refused(f"skipped after its process timed out or ended {MOST_LOST} times in this batch")
                 values[i] = self._judge(response)
             except KeyboardInterrupt:
                 raise

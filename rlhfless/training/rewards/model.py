@@ -41,7 +41,9 @@ class ModelReward:
         self, model: Any, tokenizer: PretrainedTokenizer, name: str = "model", max_tokens_per_micro_batch: int = 8192
     ) -> None:
         if model.config.num_labels != 1:
-            raise InputError(f"the reward model has {model.config.num_labels} labels; a reward is the logit of a single one")
+            raise InputError(
+                f"the reward model has {model.config.num_labels} labels; a model with one label is needed, whose logit is the reward"
+            )
         self.name, self.model, self.tokenizer, self.max_tokens_per_micro_batch = (
             name,
             model.eval(),

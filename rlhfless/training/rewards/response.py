@@ -54,7 +54,7 @@ def finite(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"returned {value!r}, which is no number") from None
+        raise ValueError(f"returned {value!r}, which is not a number") from None
     if not math.isfinite(number):
         raise ValueError(f"returned {number}, which is not finite")
     return number

@@ -41,7 +41,7 @@ def matches(pattern: str) -> Callable[[Response], float]:
     try:
         wanted = re.compile(pattern, re.DOTALL)
     except re.error as error:
-        raise InputError(f"format {pattern!r} is no regular expression: {error}") from None
+        raise InputError(f"format {pattern!r} is not a regular expression: {error}") from None
 
     def format_rule(response: Response) -> float:
         return float(wanted.search(response.text) is not None)
@@ -58,7 +58,9 @@ def length_limit(limit_tokens: int, soft_tokens: int) -> Callable[[Response], fl
         InputError: the soft part is empty, or longer than the limit.
     """
     if not 0 < soft_tokens <= limit_tokens:
-        raise InputError(f"length limit {limit_tokens} with a soft part of {soft_tokens} tokens: the part must lie in 1..limit")
+        raise InputError(
+            f"length limit {limit_tokens} has a soft part of {soft_tokens} tokens; a soft part from 1 to the limit is needed"
+        )
 
     def length_rule(response: Response) -> float:
         return -min(max((response.tokens - (limit_tokens - soft_tokens)) / soft_tokens, 0.0), 1.0)

@@ -55,7 +55,7 @@ class DatasetTask:
         reference_column = reference_column or answer_column
         require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, where)
         if pool is not None and not 1 <= pool <= len(rows):
-            raise InputError(f"{where}: has {len(rows)} rows, and the pool is {pool}; it must lie in 1..{len(rows)}")
+            raise InputError(f"{where}: has {len(rows)} rows, but the pool is {pool}; give a pool from 1 to {len(rows)}")
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")

@@ -1,4 +1,4 @@
-"""GSM8K (Cobbe et al. 2021, arXiv:2110.14168): grade-school problems whose answer is one number behind ``####``."""
+"""GSM8K (Cobbe et al. 2021, arXiv:2110.14168): grade-school problems whose answer is one number after ``####``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Gsm8kTask(DatasetTask):
         super().__init__(source, tokenizer, **given)
 
     def answer_of(self, row: Mapping[str, Any], where: str) -> str:
-        """The number behind ``####``."""
+        """Return the number after ``####``."""
         number = gsm8k_answer(super().answer_of(row, where))
         if number is None:
-            raise InputError(f"{where} has no number behind #### in its answer; is this GSM8K?")
+            raise InputError(f"{where} has no number after #### in its answer; rows of GSM8K are needed")
         return number

@@ -61,7 +61,7 @@ def _from_file(path: Path) -> Rows:
         try:
             return list(pq.read_table(path).to_pylist())
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: is no parquet file that can be read: {reason(error)}") from None
+            raise InputError(f"{path}: cannot be read as parquet ({reason(error)}); a parquet file is needed") from None
     with path.open("rb") as lines:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
         return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
@@ -73,9 +73,9 @@ def _row(line: bytes, where: str) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"{where} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
     except ValueError as error:
-        raise InputError(f"{where} is not JSON ({getattr(error, 'msg', error)}); every line holds one object") from None
+        raise InputError(f"{where} is not JSON ({getattr(error, 'msg', error)}); one JSON object per line is needed") from None
     if not isinstance(row, dict):
-        raise InputError(f"{where} holds no object, but {type(row).__name__}; every line holds one object")
+        raise InputError(f"{where} holds a {type(row).__name__}; one JSON object per line is needed")
     return row
 
 
@@ -98,5 +98,7 @@ def _in_memory(source: Any) -> Rows:
         source = source.to_dict("records")
     rows = list(source) if isinstance(source, Iterable) else None
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
-        raise InputError(f"a data set is a file, a name on the hub, or rows that are mappings, not {type(source).__name__}")
+        raise InputError(
+            f"the data set is a {type(source).__name__}; a file, a name on the hub, or a list of mappings is needed"
+        )
     return rows

@@ -99,7 +99,7 @@ def _too_long_together(problem: MixedProblem, work: MixedWork, worth: PlanValue)
         return ""
     prompt = int(work.prompt[work.edge[i]])
     number = prompt if problem.prompt_numbers is None else int(problem.prompt_numbers[prompt])
-    return f" (the {count} responses of prompt {number} stay together and take {least_s:.6g} s on an actor)"
+    return f" (the {count} responses of prompt {number} are kept together and take {least_s:.6g} s on one actor)"
 
 
 def no_room(work: MixedWork, least: int, most: int) -> str:
