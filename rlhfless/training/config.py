@@ -228,9 +228,7 @@ class TrainConfig:
                 "; an epoch must be a whole number of steps"
             )
         if self.gpus % self.gpus_of_node:
-            raise TrainError(
-                f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give a multiple of {self.gpus_of_node}"
-            )
+            raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")
         in_range = 0 <= self.time_weight <= 1 and 0 < self.tau <= 1 and 0 <= self.time_limit_s < math.inf and self.seed >= 0
         if not in_range:
             raise TrainError(

@@ -139,7 +139,7 @@ def resolve(
         check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
     elif config.learner_processes > 1:
         raise TrainError(
-            f"learner_processes is {config.learner_processes}, but an algorithm object learns in this process only; leave learner_processes at 1"
+            f"learner_processes is {config.learner_processes}, but an algorithm object learns in this process; give 1"
         )
     if isinstance(given.model, tuple):
         device = given.model[0].device
@@ -156,9 +156,7 @@ def resolve(
         )
     planner = given.planner or make_policy(config.policy, tau=config.tau)
     if planner.clairvoyant:
-        raise TrainError(
-            f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose one that works with predictions"
-        )
+        raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
     predictor = given.predictor or EwmaPredictor(config.window)
     try:
         pool = given.executor or make_pool(config, cluster)

@@ -252,8 +252,8 @@ class RunState:
         folder = self.writer.folder
         if gone := [path for path in (folder, *(folder / name for name in NEEDED)) if not path.exists()]:
             raise TrainError(
-                f"{gone[0]}: was removed while the run continued, so step {self.position.next_step} is not saved; restore it and "
-                "resume the run, or start a new run"
+                f"{gone[0]}: was removed during the run, so step {self.position.next_step} is not saved; restore it and resume "
+                "the run, or start a new run"
             )
 
     def commit(self, rollouts: pd.DataFrame, record: StepRecord) -> None:

@@ -210,7 +210,7 @@ BAD_OPTIONS = [
     (["--policies", "static,greedy"], ["policy 'greedy' is unknown", "static, random, least-loaded"]),
     (["--policies", "static,static"], ["--policies", "give each once"]),
     (["--policies", ""], ["--policies"]),
-    (["--gpus-per-node", "1"], ["an actor wants 2 GPUs but a node has only 1", "at most 1"]),
+    (["--gpus-per-node", "1"], ["an actor needs 2 GPUs in one node, but a node has only 1", "at most 1"]),
     (["--gpus-per-actor", "4"], ["the cluster gives 4 GPUs to an actor", "gpus_per_actor=2"]),
     (["--gpus", "12"], ["--gpus 12 is not a multiple of --gpus-per-node 8", "whole nodes"]),
     (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
@@ -339,7 +339,7 @@ def test_a_notebook_is_never_overwritten(tmp_path):
     other = tmp_path / "log.csv"
     other.write_text("step\n1\n")
     result = rlhfless("run-notebook", other, "-o", tmp_path / "page.html")
-    assert (result.exit_code, "is no notebook" in result.stderr) == (2, True)
+    assert (result.exit_code, "is not a notebook" in result.stderr) == (2, True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ipynb", "log.csv"]
     assert notebook.read_text() == "{}"
 

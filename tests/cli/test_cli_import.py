@@ -47,7 +47,7 @@ def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([GOLDEN / "nemo-rl"], "-o is missing; name the folder of the trace to write, or say --preview"),
+        ([GOLDEN / "nemo-rl"], "-o is missing; name the folder to write the trace into, or give --preview"),
         ([GOLDEN / "verl-v1", "-o", "OUT"], "name the tokenizer of the run's model with --tokenizer"),
         ([GOLDEN / "nemo-rl", "-o", "OUT", "--from", "hydra"], "--from hydra: is no format; one of nemo-rl"),
         ([GOLDEN / "nemo-rl", "-o", "OUT", "--map", "step=x"], "--map is for tables"),

@@ -106,13 +106,13 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
     assert [line["step"] for line in lines] == [0, 1]
     other = rlhfless("train", *SMALL, "--samples-per-prompt", 3, "--seed", 5, "--preparation", "overlap", "--resume", "-o", out)
     assert other.exit_code == 2
-    assert "the run was started with samples_per_prompt 2, not 3, and seed 0, not 5; resume it with what it was" in other.stderr
+    assert "the run was started with samples_per_prompt 2, not 3, and seed 0, not 5; resume it with the options" in other.stderr
 
 
 @pytest.mark.parametrize(
     ("model", "rows", "options", "sentence"),
     [
-        ("mute", [{"prompt": "a", "answer": "b"}], (), "holds no tokenizer; save it beside the model"),
+        ("mute", [{"prompt": "a", "answer": "b"}], (), "holds no tokenizer; save it next to the model"),
         (
             "chat",
             [{"question": "a", "answer": "b"}],
@@ -126,9 +126,9 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
             (),
             "needs a tokenizer with a chat template",
         ),
-        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, and the pool is 4"),
+        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, but the pool is 4"),
         ("chat", [], (), "has no rows; at least 1 is needed"),
-        (None, [{"prompt": "a", "answer": "b"}], (), "needs a model that knows its words; give one (--model FOLDER)"),
+        (None, [{"prompt": "a", "answer": "b"}], (), "needs a model whose tokenizer covers its text; give one (--model FOLDER)"),
         ("chat", None, (), "there is no such file"),
         (
             "characters",

@@ -252,13 +252,13 @@ def test_spans_of_a_recording_are_times_of_its_steps(log: pd.DataFrame, tmp_path
 def test_what_says_how_to_measure_does_not_go_with_a_log(option: list[object], tmp_path: Path) -> None:
     done = profile("--from-log", tmp_path, "--base", BASE, *option, "-o", tmp_path / "x.json")
     assert done.exit_code == 2
-    assert "with --from-log nothing is measured; leave them out" in done.stderr
+    assert "--from-log measures nothing; leave out" in done.stderr
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:
     for arguments, message in (
         (["--from-log", tmp_path], "--base is missing"),
-        (["--actors", 4], "--base and --actors go with --from-log"),
+        (["--actors", 4], "--base, --actors and the options of logs need --from-log"),
     ):
         done = profile(*arguments, "-o", tmp_path / "x.json")
         assert done.exit_code == 2

@@ -181,7 +181,7 @@ def test_batches_that_the_device_does_not_hold_are_left_out(monkeypatch: pytest.
     assert max(profile["prefill"]["samples"]["prompts"]) == 8
     assert "left out" not in measure.measure_profile(engine_timers, **SMALL)["origin"]
     said = (
-        r"^tiny-qwen2 on cpu: a measurement needs 2 or more batches, and of 1, 64, 128 the device holds 1 with 64 tokens of "
+        r"^tiny-qwen2 on cpu: 2 or more batch sizes are needed, but of 1, 64, 128 the device holds 1 with 64 tokens of "
         r"context; measure smaller batches or shorter contexts \(the KV cache cannot grow to 64 slots"
     )
     with pytest.raises(ProfileError, match=said):

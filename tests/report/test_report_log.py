@@ -289,8 +289,8 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
         (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
         (["--dispatch", "random"], "dispatch 'random' is unknown; one of static, least-loaded is needed"),
         (["--learner-gpus", "-2"], "learner GPUs are -2"),
-        (["--learn-s", "nan"], "--learn-s nan: is no time"),
-        (["--learn-s", "inf"], "--learn-s inf: is no time"),
+        (["--learn-s", "nan"], "--learn-s is nan; a finite"),
+        (["--learn-s", "inf"], "--learn-s is inf; a finite"),
         (["--run", "other"], "the log has no run other; one of log is needed"),
         (["--map", "x"], "--map x: is not of the form OURS=THEIRS"),
     ):

@@ -103,7 +103,7 @@ def track_names(events: list[dict[str, Any]]) -> dict[tuple[int, int], str]:
 def test_options_of_other_exports_are_refused(option, tmp_path):
     done = CliRunner().invoke(main, ["export", str(TRACES[0]), "--perfetto", str(tmp_path / "t.json"), *option.split()])
     assert done.exit_code == 2
-    assert "--perfetto writes what the trace holds" in done.output
+    assert "--perfetto writes a trace as it is" in done.output
     assert not (tmp_path / "t.json").exists()
 
 

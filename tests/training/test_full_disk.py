@@ -71,7 +71,7 @@ def test_the_step_does_not_count_and_the_run_goes_on_when_there_is_room(model: P
     files = {path: path.read_bytes() for path in saved.iterdir()}
     error = said(resume_without_room, tmp_path / "run", told=tmp_path / "told")
     assert "after-000003: could not be written (" in error
-    assert "what was saved before it is there: make room, and resume the run" in error
+    assert "earlier checkpoints are complete: free disk space and resume the run" in error
     assert [path.name for path in saved.parent.iterdir()] == ["after-000002"], "half a checkpoint takes no room"
     assert {path: path.read_bytes() for path in saved.iterdir()} == files
     assert read_trace(tmp_path / "run").steps == [0, 1]

@@ -44,7 +44,7 @@ def test_what_is_gone_is_named_and_nothing_is_written(
             monkeypatch.setattr(learner.LocalLearner, "learn", removed_meanwhile)
         with pytest.raises(TrainError) as refused:
             trainer.step()
-    assert str(refused.value).startswith(f"{away}: was removed while the run went on, so step 1 is not kept")
+    assert str(refused.value).startswith(f"{away}: was removed during the run, so step 1 is not saved")
     assert "\n" not in str(refused.value)
     assert not away.exists()
     shutil.move(put, away)
@@ -77,5 +77,5 @@ def test_the_command_line_says_it_in_one_sentence(model: Path, tmp_path: Path, m
     given = [*small, "--policy", "static", "--model", model, "-o", out]
     result = CliRunner().invoke(main, ["train", *map(str, given)])
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].startswith(f"rlhfless: {out}: was removed while the run went on")
+    assert result.stderr.splitlines()[-1].startswith(f"rlhfless: {out}: was removed during the run")
     assert not out.exists()

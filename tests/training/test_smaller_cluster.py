@@ -148,14 +148,14 @@ def test_a_lost_node_is_survived_with_the_options_that_the_sentence_names(
     failed = command(*full, "--model", model, "-o", out)
     assert failed.exit_code == 2
     said = failed.stderr.splitlines()[-1]
-    options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) goes on", said)
+    options = re.search(r"--resume (--gpus \d+ --gpus-per-node \d+) continues", said)
     assert options, said
     assert "completed steps are kept" in said or f"{out} holds the earlier steps" in said
     assert read_trace(out).steps == [0]
     nodes.loses = ""
     again = command(*full, "--resume", "-o", out)
     assert again.exit_code == 2
-    assert f"completed steps are kept, and --resume {options[1]} goes on after them" in again.stderr.splitlines()[-1]
+    assert f"completed steps are kept, and --resume {options[1]} continues after them" in again.stderr.splitlines()[-1]
     done = command(*options[1].split(), "--resume", "-o", out)
     assert done.exit_code == 0, done.stderr
     assert read_trace(out).steps == [0, 1, 2]

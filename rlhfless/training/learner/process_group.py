@@ -80,7 +80,7 @@ class LearnerProcesses:
         device = model.device.type
         if device == "cuda" and (there := torch.cuda.device_count()) < count:
             raise InputError(
-                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each process needs its own GPU, or device 'cpu'"
+                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])

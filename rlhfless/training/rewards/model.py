@@ -42,7 +42,7 @@ class ModelReward:
     ) -> None:
         if model.config.num_labels != 1:
             raise InputError(
-                f"the reward model has {model.config.num_labels} labels; a model with one label is needed, whose logit is the reward"
+                f"the reward model has {model.config.num_labels} labels; one label is needed, whose logit is the reward"
             )
         self.name, self.model, self.tokenizer, self.max_tokens_per_micro_batch = (
             name,

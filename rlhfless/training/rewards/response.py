@@ -98,8 +98,8 @@ class Scores:
             own = [failure for failure in self.failures if failure.reward == name]
             if own:
                 warnings.warn(
-                    f"reward {name!r} failed on {len(own)} of {len(self.values)} responses, from which nothing is learned; the "
-                    f"first, response {own[0].response}: {own[0].reason}",
+                    f"reward {name!r} failed on {len(own)} of {len(self.values)} responses, which are left out of learning; "
+                    f"the first, response {own[0].response}: {own[0].reason}",
                     RewardWarning,
                     stacklevel=3,
                 )

@@ -33,7 +33,7 @@ REFUSED = {
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), r"has shape \(2,\); \(prompts, samples\) is needed"),
     "nodes": (lambda: solver.Cluster(0, 8, 1), "the cluster's nodes is 0; a whole number of at least 1"),
     "gpus": (lambda: solver.Cluster(1, 8, 0), "the cluster's gpus_per_actor is 0; a whole number of at least 1"),
-    "actor size": (lambda: solver.Cluster(1, 4, 8), "an actor wants 8 GPUs but a node has only 4: .*at most 4"),
+    "actor size": (lambda: solver.Cluster(1, 4, 8), "an actor needs 8 GPUs in one node, but a node has only 4; .*at most 4"),
     "price": (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=-1.0), "usd_per_gpu_hour is -1.0; a finite price of 0 or more"),
     "nan price": (lambda: solver.Cluster(1, 1, 1, usd_per_gpu_hour=math.nan), "usd_per_gpu_hour is nan"),
     "weight": (lambda: solver.Objective(1.5), "time_weight is 1.5; a number from 0"),

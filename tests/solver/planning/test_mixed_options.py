@@ -122,7 +122,7 @@ def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_
         kept = risk(step_s) if limit == "deadline_s" else risk(paid + rate * step_s)
         assert kept <= most * (1 + 1e-6)
         return
-    assert "over the scenarios of lengths" in words
+    assert "over the length scenarios" in words
     assert limited.min() >= 0.9 * most  # a limit with any room is kept: not proved, but so on all that were drawn
     least, best = (float(words.split(before)[1].split()[0].strip(",;")) for before in ("at least ", "best plan found takes "))
     assert least <= float(limited.min()) + 1e-3

@@ -114,8 +114,8 @@ def test_pools_in_words():
     assert sorted(models) == [("h100", 1), ("h100", 2), ("l40s", 2)]
     for wrong, says in {
         "h100": "is not of the form GPUS:PROFILE",
-        "8:h100-qwen2.5-3b-tp1:cheap": "'cheap' is no price",
-        "8:h100-qwen2.5-3b-tp1,l40s-qwen2.5-3b-tp2": "give every kind a pool of its own",
+        "8:h100-qwen2.5-3b-tp1:cheap": "'cheap' is not a price",
+        "8:h100-qwen2.5-3b-tp1,l40s-qwen2.5-3b-tp2": "give each GPU kind its own --pool",
         "12:h100-qwen2.5-3b-tp1": "give a multiple of 8",
     }.items():
         with pytest.raises(ProfileError, match=says):

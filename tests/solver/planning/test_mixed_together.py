@@ -213,7 +213,7 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
 def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     cluster, models = two_pools(slots=2)
     work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], max_response_tokens=1024)
-    says = r"needs at least .* s \(the 6 responses of prompt 0 stay together and take .* s on an actor\), and the best"
+    says = r"needs at least .* s \(the 6 responses of prompt 0 are kept together and take .* s on one actor\), and the best"
     with pytest.raises(solver.PlanningError, match=says):
         plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
     with refused(solver.PlanningError):

@@ -161,7 +161,7 @@ def test_a_function_whose_process_ends_again_and_again_is_soon_not_asked(named: 
     reward = named("odd")
     _, failures = reward.score([response("end")] * (MOST_LOST + 2))
     assert [f.reason for f in failures[: MOST_LOST + 1]] == ["Ended: ended its process (exit code 3)"] * MOST_LOST + [
-        f"not asked after {MOST_LOST} time-outs or ends of its process in this batch"
+        f"skipped after its process timed out or ended {MOST_LOST} times in this batch"
     ]
     assert not reward.score([response()])[1], "the next batch starts anew"
 

@@ -149,7 +149,7 @@ def test_a_function_that_does_not_return_is_ended_and_soon_not_asked() -> None:
     assert np.isnan(values).all()
     assert len(asked) == MOST_LOST
     assert "took longer than 1.5 s" in failures[0].reason
-    assert failures[-1].reason == f"not asked after {MOST_LOST} time-outs or ends of its process in this batch"
+    assert failures[-1].reason == f"skipped after its process timed out or ended {MOST_LOST} times in this batch"
     for thread in threading.enumerate():
         if thread.name == "reward stuck":
             thread.join(300)
