@@ -1,4 +1,4 @@
-"""The command line: options in, one call, tables or JSON out. Thin; every command's work is a function elsewhere.
+"""The command line. Each command reads options, calls one function of another package, and prints a table or JSON.
 
 Importing the commands adds them to ``main``.
 """

@@ -120,7 +120,7 @@ def _token_ids(rows: pd.DataFrame, column: str, source: object) -> list[list[int
 
 
 def _list_of(cell: Any) -> list[int] | None:
-    """Return the cell (a list, an array or JSON text) as a list of token ids of 0 or more; None if it is anything else."""
+    """Return the cell (a list, an array or JSON text) as a list of token ids, or None if it is anything else."""
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)

@@ -81,8 +81,9 @@ class TrainConfig:
             actors on one machine or many.
         ray_address: address of a running Ray cluster, as for ``ray.init``; None starts one of one node on this machine.
         idle_timeout_s: seconds after which an actor without work stops; 0 stops it at once.
-        prewarm: whether actors of a pool are started before the next step. Its start is forecast by the ``shortest`` step so
-            far, or as a ``forecast`` from the plan's makespan and the other phases (see ``Lifecycle``); ``none`` starts none.
+        prewarm: forecast by which actors of a pool are started before the next step (see ``Lifecycle``). ``shortest``: the next
+            step comes as soon as after the shortest step so far. ``forecast``: after the plan's makespan and the other phases.
+            ``none`` starts no actors early.
         engine: inference engine, ``torch`` or ``vllm``. ``vllm`` runs in its own process per actor, so not on the virtual
             clock.
         charging: source of durations on the virtual clock. ``profile``: the latency profile. ``measured``: plans use the

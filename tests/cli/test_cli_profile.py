@@ -106,7 +106,7 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
         (["--memory-gib", "inf"], "--memory-gib is inf; a finite number of GiB above 0 is needed"),
         (["--memory-gib", "nan"], "--memory-gib is nan; a finite"),
         (["--memory-gib", "1e300"], "--memory-gib is 1e+300; a finite"),
-        (["--memory-gib", "0.001"], "0.001 GiB of memory hold 0 KV tokens beside the weights of tiny-qwen2"),
+        (["--memory-gib", "0.001"], "0.001 GiB of memory hold 0 KV tokens besides the weights of tiny-qwen2"),
     ],
 )
 def test_wrong_options_end_with_one_line(arguments: list[str], sentence: str, tmp_path: Path) -> None:

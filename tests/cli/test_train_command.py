@@ -128,7 +128,12 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
         ),
         ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, but the pool is 4"),
         ("chat", [], (), "has no rows; at least 1 is needed"),
-        (None, [{"prompt": "a", "answer": "b"}], (), "needs a model whose tokenizer covers its text; give one (--model FOLDER)"),
+        (
+            None,
+            [{"prompt": "a", "answer": "b"}],
+            (),
+            "needs a model whose tokenizer covers its text; give one (--model FOLDER)",
+        ),
         ("chat", None, (), "there is no such file"),
         (
             "characters",
