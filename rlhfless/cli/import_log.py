@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "maps",
     multiple=True,
     metavar="OURS=THEIRS",
-    help="Column of the log to read as one of ours, prompt_id=uid; repeatable.",
+    help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
 )
 @click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
 @click.option(

@@ -130,7 +130,7 @@ def log_options(command: Command) -> Command:
             "maps",
             multiple=True,
             metavar="OURS=THEIRS",
-            help="Column of the log to read as one of ours, prompt_id=uid; repeatable.",
+            help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
         ),
         click.option("--run", help="Run to read, where the log holds several."),
         *limit_options(),

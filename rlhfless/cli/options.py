@@ -37,7 +37,7 @@ response_limit_option = click.option(
 )
 admission_option = click.option(
     "--admission", type=click.Choice(["reserve", "preempt"]), default="reserve", show_default=True,
-    help="Admission rule: reserve sets KV memory for the longest response aside, preempt evicts and recomputes.",
+    help="Admission rule: reserve sets aside KV memory for the longest response, preempt evicts and recomputes.",
 )  # fmt: skip
 seed_option = click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of every random choice.")
 format_option = click.option(
