@@ -217,7 +217,7 @@ BAD_OPTIONS = [
     (["--time-weight", "2"], ["time_weight is 2.0", "0 (cost only) to 1 (time only)"]),
     (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
     (["--static-actors", "0"], ["static actors are 0", "at least 1"]),
-    (["--static-actors", "5"], ["5 actors of 2 GPUs are wanted", "hold 4"]),
+    (["--static-actors", "5"], ["5 actors of 2 GPUs are requested", "hold 4"]),
     (["--max-response-tokens", "10"], ["above the response limit of 10", "a limit of at least"]),
     (["--max-response-tokens", "0"], ["response limit of 0"]),
     (["--max-response-tokens", "5000000"], ["KV tokens", "responses of at most"]),
@@ -347,7 +347,7 @@ def test_a_notebook_is_never_overwritten(tmp_path):
 def test_wrong_training_options_write_nothing(tmp_path):
     out = tmp_path / "run"
     for options, sentence in {
-        ("--time-weight", 3): "time_weight (3.0) must lie in 0..1",
+        ("--time-weight", 3): "time_weight (3.0) must be in 0..1",
         ("--seed", -1): "-1 is not in the range",
         ("--policy", "none"): "policy 'none' is unknown",
         ("--model", tmp_path / "nomodel"): "nomodel: holds no model",

@@ -95,12 +95,12 @@ def test_residuals_are_those_of_the_affine_fit_against_the_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--model", "no/such/folder"], "'no/such/folder' is no model: give a local folder with a config.json"),
-        (["--device", "abacus"], "the device 'abacus' cannot be used here; cpu can"),
+        (["--model", "no/such/folder"], "'no/such/folder' is not a model; give a local folder with a config.json"),
+        (["--device", "abacus"], "device 'abacus' cannot be used here; give cpu"),
         (["--contexts", "16"], "--contexts is '16'; two or more different numbers of tokens are needed, as in 16,512,4096"),
         (["--contexts", "16,many"], "--contexts is '16,many'; two or more"),
         (["--contexts", "0,16"], "--contexts is '0,16'; two or more"),
-        (["--contexts", "16,5000"], "tiny-qwen2 holds 1024 tokens of context; 5000 cannot be measured"),
+        (["--contexts", "16,5000"], "tiny-qwen2 has a context of at most 1024 tokens; 5000 cannot be measured"),
         (["--rounds", "0"], "0 is not in the range x>=1"),
         (["--memory-gib", "0"], "0.0 is not in the range x>0"),
         (["--memory-gib", "inf"], "--memory-gib is inf; a finite number of GiB above 0 is needed"),

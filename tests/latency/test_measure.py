@@ -176,7 +176,7 @@ def test_batches_that_the_device_does_not_hold_are_left_out(monkeypatch: pytest.
     monkeypatch.setattr(kv_cache, "free_bytes", lambda _: 5 << 20)  # 32 rows of 160 tokens of 1 KiB
     size = {"batches": (1, 8, 64, 128), "contexts": (16, 64), "joins": ((1, 16), (64, 16)), "rounds": 1}
     profile = measure.measure_profile(engine_timers, **size)
-    assert profile["origin"].endswith("included; no room for batches of 64, 128, which are left out")
+    assert profile["origin"].endswith("included; batches of 64, 128 do not fit and are left out")
     assert (profile["table"]["batch"], profile["max_batch"], profile["fit"]["points"]) == ([1, 8], 8, 4)
     assert max(profile["prefill"]["samples"]["prompts"]) == 8
     assert "left out" not in measure.measure_profile(engine_timers, **SMALL)["origin"]

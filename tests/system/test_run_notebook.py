@@ -55,7 +55,7 @@ TIERS = {"01_one_step": [], "08_paper/01_figures": pytest.mark.nightly}  # it ha
 def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["run-notebook", str(tmp_path / "none.ipynb"), "-o", str(tmp_path / "page.html")])
     assert result.exit_code == 2
-    assert "none.ipynb: is no file; give a notebook" in result.output
+    assert "none.ipynb: there is no such file; give a notebook" in result.output
     assert not (tmp_path / "page.html").exists()
 
 
