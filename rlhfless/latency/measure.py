@@ -208,7 +208,7 @@ def measure_profile(
         MemoryError: what is measured does not fit on the device.
     """
     if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
-        raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more different numbers of 1 or more")
+        raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more numbers of 1 or more")
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
     courses = _courses(joins, slots)

@@ -218,7 +218,7 @@ def test_one_run_of_several_is_taken_by_its_name(log: pd.DataFrame, tmp_path: Pa
     assert f"--base {BASE} --run slow -o" in written["command"]
     for run, sentence in (
         ([], f"{path}: holds 2 runs (fast, slow); name one with --run"),
-        (["--run", "other"], f"{path}: has no run other; one of fast, slow is needed"),
+        (["--run", "other"], f"{path}: has no run other; give one of fast, slow"),
     ):
         refused = profile("--from-log", path, "--base", BASE, *run, "-o", tmp_path / "x.json")
         assert refused.exit_code == 2

@@ -54,7 +54,7 @@ class PpoOptions(UpdateOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
-            raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must lie in 0..1")
+            raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must be in 0..1")
         if not 0 <= self.vf_coef < math.inf or (self.value_clip is not None and not self.value_clip > 0):
             raise InputError(f"vf_coef ({self.vf_coef}) must be 0 or more and value_clip ({self.value_clip}) above 0")
 

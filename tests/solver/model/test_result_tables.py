@@ -28,14 +28,14 @@ def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
     bound = solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY)
     page = bound._repr_html_()
     assert f"{bound.shortest_s():.4g} s" in page
-    assert f"at least {bound.gpu_seconds(2 * bound.shortest_s()):.4g} GPU-seconds" in page
+    assert f"{bound.gpu_seconds(2 * bound.shortest_s()):.4g} GPU-seconds" in page
     assert f"{bound.shortest_s():.4g} s" in repr(bound)
     assert "array(" not in repr(bound)
 
 
 def test_a_bound_of_what_cannot_be_done_says_so() -> None:
     impossible = replace(solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY), max_actors=0)
-    assert "no time" in impossible._repr_html_()
+    assert "no policy can" in impossible._repr_html_()
 
 
 @pytest.mark.parametrize(("cost", "unit"), [("gpu_s", "GPU-seconds"), ("usd", "USD")])
@@ -45,10 +45,10 @@ def test_a_bound_of_a_mixed_cluster_says_the_same_in_its_unit(cost: str, unit: s
     fastest = bound.least_time_s(np.inf)
     page = bound._repr_html_()
     assert f"{fastest:.4g} s" in page
-    assert f"at least {bound.cost(2 * fastest):.4g} {unit}" in page
+    assert f"{bound.cost(2 * fastest):.4g} {unit}" in page
     assert f"{fastest:.4g} s" in repr(bound)
     assert "array(" not in repr(bound)
-    assert "no time" in replace(bound, most_cost_per_s=0.0)._repr_html_()
+    assert "no policy can" in replace(bound, most_cost_per_s=0.0)._repr_html_()
 
 
 def test_a_workload_says_how_many_tokens_of_what() -> None:
