@@ -79,8 +79,7 @@ class UpdateOptions:
             )
         if not 0 <= self.clip_ratio_low <= 1 or not self.clip_ratio_high >= 0:
             raise InputError(
-                f"clip_ratio_low ({self.clip_ratio_low}) must be in 0..1 and clip_ratio_high "
-                f"({self.clip_ratio_high}) 0 or more"
+                f"clip_ratio_low ({self.clip_ratio_low}) must be in 0..1 and clip_ratio_high ({self.clip_ratio_high}) 0 or more"
             )
         if not 0 <= self.kl_coef < math.inf or not 0 < self.temperature < math.inf:
             raise InputError(

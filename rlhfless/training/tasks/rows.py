@@ -75,7 +75,7 @@ def _row(line: bytes, where: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise InputError(f"{where} is not JSON ({getattr(error, 'msg', error)}); one JSON object per line is needed") from None
     if not isinstance(row, dict):
-        raise InputError(f"{where} holds a {type(row).__name__}; one JSON object per line is needed")
+        raise InputError(f"{where} is of type {type(row).__name__}; one JSON object per line is needed")
     return row
 
 
@@ -99,6 +99,6 @@ def _in_memory(source: Any) -> Rows:
     rows = list(source) if isinstance(source, Iterable) else None
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
         raise InputError(
-            f"the data set is a {type(source).__name__}; a file, a name on the hub, or a list of mappings is needed"
+            f"the data set is of type {type(source).__name__}; a file, a name on the hub, or a list of mappings is needed"
         )
     return rows

@@ -120,7 +120,7 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for name, content, message in (
         ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
-        ("b.jsonl", b"[1]\n", "line 1 holds a list; one JSON object"),
+        ("b.jsonl", b"[1]\n", "line 1 is of type list; one JSON object"),
         ("c.parquet", b"nothing", "cannot be read as parquet"),
         ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 is not UTF-8 \(byte 12: .*\); save the file as UTF-8"),
         ("e.jsonl", b"1" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
