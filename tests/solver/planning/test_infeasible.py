@@ -147,7 +147,7 @@ def test_over_scenarios_on_several_kinds_the_sentence_says_what_is_needed(object
     over = "in the mean over" if objective.cvar_alpha == 1.0 else "in the mean of the worst 40% over"
     limit = objective.deadline_s or objective.budget
     found = re.match(
-        rf"no plan found for the {what} of (\S+) {unit} {over} the scenarios of lengths: the step needs at least (\S+) {unit}, "
+        rf"no plan found for the {what} of (\S+) {unit} {over} the length scenarios: the step needs at least (\S+) {unit}, "
         rf"and the best plan found takes (\S+); raise the {what} by (\S+) {unit}( or add GPUs)?$",
         text,
     )

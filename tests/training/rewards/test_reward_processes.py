@@ -143,7 +143,7 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
         ("exit", 60.0, "SystemExit: 0", False),
         ("end", 60.0, "Ended: ended its process (exit code 3)", True),
         ("crash", 60.0, "Ended: ended its process (SIGSEGV)", True),
-        ("nothing", 60.0, "ValueError: returned None, which is no number", False),
+        ("nothing", 60.0, "ValueError: returned None, which is not a number", False),
     ],
 )
 def test_whatever_a_function_does_is_one_responses(
