@@ -24,8 +24,8 @@ SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
 """The same of prompts in random orders, by dispatch: for a log whose rows are not in the order of dispatch."""
 
 ORDER_UNKNOWN = (
-    "verl wrote this log after it had balanced lengths between its ranks, so the order in which prompts were dealt is not "
-    "known; figures range over the log's order and random ones"
+    "verl balanced lengths between its ranks before it wrote this log, so the order of dispatch is not known; ranges cover "
+    "the log's order and random orders"
 )
 
 
@@ -51,18 +51,17 @@ HABITS = {
     "trl": FrameworkDefaults("static", True, True,
                  "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
     "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
-    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL deals requests to its servers in turn and learns "
-                                                             "on other GPUs"),
-    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
-                                                            "has other GPUs"),
+    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers "
+                                                             "round-robin and learns on other GPUs"),
+    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the "
+                                                            "learner has GPUs of its own"),
     "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "
                                                                 "other GPUs"),
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = FrameworkDefaults("static", True, True, "which framework dealt the responses is not known; equal chunks in "
-                                                  "the given order are "
-                "assumed, and that learning runs on the same GPUs")  # fmt: skip
+UNKNOWN = FrameworkDefaults("static", True, True, "the framework is not known; equal chunks in the log's order "
+                "and learning on the same GPUs are assumed")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def run_setup(
     if dispatch is not None and dispatch not in DISPATCHES:
         raise InputError(f"dispatch {dispatch!r} is unknown; one of {', '.join(DISPATCHES)} is needed")
     if learner_gpus is not None and learner_gpus < 0:
-        raise InputError(f"learner GPUs are {learner_gpus}; 0 (the actors' own) or more is needed")
+        raise InputError(f"learner_gpus is {learner_gpus}; 0 (the learner shares the actors' GPUs) or more is needed")
     habit = HABITS.get(framework, UNKNOWN)
     own = habit.dispatch if dispatch is None else dispatch
     others = () if dispatch is not None else tuple(other for other in DISPATCHES if other != own)
@@ -129,11 +128,11 @@ def run_setup(
 
 def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
-        yield f"{habit.why}; both ways of dealing are reckoned with"
+        yield f"{habit.why}; ranges cover both dispatch policies, static and least-loaded"
     if learner_gpus is None and not habit.colocated:
-        yield "how many GPUs the learner has is not known, so only the actors' are counted"
+        yield "the number of the learner's GPUs is not known, so only the actors' GPUs are counted"
     if not habit.synchronous:
         yield (
-            "this framework learns while it generates, so learning and its GPUs are left out, and waiting for a step's last "
-            "response, as it is reckoned here, is that of a synchronous step with the same responses, not of this run"
+            "this framework learns while it generates, so learning and its GPUs are left out. Waiting for a step's last "
+            "response is computed for a synchronous step with the same responses, which this run does not have"
         )

@@ -21,9 +21,9 @@ WORK = {"start": "starting actors", "sync": "taking over weights", "prefill": "p
         "transfer": "moving KV caches", "migrate": "moving KV caches"}  # fmt: skip
 WAITING = "waiting for the step's last response"
 PAUSING = "waiting between phases of an actor"
-UNUSED = "GPUs that no actor was given"
+UNUSED = "GPUs without an actor"
 LEARNER_WAITS = "learner waiting for responses"
-ACTORS_WAIT = "actors held while others learn"
+ACTORS_WAIT = "actors' GPUs waiting for the learner"
 REST = {"prepare_s": "preparation", "learn_s": "learning", "sync_s": "sending weights"}
 ROUNDING = 1e-9  # shares below it are differences of sums that were rounded
 TAIL = 0.9  # share of a step's responses after which its tail begins

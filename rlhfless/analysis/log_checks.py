@@ -42,9 +42,9 @@ def log_checks(
         whole = phases.prepare_s > 0 and phases.learn_s > 0
         ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + phases.seconds})
         how = (
-            "simulated generation and all else"
+            "by simulated generation plus the other phases"
             if whole
-            else "simulated generation" + " and what is known" * bool(phases.seconds)
+            else "by simulated generation" + " plus the known phases" * bool(phases.seconds)
         )
         yield from cross_check(scalars, ours, how, at_least=not whole)
 

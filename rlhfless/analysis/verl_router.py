@@ -35,7 +35,7 @@ MOST_RESPONSES = 30_000  # that are simulated
 MOST_WAITING = 20_000  # requests of a batch that may wait for its plan at a time
 QUIET_S = 0.05  # a batch is complete when no request came for so long; it is part of the simulated time
 
-ROUTER_CODE = '''"""verl router: plans every batch by the response lengths that a log lets expect.
+ROUTER_CODE = '''"""verl router: assigns the requests of a batch by response lengths predicted from a log.
 
 Written by rlhfless. Use: PYTHONPATH=<this folder> ... actor_rollout_ref.rollout.router_config_path=<this folder>/router.yaml
 """
@@ -44,8 +44,8 @@ import ray
 from transformers import AutoTokenizer
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-QUIET_S = {quiet_s}  # a batch is complete when no request came for so long ...
-LONGEST_S = 1.0  # ... or its first request has waited for so long
+QUIET_S = {quiet_s}  # a batch is complete when no request came for this long ...
+LONGEST_S = 1.0  # ... or its first request has waited for this long
 MOST_WAITING = {most_waiting:_}  # requests at a time; Ray itself lets 1,000 in, and would cut a batch into parts
 
 
@@ -97,7 +97,7 @@ class PlannedRouter(GlobalRequestLoadBalancer):
         try:
             self._deal(batch)
         except Exception:
-            logging.getLogger(__name__).exception("a batch is not planned; verl's own rule sends its requests")
+            logging.getLogger(__name__).exception("a batch could not be planned; verl's own router assigns its requests")
         finally:
             for *_, dealt in batch:
                 if not dealt.done():
@@ -168,8 +168,10 @@ class RouterEffect:
 
     def __str__(self) -> str:
         if not self.batches:
-            return "The router cannot be tested on this log, because no prompt comes in a second epoch; it is not recommended."
-        verdict = "" if self.is_recommended else " That is no sure gain, so it is not recommended."
+            return (
+                "The router cannot be tested on this log, because no prompt appears in a second epoch; it is not recommended."
+            )
+        verdict = "" if self.is_recommended else " The gain is not certain, so the router is not recommended."
         return (
             f"Simulated on {counted(self.batches, 'shuffled batch', 'shuffled batches')} of "
             f"{counted(self.epochs, 'held-out epoch')}, generation takes {_change(self.mean)} than with verl's own router "
@@ -273,8 +275,8 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
     """
     if not text_names(rollouts).str.fullmatch("[0-9a-f]{16}").all():
         raise TraceError(
-            "the log's prompts are not named by the hash of their text, by which a running verl would know them; "
-            "verl's own dumps (trainer.rollout_data_dir) are needed"
+            "the log does not name prompts by the hash of their text, by which the router recognises them; verl's own dumps "
+            "(trainer.rollout_data_dir) are needed"
         )
     folder = Path(folder).resolve()
     try:

@@ -96,7 +96,7 @@ class Executor:
             RuntimeError: the executor was closed.
         """
         if self._closed:
-            raise RuntimeError("this executor was closed; make another one to run more steps")
+            raise RuntimeError("this executor is closed; create a new one to run more steps")
         given: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
         with self._watching(len(requests)) as (watch, on_replay_progress):
             if self.pool is not None:

@@ -26,7 +26,7 @@ class EwmaPredictor(Predictor):
 
     def __init__(self, window: int = 1) -> None:
         if window < 1:
-            raise PredictionError(f"the window is {window} epochs; at least 1 is needed")
+            raise PredictionError(f"window is {window} epochs; at least 1 is needed")
         super().__init__()
         self.window = window
 

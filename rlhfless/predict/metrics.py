@@ -35,7 +35,7 @@ def history_quality(predicted: ArrayLike, actual: ArrayLike) -> HistoryQuality:
     guess, truth = np.asarray(predicted, dtype=float), np.asarray(actual, dtype=float)
     if guess.ndim != 1 or guess.shape != truth.shape or not len(guess):
         raise PredictionError(
-            f"predicted has shape {guess.shape} and actual {truth.shape}; one of each per response, and at least one, is needed"
+            f"predicted has shape {guess.shape} and actual {truth.shape}; one of each per response, at least one, is needed"
         )
     error = np.abs(guess - truth)
     return HistoryQuality(float(error.mean()), _spearman(guess, truth), float((error <= CLOSE_TOKENS).mean()))

@@ -73,7 +73,9 @@ class FittedProbe:
         """
         if missing := [name for name in self.names if name not in signals]:
             names = ", ".join(self.names)
-            raise PredictionError(f"signal {missing[0]!r} is missing; ask engines for those that were learned from: {names}")
+            raise PredictionError(
+                f"signal {missing[0]!r} is missing; all signals that the probe was fitted on are needed: {names}"
+            )
         inputs = features(tokens, signals, self.names)
         told = np.isfinite(inputs).all(axis=1) & (tokens > 0)
         found = curve.copy()

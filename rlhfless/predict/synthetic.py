@@ -61,8 +61,8 @@ class SyntheticPredictor(Predictor):
         asked = [str(p) for p in prompt_ids]
         missing = [name for name in asked if step is None or name not in self._means[step].index]
         if missing:
-            where = "no step of the truth is left" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
-            raise PredictionError(f"{where}; the truth of the step that is asked for is needed")
+            where = "the truth has no later step" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
+            raise PredictionError(f"{where}; the true lengths of the predicted step are needed")
         answers = self._dialled(step) if step is not None else {}
         return super().predict(
             asked, samples_per_prompt, {n: answers[n] for n in asked}, max_response_tokens=max_response_tokens

@@ -36,7 +36,7 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     if not 0 < tau <= 1:
         raise PolicyError(f"tau is {tau}; a share above 0 and up to 1 is needed (1 never cuts)")
     if static_actors is not None and static_actors < 1:
-        raise PolicyError(f"static actors are {static_actors}; at least 1 is needed")
+        raise PolicyError(f"static_actors is {static_actors}; at least 1 is needed")
     makers: dict[str, Callable[[], SchedulingPolicy]] = {
         "static": lambda: Static(static_actors, hold),
         "random": Random,
@@ -77,7 +77,7 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
         "least-loaded": LeastLoaded(release="generation", name="least-loaded, held"),
     }
     if dispatch not in firsts:
-        raise PolicyError(f"dispatch {dispatch!r} begins no ladder; one of {', '.join(firsts)} is needed")
+        raise PolicyError(f"dispatch {dispatch!r} has no ladder of policies; one of {', '.join(firsts)} is needed")
     return (
         firsts[dispatch],
         Random(release="generation", name="right-sizing"),

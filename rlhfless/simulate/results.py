@@ -74,10 +74,11 @@ class Simulation:
 
     def __repr__(self) -> str:
         told = (
-            f"  {name}: {time} s, {gpu} GPU-seconds (bound {bound}), {usd} USD" for name, time, gpu, bound, usd in self._rows()
+            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound {bound}), {usd} USD"
+            for name, time, gpu, bound, usd in self._rows()
         )
         return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *told])
 
     def _repr_html_(self) -> str:
-        head = ("policy", "time (s)", "GPU-seconds", "bound at that time", "cost (USD)")
+        head = ("policy", "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)")
         return rows_table(f"Simulation: sums over {counted(self.steps['step'].nunique(), 'step')}", head, self._rows())

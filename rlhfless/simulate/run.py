@@ -48,9 +48,7 @@ def simulate(
         PolicyError: a policy is unknown, or there is none.
     """
     if not isinstance(setting, SimulationConfig):
-        raise InputError(
-            f"setting is a {type(setting).__name__}; a SimulationConfig is needed, which Settings(...) has as .setting"
-        )
+        raise InputError(f"setting is a {type(setting).__name__}; a SimulationConfig is needed, such as Settings(...).setting")
     logged = logged_steps(rollouts, predictor, setting.max_response_tokens, setting.reference_answer_tokens, steps)
     return simulate_steps(logged, setting, policies, on_step)
 
@@ -112,7 +110,7 @@ def simulate_steps(
         if on_step is not None:
             on_step(logged.step)
     if not seen:
-        raise TraceError("there is no step to simulate; choose steps that the log has")
+        raise TraceError("no step to simulate; steps that the log has are needed")
     traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]

@@ -129,7 +129,7 @@ def logged_steps(
         TraceError: the log holds no rows, several runs, or a response above the limit.
     """
     if not isinstance(rollouts, pd.DataFrame):
-        raise TraceError(f"rollouts is a {type(rollouts).__name__}; a frame is needed, as read_rollouts reads it")
+        raise TraceError(f"rollouts is a {type(rollouts).__name__}; a DataFrame is needed, such as read_rollouts returns")
     if rollouts.empty:
         raise TraceError("the log has no rows; at least one response is needed")
     refuse_several_runs(rollouts["run"].unique())
@@ -137,7 +137,9 @@ def logged_steps(
     longest = int(rollouts["response_tokens"].max())
     limit = max(1, longest) if max_response_tokens is None else int(max_response_tokens)
     if longest > limit:
-        raise TraceError(f"the log holds a response of {longest} tokens, above the response limit of {limit}; raise the limit")
+        raise TraceError(
+            f"the log has a response of {longest} tokens, above max_response_tokens={limit}; raise it to {longest}"
+        )
     for step, rows in rollouts.groupby("step", sort=True):
         if steps is not None and step not in steps:
             continue

@@ -140,7 +140,7 @@ def _header(rows: bytes) -> bytes:
 def _check_header(header: bytes, path: Path) -> None:
     columns = header.count(b",") + 1
     if columns > MOST_COLUMNS:
-        raise TraceError(f"{path}: has {columns:,} columns; a table of at most {MOST_COLUMNS:,} is needed")
+        raise TraceError(f"{path}: has {columns:,} columns; a table of at most {MOST_COLUMNS:,} columns is needed")
     for separator, name in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if columns == 1 and separator in header:
             raise TraceError(f"{path}: its columns are separated by {name}; a csv file with commas is needed")

@@ -93,7 +93,7 @@ class Trace:
         facts = [
             ("runs", ", ".join(self.runs)),
             ("steps", f"{len(self.steps)} ({self.steps[0]} to {self.steps[-1]})"),
-            ("responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"),
+            ("responses", f"{len(rollouts):,} for {counted(rollouts['prompt_id'].nunique(), 'prompt')}"),
             ("response tokens", f"{rollouts['response_tokens'].sum():,}, longest {rollouts['response_tokens'].max():,}"),
             ("recorded", ", ".join(f"{len(getattr(self, t)):,} {t}" for t in ("allocations", "spans", "events"))),
         ]
@@ -119,7 +119,7 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
     folder = Path(folder)
     meta, frames, plans = load(folder, limits)
     if not meta["steps"]:
-        raise TraceError(f"{folder / 'meta.json'}: names no completed step yet; at least one is needed")
+        raise TraceError(f"{folder / 'meta.json'}: lists no completed step; at least one is needed")
     return Trace(**frames, plans=plans, meta=meta, source=str(folder))
 
 
@@ -165,7 +165,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
         raise TraceError(f"{folder}: there is no such folder; a trace folder is needed")
     if not meta_path.is_file():
         hint = f"to read its {'rollouts.parquet'!r} alone, name that file" if (folder / "rollouts.parquet").exists() else ""
-        raise TraceError(f"{folder}: is no complete trace, it has no meta.json; {hint or 'a trace folder is needed'}")
+        raise TraceError(f"{folder}: is not a complete trace, meta.json is missing; {hint or 'a trace folder is needed'}")
     meta = storage.read_json(meta_path, Guard(limits))
     version, steps = meta.get("schema_version"), meta.get("steps")
     if version != SCHEMA_VERSION:
@@ -188,7 +188,9 @@ def _frames_and_plans(
     executed = meta.get("clock") is not None and bool(steps)
     for table in TABLES:
         if executed and not (folder / f"{table}.parquet").exists():
-            raise TraceError(f"{folder}: has no {table}.parquet, though meta.json tells of an executed run; restore that file")
+            raise TraceError(
+                f"{folder}: {table}.parquet is missing, but meta.json describes an executed run; restore that file"
+            )
     plans = _plans(folder / "plans.jsonl", steps, limits)
     if beside := step_folders.steps_beside(folder, steps):
         meta["steps"] = sorted([*steps, *beside])
@@ -220,7 +222,7 @@ def _plans(path: Path, steps: list[int], limits: Limits | None) -> list[dict[str
                         plans.append(plan)
                 except (ValueError, TypeError, KeyError, RecursionError) as error:
                     raise TraceError(
-                        f"{path}: line {number} is no plan; a JSON object with the key 'step' is needed"
+                        f"{path}: line {number} is not a plan; a JSON object with the key 'step' is needed"
                     ) from error
                 guard.add_rows(path, 1)
     except OSError as error:

@@ -48,7 +48,9 @@ class RecordingJournal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
         except OSError as error:
             os.close(self._file)
-            raise TraceError(f"{self.path}: another process records there; a folder of its own is needed") from error
+            raise TraceError(
+                f"{self.path}: another process is recording into this file; every process needs a folder of its own"
+            ) from error
         self.size_bytes = self._size_of_whole_lines()
         os.ftruncate(self._file, self.size_bytes)  # what is appended to a torn line would be lost with it
 
@@ -157,5 +159,7 @@ def _rows(batch: Iterable[tuple[int, bytes]], path: Path) -> dict[str, list[dict
             ((table, row),) = json.loads(line).items()
             rows.setdefault(table, []).append({**row, "step": int(row["step"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise TraceError(f"{path}: line {number} is no recorded row; an object of one table's row is needed") from error
+            raise TraceError(
+                f"{path}: line {number} is not a recorded row; a JSON object with a row of one table is needed"
+            ) from error
     return rows

@@ -54,7 +54,7 @@ class Limits:
         usual = cls()
         for name, value in ((LINE, line_mib), (ROWS, rows), (UNPACKED, unpacked_gib)):
             if value is not None and not 0 < value < math.inf:
-                raise InputError(f"{name} {value:g}: is no limit; a number above 0 is needed")
+                raise InputError(f"{name} is {value:g}; a number above 0 is needed")
         return cls(
             usual.line_bytes if line_mib is None else math.ceil(line_mib * 2**20),
             usual.rows if rows is None else rows,

@@ -81,7 +81,7 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
     if not steps:
         where = trace.source or "the trace"
         raise TraceError(
-            f"{where}: tells no times, so it has no time line; spans, allocations or responses with times are needed"
+            f"{where}: contains no times, so it has no timeline; spans, allocations or responses with times are needed"
         )
     for more in (_spans(trace), _instants(trace), steps):
         for track, own in more.items():
@@ -113,7 +113,7 @@ def write_perfetto(trace: Trace, path: str | Path) -> Path:
     """
     path = Path(path)
     if not path.name.lower().endswith((".json", ".json.gz")):
-        raise TraceError(f"{path}: is no name of a time line; a name that ends in .json or .json.gz is needed")
+        raise TraceError(f"{path}: the name of a timeline must end in .json or .json.gz")
     content = {"traceEvents": trace_events(trace), "displayTimeUnit": "ms", "otherData": {"runs": ", ".join(trace.runs)}}
     data = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
     if path.name.lower().endswith(".gz"):
@@ -157,7 +157,7 @@ def _reading_order(track: Track) -> tuple[Any, ...]:
 def _us(seconds: Any) -> int:
     if seconds * 1e6 > LARGEST_WHOLE_NUMBER:
         raise TraceError(
-            f"a time of {seconds:g} s is too late for a time line in microseconds; seconds since the run's start are needed"
+            f"a time of {seconds:g} s is too late for a timeline in microseconds; seconds since the run's start are needed"
         )
     return round(float(seconds) * 1e6)
 

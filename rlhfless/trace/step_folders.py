@@ -98,7 +98,9 @@ def read_rows(folder: Path, table: str, named: Sequence[int], beside: Sequence[i
     try:
         return pa.concat_tables(rows, promote_options="permissive")
     except pa.ArrowException as error:
-        raise TraceError(f"{folder / FOLDER}: {table} of several steps do not fit together ({reason(error)})") from error
+        raise TraceError(
+            f"{folder / FOLDER}: the {table} of its steps have different columns or types ({reason(error)})"
+        ) from error
 
 
 def read_plans(folder: Path, steps: Sequence[int]) -> list[dict[str, Any]]:
@@ -158,7 +160,7 @@ def _copy(folder: Path, table: str, before: Sequence[int], steps: Sequence[int],
             writer.write_table(pa.concat_tables(waiting, promote_options="permissive"))
     except pa.ArrowException as error:
         raise TraceError(
-            f"{folder / FOLDER}: cannot be put into {old.name} ({reason(error)}); intact files are needed"
+            f"{folder / FOLDER}: cannot be merged into {old.name} ({reason(error)}); intact files are needed"
         ) from error
 
 

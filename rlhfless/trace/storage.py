@@ -35,7 +35,7 @@ ARROW_TYPES = {
     "ints": pa.list_(pa.int64()),
 }
 FORMATS = ".parquet, .csv or .jsonl, each also with .gz"
-JSON_HINT = "holds a JSON array; one JSON object a line is needed, as `jq -c '.[]'` writes an array"
+JSON_HINT = "contains a JSON array; one JSON object per line is needed (`jq -c '.[]'` converts an array)"
 
 
 def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard | None = None) -> pd.DataFrame:
@@ -58,9 +58,9 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
         ".jsonl": lambda stream: _jsonl_frames(guard, path, stream),
     }
     if not path.exists():
-        raise TraceError(f"{path}: there is no such file; a file {FORMATS} is needed")
+        raise TraceError(f"{path}: there is no such file; an existing file ({FORMATS}) is needed")
     if path.is_dir() or suffix not in readers:
-        raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
+        raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
     frames = []
     try:
         with open(path, "rb") as raw, guard.unpacked(path, raw) as unpacked, seekable(path, unpacked) as stream:
@@ -249,5 +249,5 @@ def read_json(path: Path, guard: Guard | None = None) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"{path}: cannot be read as JSON ({error}); an intact file is needed") from error
     if not isinstance(value, dict):
-        raise TraceError(f"{path}: holds a JSON {type(value).__name__}; a JSON object is needed")
+        raise TraceError(f"{path}: contains a JSON {type(value).__name__}; a JSON object is needed")
     return value

@@ -142,14 +142,16 @@ class TraceWriter:
         frames = {table: validate(table, rows, names[table]) for table, rows in given.items()}
         step = self._one_step(frames)
         if plan is not None and plan.get("step", step) != step:
-            raise TraceError(f"{self.folder}: the plan is of step {plan['step']}, the rows are of step {step}; one is needed")
+            raise TraceError(
+                f"{self.folder}: the plan is of step {plan['step']}, but the rows are of step {step}; both must be of one step"
+            )
         if rollouts is not None and "epoch" not in as_frame(rollouts).columns:
             frames["rollouts"]["epoch"] = self._epochs(frames["rollouts"], step)
         tables = {table: storage.to_arrow(table, frame) for table, frame in frames.items()}
         schemas = {table: self._fitting(table, rows.schema, names[table]) for table, rows in tables.items()}
         self._refuse_overlaps(frames["allocations"])
         if not (self.folder / "meta.json").is_file():
-            raise TraceError(f"{self.folder}: was removed since the trace was begun; begin a new one")
+            raise TraceError(f"{self.folder}: was removed after the trace was started; start a new trace")
         step_folders.write_step(self.folder, step, tables, None if plan is None else {**plan, "step": step})
         for table, frame in frames.items():
             self._note(table, frame, schemas[table])
@@ -191,7 +193,7 @@ class TraceWriter:
             return schema if earlier is None else pa.unify_schemas([earlier, schema], promote_options="permissive")
         except pa.ArrowException as error:
             raise TraceError(
-                f"{name}: a column has another type than in earlier steps ({reason(error)}); the same is needed"
+                f"{name}: a column has another type than in earlier steps ({reason(error)}); the same type is needed"
             ) from error
 
     def _refuse_overlaps(self, allocations: pd.DataFrame) -> None:

@@ -193,7 +193,7 @@ def test_the_router_gains_where_lengths_belong_to_prompts_and_is_recommended_onl
     assert "not recommended" in str(noise)
     unseen = router_effect(rollouts(epochs=1), SETTING)
     assert unseen == RouterEffect()
-    assert "no prompt comes in a second epoch" in str(unseen)
+    assert "no prompt appears in a second epoch" in str(unseen)
 
 
 def test_expected_lengths_are_those_of_the_last_visit() -> None:

@@ -192,7 +192,7 @@ BAD_LOGS = [
     (changed(response_tokens=2.5), ["row 4", "column 'response_tokens'", "2.5"]),
     (changed(step=-1), ["row 4", "column 'step'", "-1"]),
     (changed(prompt_id="q0", sample=0), ["row 4 repeats row 1", "one row per response is needed"]),
-    (rows().iloc[:0], ["holds nothing that a table", "at least one response is needed"]),
+    (rows().iloc[:0], ["has no responses that could be read as a table", "at least one is needed"]),
 ]
 
 
@@ -216,9 +216,9 @@ BAD_OPTIONS = [
     (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
     (["--time-weight", "2"], ["time_weight is 2.0", "0 (cost only) to 1 (time only)"]),
     (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
-    (["--static-actors", "0"], ["static actors are 0", "at least 1"]),
+    (["--static-actors", "0"], ["static_actors is 0", "at least 1"]),
     (["--static-actors", "5"], ["5 actors of 2 GPUs are requested", "hold 4"]),
-    (["--max-response-tokens", "10"], ["above the response limit of 10", "a limit of at least"]),
+    (["--max-response-tokens", "10"], ["above max_response_tokens=10", "a limit of at least"]),
     (["--max-response-tokens", "0"], ["response limit of 0"]),
     (["--max-response-tokens", "5000000"], ["KV tokens", "responses of at most"]),
     (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
@@ -263,15 +263,15 @@ def test_unknown_steps_commands_and_missing_options(log):
 def test_files_that_are_no_logs(tmp_path):
     refused(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv", "there is no such file", "a log is needed")
     (tmp_path / "notes.txt").write_text("hello")
-    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "is no log that is known; known are")
+    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "is not a log of a known format; known are")
     (tmp_path / "bad.parquet").write_text("hello")
     refused(rlhfless("simulate", tmp_path / "bad.parquet", *ON), "bad.parquet", "cannot be read as parquet")
     (tmp_path / "bad.jsonl").write_text('{"step": 0}\n{"step": \n')
     refused(rlhfless("simulate", tmp_path / "bad.jsonl", *ON), "bad.jsonl", "line 2")
     (tmp_path / "empty").mkdir()
-    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is no log that is known")
+    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is not a log of a known format")
     rows().to_parquet(tmp_path / "empty" / "rollouts.parquet")
-    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is no complete trace, it has no meta.json")
+    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is not a complete trace, meta.json is missing")
     (tmp_path / "empty.csv").write_text("")
     refused(rlhfless("simulate", tmp_path / "empty.csv", *ON), "empty.csv", "cannot be read as csv")
 

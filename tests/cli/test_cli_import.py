@@ -31,7 +31,7 @@ def test_a_log_is_imported_without_naming_its_format(tmp_path: Path) -> None:
 def test_a_preview_writes_nothing(tmp_path: Path) -> None:
     result = run_import(GOLDEN / "table" / "log.csv", "--preview", "-o", tmp_path / "t")
     assert result.exit_code == 0, result.stderr
-    assert "the first rows, as they were understood:" in result.stdout
+    assert "the first rows, as imported:" in result.stdout
     assert "wrote" not in result.stdout
     assert not (tmp_path / "t").exists()
 
@@ -39,7 +39,7 @@ def test_a_preview_writes_nothing(tmp_path: Path) -> None:
 def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
     result = run_import(GOLDEN / "openrlhf" / "console.log", "-o", tmp_path / "t")
     assert result.exit_code == 0, result.stderr
-    assert "no single responses in the log" in result.stdout
+    assert "the log has no responses" in result.stdout
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["scalars.parquet"]
     assert len(read_scalars(tmp_path / "t")) == 2
 
@@ -49,10 +49,13 @@ def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
     [
         ([GOLDEN / "nemo-rl"], "-o is missing; name the folder to write the trace into, or give --preview"),
         ([GOLDEN / "verl-v1", "-o", "OUT"], "name the tokenizer of the run's model with --tokenizer"),
-        ([GOLDEN / "nemo-rl", "-o", "OUT", "--from", "hydra"], "--from hydra: is no format; one of nemo-rl"),
+        ([GOLDEN / "nemo-rl", "-o", "OUT", "--from", "hydra"], "--from hydra: is not a known format; one of nemo-rl"),
         ([GOLDEN / "nemo-rl", "-o", "OUT", "--map", "step=x"], "--map is for tables"),
-        ([GOLDEN, "-o", "OUT"], "is no log that is known"),
-        ([GOLDEN / "verl-v1", "-o", "OUT", "--from", "nemo-rl"], "holds nothing that NeMo-RL's training data"),
+        ([GOLDEN, "-o", "OUT"], "is not a log of a known format"),
+        (
+            [GOLDEN / "verl-v1", "-o", "OUT", "--from", "nemo-rl"],
+            "has no responses that could be read as NeMo-RL's training data",
+        ),
     ],
 )
 def test_what_cannot_be_imported_is_one_line(words: list[object], says: str, tmp_path: Path) -> None:

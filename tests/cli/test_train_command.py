@@ -216,4 +216,4 @@ def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Pat
     result = rlhfless("train", *SMALL, "--model", tmp_path / "nan", "-o", tmp_path / "run")
     assert result.exit_code == 2
     said = result.stderr.splitlines()[-1]
-    assert re.fullmatch(r"rlhfless: the model's logits for response \d+ are not numbers; .*: load finite weights, or .*", said)
+    assert re.fullmatch(r"rlhfless: the model's logits for response \d+ are not finite; load finite weights, or .*", said)

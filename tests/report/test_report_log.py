@@ -74,7 +74,7 @@ def test_the_answer_comes_first(page: str) -> None:
     assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
     assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
     assert "The log does not say how long preparation and learning take" in words
-    assert "which framework dealt the responses is not known; equal chunks in the given order are assumed" in words
+    assert "the framework is not known; equal chunks in the log's order and learning on the same GPUs are assumed" in words
     assert "fewer replicas would leave the learner fewer GPUs" in words
     assert "Only actors of 2 GPUs have a profile." in words
 
@@ -288,7 +288,7 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
     for wrong, sentence in (
         (["--price", "cheap"], "--price cheap: is not of the form NAME=USD"),
         (["--dispatch", "random"], "dispatch 'random' is unknown; one of static, least-loaded is needed"),
-        (["--learner-gpus", "-2"], "learner GPUs are -2"),
+        (["--learner-gpus", "-2"], "learner_gpus is -2"),
         (["--learn-s", "nan"], "--learn-s is nan; a finite"),
         (["--learn-s", "inf"], "--learn-s is inf; a finite"),
         (["--run", "other"], "the log has no run other; one of log is needed"),

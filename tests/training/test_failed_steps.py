@@ -17,7 +17,7 @@ from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer, train
 
 STEP, COMPLETE = 1, 5
-WHY = "actor-1 (process 7 on cpu) was killed by SIGKILL; 7 responses are left, but no actor"
+WHY = "actor-1 (process 7 on cpu) was killed by SIGKILL; 7 responses are unfinished, but no actor is left"
 COLUMNS = ["step", "epoch", "prompt_id", "sample", "response", "response_tokens", "actor"]
 
 

@@ -65,7 +65,7 @@ class PretendedNodes(RayPool):
         if given["step"] == LOST_IN and self.loses:
             type(self).there = self.there[1:]
         if given["step"] == LOST_IN and self.loses == "in a step":
-            raise ActorError("actor-0 died: its node is gone; 12 responses are left, but no actor")
+            raise ActorError("actor-0 died: its node is gone; 12 responses are unfinished, but no actor is left")
         self.check(cluster)
         kept = {name: given[name] for name in ("run", "step", "start_s", "watch")}
         return run_step(plan, requests, engines, latency, cluster, **kept)
@@ -168,4 +168,4 @@ def test_without_any_gpus_no_options_are_named(nodes: type[PretendedNodes], mode
     nodes.there = []
     failed = command(*full, "--resume", "-o", out)
     assert failed.exit_code == 2
-    assert "Ray's GPU nodes (none) do not do; plan for the GPUs that `ray status` shows" in failed.stderr
+    assert "Ray's GPU nodes (none) do not provide them; plan for the GPUs that `ray status` shows" in failed.stderr

@@ -66,9 +66,9 @@ def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str |
 def _numbers(r: Request) -> str | None:
     ids, limit, target = r.prompt_ids, r.limit_tokens, r.target_tokens
     if not is_whole(limit, 0):
-        return f"has a limit of {limit!r} tokens; a whole number of 0 or more is needed"
+        return f"has limit_tokens={limit!r}; a whole number of 0 or more is needed"
     if target is not None and not is_whole(target):
-        return f"is forced to {target!r} tokens; a whole number is needed"
+        return f"has target_tokens={target!r}; a whole number is needed"
     if ids is not None and not (isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"):
         what = f"{ids.dtype} in the shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
         return f"has prompt_ids that are {what}; a one-dimensional array of whole numbers is needed"
@@ -80,19 +80,19 @@ def _prompt(r: Request, room: TokenRoom) -> str | None:
     if r.prompt_tokens < 1:
         return "has an empty prompt; a prompt of at least 1 token is needed, such as one that marks the beginning of a text"
     if ids is None or len(ids) != r.prompt_tokens:
-        return f"has {'no' if ids is None else len(ids)} prompt_ids; prompt_tokens says that there are {r.prompt_tokens}"
+        return f"has {'no' if ids is None else len(ids)} prompt_ids, but prompt_tokens is {r.prompt_tokens}"
     if ids.min() < 0 or ids.max() >= room.vocabulary:
         wrong = int(ids.min() if ids.min() < 0 else ids.max())
-        return f"has the id {wrong} in its prompt; the model knows ids from 0 to {room.vocabulary - 1}"
+        return f"has the id {wrong} in its prompt; the model's vocabulary has the ids 0 to {room.vocabulary - 1}"
     return None
 
 
 def _progress(r: Request, stop: int) -> str | None:
     ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
     if ids != r.generated_tokens or logprobs != r.generated_tokens:
-        return f"has {ids} generated_ids and {logprobs} logprobs; generated_tokens says that there are {r.generated_tokens}"
+        return f"has {ids} generated_ids and {logprobs} logprobs, but generated_tokens is {r.generated_tokens}"
     if r.target_tokens is not None and not 0 <= r.target_tokens <= r.limit_tokens:
-        return f"is forced to {r.target_tokens} tokens; its limit allows 0 to {r.limit_tokens}"
+        return f"has target_tokens={r.target_tokens}; 0 to limit_tokens={r.limit_tokens} is needed"
     if r.target_tokens == 0 and r.generated_tokens == 0:
         return None
     if r.generated_tokens >= stop:
@@ -110,7 +110,7 @@ def _room(r: Request, room: TokenRoom) -> str | None:
     if most > room.context_tokens:
         return (
             f"can reach {most} tokens with its prompt; the longest context here is {room.context_tokens} tokens, which "
-            f"leaves it {room.context_tokens - r.prompt_tokens}"
+            f"leaves {room.context_tokens - r.prompt_tokens} for the response"
         )
     if most > room.kv_tokens:
         return f"can reach {most} tokens with its prompt; this actor's KV memory holds {room.kv_tokens} at most"

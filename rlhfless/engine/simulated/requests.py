@@ -59,8 +59,8 @@ def refusal(request: Request) -> str | None:
         return f"response {r.response} has no target_tokens; the simulated engine needs its true length"
     if not 0 <= r.cached_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
         return (
-            f"response {r.response} has {r.cached_tokens} cached_tokens of {r.prompt_tokens} prompt tokens and prompt "
-            f"{r.prompt}; at most all of them, and the prompt's index where it shares it, are needed"
+            f"response {r.response} has cached_tokens={r.cached_tokens}, prompt_tokens={r.prompt_tokens} and "
+            f"prompt={r.prompt}; cached_tokens must be 0 to prompt_tokens, and a shared prompt needs its index"
         )
     return None
 

@@ -32,7 +32,8 @@ def admission_within(model: DecoderModel, memory_bytes: int, *, most_slots: int 
     if rows < fewest:
         needed = (model.weight_bytes + fewest * a_row) / (1 - OTHER_SHARE)
         raise MemoryError(
-            f"{memory_bytes / 2**30:.3f} GiB hold no actor: weights of {model.weight_bytes / 2**30:.3f} GiB and {fewest} slots "
-            f"of {model.cells} tokens need {needed / 2**30:.3f} GiB; give more memory or shorten the longest context"
+            f"{memory_bytes / 2**30:.3f} GiB are too little memory for an actor: weights of "
+            f"{model.weight_bytes / 2**30:.3f} GiB and {fewest} slots of {model.cells} tokens need {needed / 2**30:.3f} GiB; "
+            "give more memory or shorten the longest context"
         )
     return Admission(rows, rows * model.cells, rule)

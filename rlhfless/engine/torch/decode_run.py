@@ -142,6 +142,6 @@ class DecodeRun:
             s.last_token = last
         if np.isnan(own_logprobs.sum()) and (bad := np.isnan(own_logprobs[: len(self.rows)]).any(1)).any():
             raise FloatingPointError(
-                f"the model's logits for response {self.rows[int(bad.argmax())].request.response} are not numbers; its weights "
-                "or the precision are to blame: load finite weights, or decode in float32"
+                f"the model's logits for response {self.rows[int(bad.argmax())].request.response} are not finite; load finite "
+                "weights, or decode in float32"
             )

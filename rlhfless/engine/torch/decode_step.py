@@ -55,7 +55,7 @@ class DecodeStep:
 
     def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         if unknown := [name for name in wanted if name not in SIGNALS]:
-            raise ValueError(f"signal {unknown[0]!r} is unknown; choose of {', '.join(SIGNALS)}")
+            raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
 
     def prepare(self, cache: KVCache, rows: int, width: int) -> float:

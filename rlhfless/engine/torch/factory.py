@@ -52,12 +52,12 @@ class TorchEngineFactory:
 
     def __post_init__(self) -> None:
         if not (is_whole(self.eos_id, 0) and self.eos_id < self.model.vocabulary):
-            raise InputError(f"eos_id is {self.eos_id!r}; the model knows ids from 0 to {self.model.vocabulary - 1}")
+            raise InputError(f"eos_id is {self.eos_id!r}; the model's vocabulary has the ids 0 to {self.model.vocabulary - 1}")
 
         if self.model.max_tokens > self.model.known_tokens:
             raise InputError(
-                f"max_tokens is {self.model.max_tokens}, prompt and response together; the model was made for contexts of "
-                f"{self.model.known_tokens} at most"
+                f"max_tokens (prompt and response) is {self.model.max_tokens}; the model's context has at most "
+                f"{self.model.known_tokens} tokens"
             )
 
     def measured(self) -> TorchEngineFactory:

@@ -59,7 +59,7 @@ class DecoderModel:
         self.eps = config.rms_norm_eps
         self.known_tokens = config.max_position_embeddings
         if max_tokens is not None and not is_whole(max_tokens, 2):
-            raise InputError(f"max_tokens is {max_tokens}; a whole number of at least 2, prompt and response, is needed")
+            raise InputError(f"max_tokens (prompt and response) is {max_tokens}; a whole number of at least 2 is needed")
         self.max_tokens = self.known_tokens if max_tokens is None else int(max_tokens)
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, model.dtype
@@ -146,7 +146,7 @@ class DecoderModel:
         Returns the (n, hidden) states after the last layer. Hooks are not called.
         """
         if not self.weights.layers:
-            raise RuntimeError("the model's weights were given back; load() some before decoding goes on")
+            raise RuntimeError("the model's weights were released; load() new ones before decoding")
         n, heads, kv_heads, dim = len(tokens), self.heads, self.kv_heads, self.head_dim
         x = F.embedding(tokens, self.weights.embedding)
         cos, sin = self._cos[positions], self._sin[positions]

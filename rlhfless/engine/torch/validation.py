@@ -24,11 +24,11 @@ def _kv_wrong(r: Request) -> str | None:
         return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
     if not 0 <= r.cached_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):
         return (
-            f"has {r.cached_tokens} cached_tokens of {r.prompt_tokens} prompt tokens and prompt {r.prompt}; at most all of "
-            "them, and the prompt's index where it shares it, are needed"
+            f"has cached_tokens={r.cached_tokens}, prompt_tokens={r.prompt_tokens} and prompt={r.prompt}; "
+            "cached_tokens must be 0 to prompt_tokens, and a shared prompt needs its index"
         )
     have = 0 if r.prefix_kv is None else r.prefix_kv.tokens
     need = min(r.cached_tokens, r.prompt_tokens - 1)
     if have < need:
-        return f"says that {need} tokens of its prompt are there, but comes with the KV state of {have}"
+        return f"needs the KV state of {need} cached prompt tokens, but comes with that of {have}"
     return None

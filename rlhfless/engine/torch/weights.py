@@ -68,7 +68,7 @@ def check_architecture(model: Any) -> None:
         raise InputError(f"the torch engine decodes transformers language models, not a {type(model).__name__}")
     if model.base_model is model:
         raise InputError(
-            f"the torch engine needs a model with its language-model head, which {type(model).__name__} has not; load it with "
+            f"the torch engine needs a model with its language-model head, which {type(model).__name__} lacks; load it with "
             "AutoModelForCausalLM"
         )
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

@@ -274,7 +274,7 @@ class Replica:
 
     def _forget_prefixes(self) -> None:
         if not self._engine.reset_prefix_cache():
-            raise VllmError("vLLM did not forget the KV cache of earlier weights")
+            raise VllmError("vLLM did not reset the KV cache of earlier weights")
 
     def _drawn(self, out: Any) -> StepOutput:
         (one,) = out.outputs
@@ -284,7 +284,7 @@ class Replica:
                 named = ", ".join(sorted(labels)) or "none"
                 raise VllmError(f"a response was decoded with weights {named}, but the step's weights are {self.version}")
             if one.finish_reason not in ("stop", "length"):
-                raise VllmError(f"a response ended by {one.finish_reason!r}, which nobody asked for")
+                raise VllmError(f"a response ended by {one.finish_reason!r}; only 'stop' and 'length' are possible")
         ids = list(one.token_ids)
         logprobs = [at[token].logprob for at, token in zip(one.logprobs or (), ids, strict=True)]
         return StepOutput(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)

@@ -232,8 +232,8 @@ class VllmEngine:
         for s, one in iteration.drawn.items():
             if not all(map(math.isfinite, one.logprobs)):
                 raise FloatingPointError(
-                    f"vLLM's log-probabilities for response {s.request.response} are not finite numbers; its weights or the "
-                    "precision are to blame: load finite weights, or decode in float32"
+                    f"vLLM's log-probabilities for response {s.request.response} are not finite; load finite "
+                    "weights, or decode in float32"
                 )
 
     def _abort(self, leaving: Sequence[VllmSequenceState]) -> None:

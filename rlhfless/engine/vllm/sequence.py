@@ -116,5 +116,5 @@ class VllmSequenceState:
 
 def _kv_wrong(r: Request, takes_kv: bool) -> str | None:
     if r.cached_tokens or not (r.kv is None or (takes_kv and isinstance(r.kv, BlocksKV))):
-        return "comes with KV state that this vLLM does not take; recompute it"
+        return "comes with KV state that this vLLM engine cannot load; recompute it"
     return None

@@ -62,7 +62,7 @@ def check_weights(folder: Path, version: int) -> None:
         held = json.loads((folder / VERSION_FILE).read_text())["weights_version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
-            f"{folder}: holds no weights of a known version, {VERSION_FILE} is missing; write them with write_weights"
+            f"{folder}: has weights of an unknown version, {VERSION_FILE} is missing; write them with write_weights"
         ) from None
     if held != version:
-        raise InputError(f"{folder}: holds weights {held}, but the step is decoded with weights {version}; write those")
+        raise InputError(f"{folder}: has weights version {held}, but the step needs version {version}; write that version")

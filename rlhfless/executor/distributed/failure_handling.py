@@ -61,7 +61,7 @@ class WallLosses(WallOrders):
                 continue
             if actor.doubted:
                 said = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
-                found.append((actor, ActorLost(f"has not been heard of {said}")))
+                found.append((actor, ActorLost(f"has not reported {said}")))
             else:
                 actor.doubted, actor.due_s = True, now_s + GRACE_S
         return found
@@ -82,7 +82,7 @@ class WallLosses(WallOrders):
         homeless = [r for actor, _ in losses for r in actor.own]
         with_others = [r for r, actor in self.leaving.items() if actor.index in gone and self.owner[r].index not in gone]
         if hopeless is not None:
-            error = ActorError(f"{self.last_loss}; every other actor would fail alike, so the step was given up")
+            error = ActorError(f"{self.last_loss}; every other actor would fail in the same way, so the step was aborted")
             error.add_note(hopeless.trace)
             raise error
         again = [r for r in homeless if r not in self.leaving or self.leaving[r].index in gone]
@@ -90,8 +90,8 @@ class WallLosses(WallOrders):
         self.retried[retried] += 1
         if (worst := next((r for r in retried if self.retried[r] > self.faults.retries), None)) is not None:
             raise ActorError(
-                f"{self.last_loss}; response {worst} was lost with its actor {self.retried[worst]} times, and may be retried "
-                f"{self.faults.retries} times, so the step was given up"
+                f"{self.last_loss}; response {worst} was lost with its actor {self.retried[worst]} times, but may be retried "
+                f"only {self.faults.retries} times, so the step was aborted"
             )
         self._restart(retried)
         for response in with_others:  # their next actor goes on
@@ -103,8 +103,8 @@ class WallLosses(WallOrders):
             way = resolve(homeless, self._left(now_s, gone))
             if way is None:
                 raise ActorError(
-                    f"{self.last_loss}; {len(homeless)} responses are left, but no actor, and no GPUs on which another one may "
-                    f"be started (restarts: {self.faults.restarts}), so the step was given up"
+                    f"{self.last_loss}; {len(homeless)} responses are unfinished, but no actor is left and none may be "
+                    f"started again (restarts: {self.faults.restarts}), so the step was aborted"
                 )
             self._go(now_s, way)
         if self.plan.prefill_actor in gone:

@@ -62,7 +62,7 @@ def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) ->
     if not reuses_prefixes(actor) or not unknown:
         return None
     wants = "receives prefixes" if actor.prefixes else "shares prompts between its responses"
-    return f"actor {index} of the plan {wants}, but the request of response {unknown[0]} does not say its prompt"
+    return f"actor {index} of the plan {wants}, but the request of response {unknown[0]} has no prompt index"
 
 
 def with_prefixes(actor: ActorPlan, own: Sequence[Request], prefix_kv: Mapping[int, Any] | None = None) -> Sequence[Request]:

@@ -42,9 +42,13 @@ def check_responses(plan: Plan, requests: Requests) -> None:
     responses = requests.rows["response"]
     if (wrong := np.flatnonzero(responses != np.arange(len(responses)))).size:
         index, found = int(wrong[0]), int(responses[wrong[0]])
-        what = f"response {found} has two requests" if index and found == responses[index - 1] else f"response {index} has none"
+        what = (
+            f"response {found} has two requests"
+            if index and found == responses[index - 1]
+            else f"response {index} has no request"
+        )
         raise PlanningError(
-            f"{what}; the {len(responses)} requests of a step must be one for each of the responses 0 to {len(responses) - 1}"
+            f"{what}; the {len(responses)} requests must be exactly one for each of the responses 0 to {len(responses) - 1}"
         )
     check_complete(plan, len(responses))
 

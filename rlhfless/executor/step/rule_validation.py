@@ -36,17 +36,15 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
         return None
     if not isinstance(trigger, Trigger):
         raise RuleError(
-            f"rule {_name(rule)} returned {trigger!r} about actor {view.actor}; next_trigger must return a Trigger, or None"
+            f"rule {_name(rule)} returned {trigger!r} for actor {view.actor}; next_trigger must return a Trigger, or None"
         )
     for name, count in (("completions", trigger.completions), ("step_completions", trigger.step_completions)):
         if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
             raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
     time_s = trigger.time_s
     if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
-        after = f" after {told_s:g} s" if math.isfinite(told_s) else ""
-        raise RuleError(
-            f"{_asks(rule, view)} time_s={time_s!r}; a time{after}, counted from the run's start, or None is needed"
-        )
+        after = f" (after {told_s:g})" if math.isfinite(told_s) else ""
+        raise RuleError(f"{_asks(rule, view)} time_s={time_s!r}; seconds{after} since the run's start, or None, are needed")
     return trigger
 
 
@@ -78,8 +76,8 @@ def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[i
             raise RuleError(f"rule {_name(rule)} ordered {move}; the step has responses 0 to {responses - 1} only")
     if isinstance(decision, Cut) and (decision.actor not in live or live[decision.actor].closing):
         raise RuleError(
-            f"rule {_name(rule)} cuts actor {decision.actor}; an actor that goes on and was not cut before is needed, "
-            f"which now are {_going_on(live)}"
+            f"rule {_name(rule)} cuts actor {decision.actor}; a running actor that was not cut before is needed "
+            f"(now: {_going_on(live)})"
         )
 
 
@@ -93,8 +91,8 @@ def receiver_of(rule: RuntimeRule | None, move: Move, sender: Actor, live: Mappi
     if receiver is None or receiver.closing or receiver.index == sender.index:
         others = {i: actor for i, actor in live.items() if i != sender.index}
         raise RuleError(
-            f"rule {_name(rule)} ordered {move}, off actor {sender.index}; a response must move to another actor that goes on, "
-            f"which now are {_going_on(others)}"
+            f"rule {_name(rule)} ordered {move} from actor {sender.index}; a response must move to another running actor "
+            f"(now: {_going_on(others)})"
         )
     return receiver
 
@@ -107,13 +105,13 @@ def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]
     """
     if lost := sorted(set(unfinished).difference(move.response for move in cut.moves)):
         raise RuleError(
-            f"rule {_name(rule)} cuts actor {cut.actor} but says not where responses {lost} go; a Cut needs a Move for each of "
+            f"rule {_name(rule)} cuts actor {cut.actor} without a Move for responses {lost}; a Cut needs a Move for each of "
             "the actor's unfinished responses"
         )
 
 
 def _asks(rule: RuntimeRule, view: ActorView) -> str:
-    return f"rule {_name(rule)} wants to be asked because of actor {view.actor} at"
+    return f"rule {_name(rule)} returned a trigger for actor {view.actor} with"
 
 
 def _name(rule: RuntimeRule | None) -> str:

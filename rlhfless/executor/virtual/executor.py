@@ -264,7 +264,7 @@ def run_step(
     check_charging(charging)
     refuse_in_this_process(engine_factory)
     if charging == "measured" and links is not None:
-        raise PlanningError("links are shared by what the latency model says of transfers; charge by 'profile', not 'measured'")
+        raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s)
     executed = VirtualStep(plan, requests, engine_factory, latency, cluster, record, phases, admission, migration, watch, links)

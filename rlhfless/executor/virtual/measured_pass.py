@@ -51,21 +51,21 @@ def check_replayable(plan: Plan, engine_factory: EngineFactory) -> Replayer:
     if len(kinds) > 1:
         raise PlanningError(
             f"measured charging runs every actor on the same device, but the plan mixes actors of {' and '.join(kinds)}; plan "
-            "for one kind and size, or charge by profile"
+            "for one kind and size, or use charging='profile'"
         )
     if plan.actors and (gpus := len(plan.actors[0].gpu_ids)) > 1:
         raise PlanningError(
-            f"measured charging times one device, but the actors of the plan hold {gpus} GPUs each, which would all be billed; "
-            "plan for actors of 1 GPU, or charge by profile"
+            f"measured charging times one device, but the actors of the plan have {gpus} GPUs each, which would all be billed; "
+            "plan for actors of 1 GPU, or use charging='profile'"
         )
     if not isinstance(engine_factory, Replayer):
         name = getattr(engine_factory, "__name__", type(engine_factory).__name__)
-        raise PlanningError(f"measured charging needs engines that decode, which {name} does not; charge by profile")
+        raise PlanningError(f"measured charging needs engines that decode, which {name} does not; use charging='profile'")
     if plan.prefill is not None and not isinstance(engine_factory, ReplaysPrefixes):
         name = getattr(engine_factory, "__name__", type(engine_factory).__name__)
         raise PlanningError(
             f"measured charging times the prefixes that the plan computes once, which {name} cannot; run the plan without "
-            "deduplicated prefill, or charge by profile"
+            "deduplicated prefill, or use charging='profile'"
         )
     return engine_factory
 

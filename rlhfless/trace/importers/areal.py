@@ -73,7 +73,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     for batch in batches(rows()):
         yield pd.DataFrame(batch)
     if traced and unknown:
-        reading.note(f"times: not known of {counted(unknown, 'response')}, because their task has no session for every sample")
+        reading.note(f"times: unknown for {counted(unknown, 'response')}, because their task lacks sessions of some samples")
 
 
 def _row(record: Record, version: int) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _is_number(name: str) -> bool:
 
 FORMAT = Format(
     "areal",
-    "AReaL's rollouts (rollout/{version}/{task_id}.jsonl, with session_tracer/ where it is there)",
+    "AReaL's rollouts (rollout/{version}/{task_id}.jsonl, with session_tracer/ if it exists)",
     detect,
     read,
     known=frozenset(

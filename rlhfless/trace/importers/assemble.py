@@ -57,7 +57,7 @@ def assemble(reading: ImportSession, batches: Iterable[pd.DataFrame]) -> pd.Data
     frame = _without_repeats(frame, reading, in_all_steps=True) if "sample" in frame.columns else frame
     file_rows = frame.index
     if "epoch" not in frame.columns:
-        reading.note("epoch: derived; it counts the earlier steps of the run that had the same prompt")
+        reading.note("epoch: derived as the number of earlier steps of the run with the same prompt")
     rollouts = validate("rollouts", _from_the_run_start(frame, reading), reading.path)
     _refuse_absurd_lengths(rollouts, file_rows, reading)
     return _ended(rollouts, file_rows, reading)
@@ -105,7 +105,7 @@ def _with_lasting_prompts(frame: pd.DataFrame, reading: ImportSession) -> pd.Dat
     again = _in_several_steps(frame, ["prompt_text_id"])["prompt_text_id"]
     lasting = _in_several_steps(frame, ["prompt_text_id", "prompt_id"])["prompt_text_id"]
     if 2 * (~again.isin(lasting)).sum() > len(again):
-        reading.note("prompt_id: the text's hash, because the log names the same prompt anew in every step")
+        reading.note("prompt_id: hash of the text, because the log gives the same prompt another name in every step")
         frame = frame.assign(prompt_id=frame["prompt_text_id"])
         frame = frame.drop(columns="sample", errors="ignore")
     if frame["prompt_text_id"].equals(frame["prompt_id"]):
@@ -136,7 +136,7 @@ def _from_the_run_start(frame: pd.DataFrame, reading: ImportSession) -> pd.DataF
     if not reading.machine_clock and first < LONGEST_RUN_S:
         return frame
     if times:
-        reading.note("times: counted from the first that the log holds")
+        reading.note("times: counted from the first time in the log")
     moved = {name: (values - first).where(values.notna(), frame[name]) for name, values in zip(times, known, strict=True)}
     return frame.assign(**moved)
 
@@ -166,12 +166,12 @@ def _ended(rollouts: pd.DataFrame, file_rows: pd.Index, reading: ImportSession) 
     if tokens.max() > limit:
         at = int(np.argmax(tokens > limit))
         raise TraceError(
-            f"{reading.path}: row {row_number(file_rows, at)}, column 'response_tokens' is {tokens[at]}, above the response "
-            f"limit of {limit}; a limit of at least {tokens.max()} is needed"
+            f"{reading.path}: row {row_number(file_rows, at)}, column 'response_tokens' is {tokens[at]}, above "
+            f"max_response_tokens={limit}; a limit of at least {tokens.max()} is needed"
         )
     if reading.ended:
         return rollouts
-    reading.note(f"finish_reason: length at {limit} tokens and stop below, where the log does not say it")
+    reading.note(f"finish_reason: where the log lacks it, 'length' at {limit} tokens and 'stop' below")
     reasons = rollouts["finish_reason"]
     return rollouts.assign(finish_reason=reasons.where(reasons.notna(), _reasons(tokens >= limit, rollouts)))
 
@@ -182,7 +182,7 @@ def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, readi
     """
     cut = tokens >= limit
     reading.note(
-        f"response_tokens: below {limit} text tokens the end token is counted and the response stopped, else it was cut"
+        f"response_tokens: a response of fewer than {limit} text tokens stopped, and its end token is counted; others were cut"
     )
     if (above := int((tokens > limit).sum())) > 0:
         reading.note(f"response_tokens: {above:,} texts have more tokens than the limit when tokenised again; the limit counts")

@@ -18,7 +18,7 @@ from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.storage import JSON_HINT
 
-NAME_HINT = "is no log that is known; a file of one JSON object a line needs a name that ends in .jsonl or .jsonl.gz"
+NAME_HINT = "is not a log of a known format; a file of one JSON object per line needs a name that ends in .jsonl or .jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
     if lines and ".jsonl" in lines[0].name.lower():
         first = next(ImportSession(lines[0], ImportOptions()).records(lines[0]), None)
         if first is None:
-            raise TraceError(f"{lines[0]}: holds no record; one JSON object a line is needed")
+            raise TraceError(f"{lines[0]}: is empty; one JSON object per line is needed")
         raise TraceError(
-            f"{path}: is no log that is known, its first record has the fields {listed(first.values)}; name its framework with "
-            f"--from ({', '.join(known)})"
+            f"{path}: is not a log of a known format, its first record has the fields {listed(first.values)}; name its "
+            f"framework with --from ({', '.join(known)})"
         )
     if path.is_file() and path.name.lower().endswith((".json", ".json.gz")):
         with ImportSession(path, ImportOptions()).open(path) as stream:
             is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
         raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")
-    raise TraceError(f"{path}: is no log that is known; known are {', '.join(known)} (csv, jsonl or parquet)")
+    raise TraceError(f"{path}: is not a log of a known format; known are {', '.join(known)} (csv, jsonl or parquet)")

@@ -97,7 +97,7 @@ class ImportSession:
         if self._counter is None:
             if self.options.tokenizer is None:
                 raise TraceError(
-                    f"{self.path}: logs texts but no lengths; name the tokenizer of the run's model with --tokenizer, "
+                    f"{self.path}: has texts but no token counts; name the tokenizer of the run's model with --tokenizer, "
                     "a local folder or a hub name"
                 )
             self._counter = TokenCounter(self.options.tokenizer)
@@ -174,13 +174,13 @@ class ImportSession:
                     values = decode(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8"))
             except (ValueError, RecursionError) as error:
                 if whole and not line.endswith(b"\n"):
-                    self.note(f"{path.name}: the last line was cut off and is left out")
+                    self.note(f"{path.name}: the last line is incomplete and was left out")
                     return
                 raise TraceError(
-                    f"{path}: line {number} is not JSON: {reason(error)}; one JSON object a line is needed"
+                    f"{path}: line {number} is not JSON: {reason(error)}; one JSON object per line is needed"
                 ) from error
             if not isinstance(values, dict):
-                raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object a line is needed")
+                raise TraceError(f"{path}: line {number} is not a JSON object; one JSON object per line is needed")
             whole += 1
             self.fields.update(values)
             yield Record(values, path, number, len(line))

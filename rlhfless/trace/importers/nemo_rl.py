@@ -53,13 +53,13 @@ def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: ImportSe
         kept = [(step, path) for step, path in found if step < first]
         if len(kept) < len(found):
             reading.note(
-                f"restarts: {folder} begins at step {first:,}; {len(found) - len(kept):,} steps of earlier experiments, from "
-                "that one on, are left out"
+                f"restarts: {folder} begins at step {first:,}; {len(found) - len(kept):,} steps of earlier experiments "
+                "from there on are left out"
             )
         found = kept + files
     if len(of_starts) > 1:
         names = listed(files[0][1].parent.name for files in of_starts)
-        reading.note(f"experiments: {names} are read as one run that was restarted; name one of the folders to read it alone")
+        reading.note(f"experiments: {names} are read as one restarted run; to read one experiment alone, name its folder")
     return found
 
 

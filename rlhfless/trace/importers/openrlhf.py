@@ -67,11 +67,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         reading.guard.check_rows(reading.path, len(reading.scalars) + 1)
         reading.scalars.append({**own, **standard(own, SOURCES), "step": int(match[1])})
     if broken:
-        reading.note(f"{broken:,} lines of steps are cut or mixed with others and left out, line {first_broken} first")
-    if not reading.scalars:
-        raise TraceError(
-            f"{reading.path}: has no line 'Global step N: {{...}}' with an intact dict; OpenRLHF's console is needed"
+        reading.note(
+            f"{broken:,} lines of steps are incomplete or mixed with others and were left out, first line {first_broken}"
         )
+    if not reading.scalars:
+        raise TraceError(f"{reading.path}: has no complete line 'Global step N: {{...}}'; OpenRLHF's console output is needed")
     yield from ()
 
 
@@ -91,6 +91,6 @@ def parse_dict(text: str) -> dict[Any, Any] | None:
 
 
 FORMAT = Format(
-    "openrlhf", "OpenRLHF's console", detect, read,
+    "openrlhf", "OpenRLHF's console output", detect, read,
     expected=frozenset(name for names in SOURCES.values() for name in names),
 )  # fmt: skip

@@ -134,7 +134,7 @@ def _reward(rewards: Any, at: int, reading: ImportSession) -> float | None:
         numbers = [value for value in rewards.values() if is_number(value)]
         rewards = rewards.get("reward", numbers[0] if len(numbers) == 1 else None)
         if rewards is None and numbers:
-            reading.note("reward: unknown where the log has several and none is named reward")
+            reading.note("reward: unknown where the log has several rewards and none is named 'reward'")
     return finite(rewards) if is_number(rewards) else None
 
 

@@ -57,9 +57,7 @@ class ImportedLog:
             TraceError: the log has no responses.
         """
         if self.rollouts is None:
-            raise TraceError(
-                f"{self.source}: holds scalars of steps but no single responses; the log of rollouts of the same run is needed"
-            )
+            raise TraceError(f"{self.source}: has scalars of steps but no responses; the rollout log of the same run is needed")
         meta: dict[str, object] = {
             "imported_from": self.source.name,
             "framework": self.format.name,
@@ -79,7 +77,7 @@ class ImportedLog:
         """
         folder = Path(folder)
         if (folder / "scalars.parquet").exists() and len(self.scalars):
-            raise TraceError(f"{folder}: holds scalars already; name another folder")
+            raise TraceError(f"{folder}: already contains scalars; name another folder")
         if self.rollouts is not None:
             self.trace().save(folder)
         if len(self.scalars):
@@ -123,14 +121,14 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
     one = recognise(path) if framework == "auto" else named(framework)
     if options.mapping and one.name not in MAPPED:
-        raise TraceError(f"--map is for tables, and {path} is {one.title}; leave it out, or read the log with --from table")
+        raise TraceError(f"--map is for tables, and {path} is {one.title}; leave --map out, or read the log with --from table")
     reading = ImportSession(path, options)
     try:
         rollouts = assemble(reading, one.read(reading))
     finally:
         reading.close()
     if rollouts is None and not reading.scalars:
-        raise TraceError(f"{path}: holds nothing that {one.title} should hold; at least one response is needed")
+        raise TraceError(f"{path}: has no responses that could be read as {one.title}; at least one is needed")
     scalars, again = scalars_frame(reading.scalars)
     if again:
         reading.note(f"restarts: the scalars of {counted(again, 'step')} were logged twice; the later ones count")
@@ -216,4 +214,4 @@ def named(name: str) -> Format:
     for one in FORMATS:
         if one.name == name:
             return one
-    raise TraceError(f"--from {name}: is no format; one of {', '.join(one.name for one in FORMATS)} is needed")
+    raise TraceError(f"--from {name}: is not a known format; one of {', '.join(one.name for one in FORMATS)} is needed")

@@ -39,8 +39,8 @@ def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray
             keep[own.index] = own["ascent"] == own.groupby("step")["ascent"].transform("max")
         else:
             reading.note(
-                "restarts: steps come again after later ones, and without 'sample' it cannot be told whether the run was "
-                "restarted, so all rows count; --map sample=COLUMN tells it"
+                "restarts: step numbers go back, but without the column 'sample' a restart cannot be recognised, so all rows "
+                "count; name that column with --map sample=COLUMN"
             )
     if not keep.all():
         _note(reading, len(rows.loc[~keep, ["run", "step"]].drop_duplicates()), keep)
@@ -119,7 +119,7 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     if restarted:
         _note(reading, restarted, keep, single)
     if single:
-        reading.note(f"repeats: {counted(single, 'response')} there again with other values; the later ones count")
+        reading.note(f"repeats: {counted(single, 'response')} repeated with other values; the later ones count")
     return frame[keep]
 
 

@@ -71,14 +71,14 @@ def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
             why = reason(error)
             hint = "an intact dump is needed"
             if not unsafe and "weights" in str(error).lower():
-                why = "it holds more than plain data, and loading that can run any code"
-                hint = "`rlhfless import --unsafe-pickle` makes a trace of it all the same, for files of your own only"
+                why = "it contains more than plain data, and loading it can run arbitrary code"
+                hint = "for your own files only, `rlhfless import --unsafe-pickle` loads it nevertheless"
             raise TraceError(f"{path}: cannot be loaded ({why}); {hint}") from error
     if unsafe:
-        reading.note("WARNING: --unsafe-pickle ran whatever code the dumps hold")
+        reading.note("WARNING: --unsafe-pickle ran any code that the dumps contain")
     samples = content.get("samples") if isinstance(content, dict) else None
     if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
-        raise TraceError(f"{path}: is no dict with a list of dicts 'samples'; a dump of slime is needed")
+        raise TraceError(f"{path}: is not a dump of slime; a dict with a list of dicts 'samples' is needed")
     return samples
 
 

@@ -14,7 +14,7 @@ DISABLES = {
     "finish_reason": "truncation is unknown, so every length counts as the whole response",
     "reward": "rewards and their plots are left out",
     "weights_version": "the staleness of responses is unknown",
-    "end_s": "when responses ended is unknown; unless scalars say how long generation took, times are a profile's own",
+    "end_s": "end times are unknown; unless scalars have the generation time, times come from a latency profile alone",
 }
 """What is not possible without a column."""
 
@@ -64,7 +64,7 @@ class ImportSummary:
         if not self.end_unknown:
             return f"{least:.1%} truncated"
         most = least + self.end_unknown / self.rows
-        return f"{least:.1%} to {most:.1%} truncated (unknown of {counted(self.end_unknown, 'response')})"
+        return f"{least:.1%} to {most:.1%} truncated (unknown for {counted(self.end_unknown, 'response')})"
 
     def __str__(self) -> str:
         lines = []
@@ -76,16 +76,16 @@ class ImportSummary:
                 *(f"{column}: {text}" for column, text in self.missing.items()),
             ]
         else:
-            lines.append("no single responses in the log, so nothing can be planned from it alone")
+            lines.append("the log has no responses; planning needs the rollout log of the same run")
         if self.scalar_steps:
             lines.append(f"scalars of {counted(self.scalar_steps, 'step')}")
         lines += self.notes
         if self.unknown_fields:
-            lines.append(f"fields that this importer does not know and left out: {listed(map(clean, self.unknown_fields))}")
+            lines.append(f"unknown fields, left out: {listed(map(clean, self.unknown_fields))}")
         if self.absent_fields:
-            lines.append(f"fields that this importer knows and the log lacks: {listed(self.absent_fields)}")
+            lines.append(f"expected fields that the log lacks: {listed(self.absent_fields)}")
         if self.preview:
-            lines += ["the first rows, as they were understood:", self.preview]
+            lines += ["the first rows, as imported:", self.preview]
         return "\n".join(lines)
 
 

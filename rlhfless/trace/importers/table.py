@@ -37,9 +37,11 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     path, mapping = reading.path, dict(reading.options.mapping)
     for ours in mapping:
         if ours not in OURS:
-            raise TraceError(f"--map {ours}={mapping[ours]}: {ours!r} is no rollout column; one of {', '.join(OURS)} is needed")
+            raise TraceError(
+                f"--map {ours}={mapping[ours]}: {ours!r} is not a rollout column; one of {', '.join(OURS)} is needed"
+            )
     if not detect(path):
-        raise TraceError(f"{path}: cannot tell the format from the name; a file {FORMATS} is needed")
+        raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
     reading.expect([path])
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
     kept = reading.options.keep.union(OURS)
@@ -55,7 +57,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
     _refuse_absent(mapping, sorted(seen), path)
     if left_out:
-        reading.note(f"left out, because they hold long texts or nested values: {listed(sorted(left_out))}")
+        reading.note(f"columns left out, because they contain long texts or nested values: {listed(sorted(left_out))}")
 
 
 def _csv(reading: ImportSession) -> Iterator[pd.DataFrame]:
@@ -87,7 +89,7 @@ def _parquet(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
     yield from reading.parquet(reading.path, wanted)
     if nested:
-        reading.note(f"left out, because they hold nested values: {listed(sorted(nested))}")
+        reading.note(f"columns left out, because they contain nested values: {listed(sorted(nested))}")
 
 
 def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -> None:
@@ -100,13 +102,14 @@ def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSessio
     """Return the frame with our column names, and note every column of ours that was renamed to make room."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise TraceError(f"{reading.path}: column '{listed([twice])}' is there twice; every column is needed once")
+        raise TraceError(f"{reading.path}: column '{listed([twice])}' appears twice; every name may appear only once")
     columns = {}
     for name in frame.columns:
         if name in mapping:
             if mapping[name] != name and f"source_{name}" in frame.columns:
                 raise TraceError(
-                    f"{reading.path}: has both '{name}' and 'source_{name}', so --map cannot move '{name}'; rename one"
+                    f"{reading.path}: has both '{name}' and 'source_{name}', so --map cannot rename the first to the second; "
+                    "rename one of them"
                 )
             if mapping[name] != name:
                 columns[f"source_{name}"] = frame[name]

@@ -45,7 +45,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     for ours, theirs in reading.options.mapping.items():
         if ours != "reward":
             raise TraceError(
-                f"--map {ours}={theirs}: of TRL's completions only the reward can be named, with --map reward=COLUMN"
+                f"--map {ours}={theirs}: TRL's completions have fixed columns; only the reward can be "
+                "mapped, with --map reward=COLUMN"
             )
     found = files(reading.path) or [(0, reading.path)]
     states = trl_scalars.files(reading.path)
@@ -112,13 +113,11 @@ class StepScalars:
         if ends is None and limit is not None and "truncation_rate" not in own:
             ends = ends_of_limit(texts, limit)
             self._reading.note(
-                f"finish_reason: cut at {limit} text tokens, stopped below {NEAR:.0%} of that, unknown between, as texts lack "
-                "special tokens; the end token is counted"
+                f"finish_reason: 'length' at {limit} text tokens, 'stop' below {NEAR:.0%} of that, unknown between, because "
+                "texts lack special tokens; end tokens are counted"
             )
         if ends is None:
-            self._reading.note(
-                "response_tokens: where no scalars say how responses ended, texts are counted without end tokens"
-            )
+            self._reading.note("response_tokens: texts are counted without end tokens where no scalars say how responses ended")
             return rows.assign(finish_reason=None)
         return rows.assign(response_tokens=ends.tokens, finish_reason=pd.Series(ends.reasons, index=rows.index, dtype=object))
 
@@ -134,19 +133,19 @@ class StepScalars:
         note = self._reading.note
         if self._met:
             note(
-                f"response_tokens: in {counted(len(self._met), 'step')} corrected by TRL's own clipped_ratio and mean_length: "
-                "the longest texts are the cut ones, the others get their end token"
+                f"response_tokens: corrected in {counted(len(self._met), 'step')} by TRL's own clipped_ratio and mean_length: "
+                "the longest responses were cut, the others get their end token"
             )
         if self._not_met:
             note(
-                f"response_tokens: in {counted(len(self._not_met), 'step')} (the first is {self._not_met[0]}) no lengths of "
-                "the texts meet TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
+                f"response_tokens: in {counted(len(self._not_met), 'step')} (the first is {self._not_met[0]}) token "
+                "counts contradict TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
             )
         if self._averaged:
             least, most = (f"{share:.1%}" for share in (min(self._averaged), max(self._averaged)))
             note(
-                f"scalars: in {counted(len(self._averaged), 'step')} TRL's are means over more responses than were logged, so "
-                f"they are not compared; of those {least if least == most else f'{least} to {most}'} were cut"
+                f"scalars: in {counted(len(self._averaged), 'step')} TRL averages over more responses than it logged, so these "
+                f"are not compared; {least if least == most else f'{least} to {most}'} of all responses were cut"
             )
 
 
@@ -200,7 +199,7 @@ def _rewards(frame: pd.DataFrame, path: Path, reading: ImportSession) -> list[fl
         if len(between) != 1:
             shown = listed(between) or "none"
             reading.note(
-                f"reward: unknown, because the log has not one column of rewards but {shown}; --map reward=COLUMN names one"
+                f"reward: unknown, because one column of rewards is needed and the log has {shown}; use --map reward=COLUMN"
             )
             return [None] * len(frame)
         column = between[0]

@@ -70,11 +70,11 @@ def read_state(reading: ImportSession, path: Path) -> int:
         raise TraceError(f"{path}: is not JSON; an intact file is needed") from error
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list):
-        raise TraceError(f"{path}: has no list 'log_history'; the state of a trainer is needed")
+        raise TraceError(f"{path}: has no list 'log_history'; a trainer_state.json is needed")
     steps: dict[int, dict[str, Any]] = {}
     for number, entry in enumerate(history, start=1):
         if not isinstance(entry, dict):
-            raise TraceError(f"{path}: entry {number} of 'log_history' is no object; the state of a trainer is needed")
+            raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
         record = Record(entry, path, number)
         steps.setdefault(record.whole("step"), {}).update(numbers(record, SOURCES))
     for step, own in steps.items():  # a step has several entries: losses, an evaluation, the end of training

@@ -65,7 +65,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             reading.dispatch_order_known = False
     if padding:
         reading.note(
-            f"padding: {counted(padding, 'row')} left out that verl added to fill its batches, as these are no responses"
+            f"padding: left out {counted(padding, 'row')} that verl added to fill its batches, because they are not responses"
         )
     if not reading.dispatch_order_known:
         reading.note(

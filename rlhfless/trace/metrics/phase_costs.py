@@ -46,10 +46,12 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     allocations, spans = trace.allocations, trace.spans
     where = trace.source or "the trace"
     if allocations.empty:
-        raise TraceError(f"{where}: has no allocations, so it tells no cost; an executed run is needed")
+        raise TraceError(f"{where}: has no allocations, so its cost is unknown; an executed run is needed")
     prices = sorted(allocations["usd_per_gpu_s"].unique())
     if len(prices) > 1:
-        raise TraceError(f"{where}: GPUs have {len(prices)} prices; holding all of them has a cost only where there is one")
+        raise TraceError(
+            f"{where}: GPUs have {len(prices)} different prices; all GPUs must have the same price to compute a serverful cost"
+        )
     held = _gpus(trace, where) if gpus is None else dict.fromkeys(trace.steps, gpus)
     rows: list[dict[str, Any]] = []
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
@@ -98,7 +100,9 @@ def _gpus(trace: Trace, where: str) -> dict[int, int]:
     earlier, now = trace.meta.get("earlier_clusters") or [], trace.meta.get("cluster") or {}
     clusters = [*earlier, {**now, "before_step": None}]
     if not all({"nodes", "gpus_per_node", "before_step"} <= set(cluster) for cluster in clusters):
-        raise TraceError(f"{where}: meta.json names no cluster of one kind; say how many gpus the serverful system holds")
+        raise TraceError(
+            f"{where}: meta.json has no cluster with one GPU kind; pass gpus, the number of GPUs of the serverful system"
+        )
     gpus: dict[int, int] = {}
     for cluster in clusters:
         before = math.inf if cluster["before_step"] is None else cluster["before_step"]

@@ -90,7 +90,7 @@ class Recorder:
         told = dict(meta or {})
         known = (self.folder / "meta.json").exists()
         if known and not storage.read_json(self.folder / "meta.json").get("recorder"):
-            raise TraceError(f"{self.folder}: holds a trace that no recorder wrote; name another folder")
+            raise TraceError(f"{self.folder}: contains a trace that was not written by a recorder; name another folder")
         if not known:
             new_folder(self.folder)
         journal = RecordingJournal(self.folder)
@@ -160,7 +160,7 @@ class Recorder:
         self._give_up(len(self._waiting))
         try:
             if not len(fold(self.folder, journal)["rollouts"]):
-                _log.warning("recording into %s: no response was recorded, so it is no trace yet", self.folder)
+                _log.warning("recording into %s: no response was recorded, so the folder is not a trace yet", self.folder)
         finally:
             journal.close()
             if self.lost:
@@ -176,12 +176,14 @@ class Recorder:
         """Count lost rows, and log the first failure of a kind."""
         if what not in self._told:
             self._told.add(what)
-            _log.warning("recording into %s: %s (%s); the loop goes on, and this is not said again", self.folder, what, error)
+            _log.warning(
+                "recording into %s: %s (%s); training goes on, and this warning is not repeated", self.folder, what, error
+            )
 
     def _take(self, table: str, values: dict[str, Any]) -> None:
         self.lost += 1  # until it is taken
         if self._journal is None:
-            raise TraceError(f"{self.folder}: no recording is open; a recorder that could begin and is not closed is needed")
+            raise TraceError(f"{self.folder}: this recorder is closed or could not be started; an open recorder is needed")
         self._waiting.append(line_of(table, checked_row(table, {"run": self.run, **values})))
         self.lost -= 1
         self.recorded += 1

@@ -39,7 +39,7 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise TraceError(f"{table}: column '{name}' ({column.doc}) is missing among {', '.join(values) or 'no columns'}")
     for name in values.keys() - known.keys():
         if table != "rollouts":
-            raise TraceError(f"{table}: '{name}' is none of its columns; such things go into the column 'detail'")
+            raise TraceError(f"{table}: '{name}' is not one of its columns; put it into the column 'detail'")
         cell = jsonable(values[name])
         row[clean(name)] = clean(cell) if isinstance(cell, str) else cell
     _refuse_contradictions(table, row)
@@ -56,5 +56,5 @@ def _refuse_contradictions(table: str, row: Mapping[str, Any]) -> None:
     batch, slots = row.get("batch_mean"), row.get("slots")
     if batch is not None and slots is not None and batch > slots * (1 + 1e-9):
         raise TraceError(
-            f"{table}: column 'batch_mean' is {batch:g}, above 'slots', which is {slots}; a batch within them is needed"
+            f"{table}: column 'batch_mean' is {batch:g}, above 'slots', which is {slots}; a batch of at most 'slots' is needed"
         )

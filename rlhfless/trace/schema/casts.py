@@ -129,7 +129,7 @@ def _wanted(column: Column) -> str:
     return {
         "str": "a text or a whole number",
         "json": "a JSON text",
-        "ints": "a list of at least one GPU id, each once",
+        "ints": "a list of at least one GPU id, without repetitions,",
         "bool": "true or false",
     }[column.dtype]
 

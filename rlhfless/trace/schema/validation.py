@@ -94,8 +94,8 @@ def refuse_several_runs(runs: Iterable[object], source: object = "the log") -> N
     names = list(runs)
     if len(names) > 1:
         raise TraceError(
-            f"{source}: holds {len(names)} runs ({listed(names)}); name one with --run, or in Python by `OpenedLog.of_run` or "
-            "the column 'run'"
+            f"{source}: holds {len(names)} runs ({listed(names)}); name one with --run, or in Python with `OpenedLog.of_run` "
+            "or by filtering the column 'run'"
         )
 
 
@@ -121,7 +121,7 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
     present = listed(frame.columns) or "no columns"
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
-        raise TraceError(f"{source}: column '{twice[0]}' is there twice; every column is needed once")
+        raise TraceError(f"{source}: column '{twice[0]}' appears twice; every name may appear only once")
     for column in TABLES[table]:
         if column.required and column.name not in frame.columns and len(frame):
             hint = "; import it with --map OURS=THEIRS where it has another name" if table == "rollouts" else ""
@@ -130,7 +130,7 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
     if table != "rollouts" and extras:
         raise TraceError(
             f"{source}: column '{extras[0]}' is not one of the {table} table's columns ({', '.join(known)}); "
-            "such things go into the column 'detail' of spans and events"
+            "put it into the column 'detail' of spans or events"
         )
 
 
@@ -167,5 +167,5 @@ def _refuse_overfull(spans: pd.DataFrame, source: str) -> None:
         at = int(np.argmax(wrong))
         raise TraceError(
             f"{source}: row {row_number(spans.index, at)}, column 'batch_mean' is {spans['batch_mean'].iloc[at]:g}, above "
-            f"'slots', which is {slots[at]:g}; a batch within its slots is needed"
+            f"'slots', which is {slots[at]:g}; a batch of at most 'slots' is needed"
         )

@@ -308,18 +308,21 @@ def test_training_the_model_in_place_shows_only_after_sync():
 def test_refusals_are_one_sentence_each(hf, model):
     e = engine(model, Admission(4, 100))
     for wrong, sentence in [
-        (replace(request(0), prompt_ids=None), "response 0 has no prompt_ids; prompt_tokens says that there are 5"),
-        (replace(request(0), prompt_ids=np.array([1])), "has 1 prompt_ids; prompt_tokens says that there are 5"),
+        (replace(request(0), prompt_ids=None), "response 0 has no prompt_ids, but prompt_tokens is 5"),
+        (replace(request(0), prompt_ids=np.array([1])), "has 1 prompt_ids, but prompt_tokens is 5"),
         (request(3, 0), "response 3 has an empty prompt; a prompt of at least 1 token is needed"),
-        (replace(request(0), prompt_ids=np.full(5, VOCAB)), "has the id 32 in its prompt; the model knows ids from 0 to 31"),
+        (
+            replace(request(0), prompt_ids=np.full(5, VOCAB)),
+            "has the id 32 in its prompt; the model's vocabulary has the ids 0 to 31",
+        ),
         (replace(request(0), prompt_ids=np.full(5, -1)), "has the id -1 in its prompt"),
-        (replace(request(0), generated_tokens=2), "has 0 generated_ids and 0 logprobs; generated_tokens says that there are 2"),
+        (replace(request(0), generated_tokens=2), "has 0 generated_ids and 0 logprobs, but generated_tokens is 2"),
         (request(0, 80, 30), "can reach 110 tokens with its prompt; this actor's KV memory holds 100 at most"),
         (
             request(9, 512, 30),
             "response 9 has a prompt of 512 tokens; the longest context here is 512 tokens, prompt and response",
         ),
-        (request(0, 500, 30), "can reach 530 tokens .* the longest context here is 512 tokens, which leaves it 12"),
+        (request(0, 500, 30), "can reach 530 tokens .* the longest context here is 512 tokens, which leaves 12"),
         (request(0, limit_tokens=0), "already has 0 of 0 tokens"),
         (request(0, kv=torch.zeros(2, 4, 2, 3, 16)), "KV state of 3 tokens; it needs 4"),
     ]:

@@ -149,10 +149,10 @@ def test_what_vllm_cannot_take_is_refused() -> None:
     [
         ({"limit_tokens": LONGEST}, f"tokens with its prompt; the longest context here is {LONGEST} tokens"),
         ({"limit_tokens": 100, "target_tokens": 3}, "tokens with its prompt; this actor's KV memory holds 120 at most"),
-        ({"limit_tokens": 9.5}, "has a limit of 9.5 tokens; a whole number of 0 or more is needed"),
-        ({"limit_tokens": 9, "target_tokens": 12}, "is forced to 12 tokens; its limit allows 0 to 9"),
-        ({"target_tokens": -2}, f"is forced to -2 tokens; its limit allows 0 to {LIMIT}"),
-        ({"prompt_tokens": 2}, "prompt_ids; prompt_tokens says that there are 2"),
+        ({"limit_tokens": 9.5}, "has limit_tokens=9.5; a whole number of 0 or more is needed"),
+        ({"limit_tokens": 9, "target_tokens": 12}, "has target_tokens=12; 0 to limit_tokens=9 is needed"),
+        ({"target_tokens": -2}, f"has target_tokens=-2; 0 to limit_tokens={LIMIT} is needed"),
+        ({"prompt_tokens": 2}, "prompt_ids, but prompt_tokens is 2"),
         ({"prompt_ids": [1, 2]}, "has prompt_ids that are a list; a one-dimensional array of whole numbers is needed"),
     ],
 )

@@ -220,7 +220,7 @@ def test_an_actor_never_decodes_with_weights_that_are_not_the_steps(
     other = factory_of(write_weights(model_of(4), tmp_path / "other", 6), 6)
     engines = factory_of(write_weights(model_of(3), tmp_path / "right", 7), 7)
     monkeypatch.setattr(VllmEngineFactory, "to_remote", lambda engines: ShippedWeights(engines, ShippedWeights.of(other).files))
-    said = r"failed with InputError: .*holds weights 6, but the step is decoded with weights 7"
+    said = r"failed with InputError: .*has weights version 6, but the step needs version 7"
     with pytest.raises(ActorError, match=said) as error:
         pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, Cluster(1, 1, 1))
     assert error.value.record is not None

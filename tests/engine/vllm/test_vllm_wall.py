@@ -148,7 +148,9 @@ def test_an_actor_that_cannot_be_started_ahead_is_started_in_its_step(tmp_path: 
 @pytest.mark.full
 def test_a_start_ahead_of_a_step_without_weights_is_no_reason_to_give_up(tmp_path: Path) -> None:
     gone = factory_of(tmp_path / "gone", 0)
-    with pytest.raises(RuntimeError, match=r"could not be started ahead of its step: InputError: .*holds no weights") as error:
+    with pytest.raises(
+        RuntimeError, match=r"could not be started ahead of its step: InputError: .*has weights of an unknown version"
+    ) as error:
         Worker(multiprocessing.Pipe()[0], queue.SimpleQueue(), "cpu", gone.side).start_ahead(gone, LATENCY)
     assert not failed(error.value).hopeless, "another process may start"
 

@@ -166,7 +166,7 @@ def test_a_given_up_actor_that_goes_on_doubles_nothing() -> None:
     record = run(plan_of([[3, 5, 11], [0, 1, 2, 4, *range(6, 11)]], slots=12), crew)
     assert_whole(record)
     assert [e["holder"] for e in events(record, "lost")] == ["actor-0"]
-    assert events(record, "lost")[0]["why"].startswith("has not been heard of since ")
+    assert events(record, "lost")[0]["why"].startswith("has not reported since ")
     assert crew.late > 0, "it did report completions after it was given up"
 
 

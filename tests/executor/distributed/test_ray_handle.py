@@ -195,7 +195,7 @@ def test_an_actor_whose_words_do_not_arrive_is_lost_with_a_reason(handle: Handle
     member.listening = never
     with pytest.raises(GetTimeoutError):
         member.hear()
-    assert member.lost == "cannot be heard: what it said did not come here within 30 s"
+    assert member.lost == "cannot be reached: its reports did not arrive within 30 s"
     assert not member.node_lost
 
 

@@ -52,7 +52,7 @@ def test_nodes_without_gpus_and_dead_ones_are_no_nodes_of_a_plan() -> None:
 
 def test_a_cluster_that_ray_does_not_have_is_refused() -> None:
     nodes = RayNode.listed([described("1", 4.0, "L40S"), described("2", 2.0)])
-    said = r"has 2 nodes with 4 l40s, 4 l40s, for which Ray's GPU nodes \(10.0.0.1 with 4 \(l40s\), 10.0.0.2 with 2\) do not do"
+    said = r"has 2 nodes with 4 l40s, 4 l40s, but Ray's GPU nodes \(10.0.0.1 with 4 \(l40s\), 10.0.0.2 with 2\) do not provide"
     with pytest.raises(PlanningError, match=said):
         place_nodes(Cluster(2, 4, 1, "l40s"), nodes)
     with refused(PlanningError):
@@ -201,7 +201,7 @@ def test_a_cluster_of_other_versions_is_one_sentence(heard: str) -> None:
         check_version_info({"ray_version": "1.13.0", "python_version": "3.7.9"}, "this node", raise_on_mismatch=True)
 
     mine = rf"Ray {re.escape(ray.__version__)} with Python {platform.python_version()}"
-    said = rf"^the Ray cluster at '{heard}' has Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must agree$"
+    said = rf"^the Ray cluster at '{heard}' runs Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must be the same$"
     with mock.patch.object(ray, "init", join), pytest.raises(InputError, match=said):
         RayCluster(heard)
 

@@ -117,7 +117,7 @@ def test_a_killed_actor_is_lost_with_rays_reason_and_what_cannot_be_retried_ends
     assert holder in details(record, "ready")
     until(lambda: free_gpus() == GPUS, "no GPU is held")
     pool.faults, kill = replace(PATIENT, retries=0), Kill(pool)
-    with pytest.raises(ActorError, match=r"\(process \d+ on cpu, node 127.0.0.1\) died: .* so the step was given up$"):
+    with pytest.raises(ActorError, match=r"\(process \d+ on cpu, node 127.0.0.1\) died: .* so the step was aborted$"):
         counting(pool, AtFirst(kill))
 
 
@@ -135,7 +135,7 @@ def test_an_actor_that_is_stopped_is_ended(pool: RayPool) -> None:
     record = counting(pool, AtFirst(stop))
     assert chaos_counts.token_bytes(record) == undisturbed
     holder = next(h for h, one in details(record, "ready").items() if one["pid"] == stopped[0])
-    assert details(record, "lost")[holder]["why"].startswith("has not been heard of since")
+    assert details(record, "lost")[holder]["why"].startswith("has not reported since")
     assert_noticed_in_time(record, holder, pool.faults)
     until(lambda: not running(set(stopped)), "its process has ended")
 
@@ -180,7 +180,7 @@ def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool
     others = [Other.remote() for _ in range(2)]
     assert all(ray.get([o.there.remote() for o in others]))
     pool.faults = Faults(min_start_timeout_s=1.0, restarts=0)
-    with pytest.raises(ActorError, match=r"actor-\d has not been heard of since it was started"):
+    with pytest.raises(ActorError, match=r"actor-\d has not reported since it was started"):
         counting(pool)
     for other in others:
         ray.kill(other)
@@ -273,7 +273,7 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
 def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> None:
     made = factory_of()
     for message, plan, cluster, engines, error in (
-        ("3 nodes with 4 gpu, 4 gpu, 4 gpu, for which Ray's GPU nodes", spread(4), Cluster(3, 4, 1), made, PlanningError),
+        ("3 nodes with 4 gpu, 4 gpu, 4 gpu, but Ray's GPU nodes", spread(4), Cluster(3, 4, 1), made, PlanningError),
         ("actor 4 of the plan is on node 1, but its cluster has 1 node;", spread(8), Cluster(1, 4, 1), made, PlanningError),
         ("not with int", spread(2), CLUSTER, int, TypeError),
     ):

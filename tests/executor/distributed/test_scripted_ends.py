@@ -32,7 +32,9 @@ def test_when_all_die_the_error_says_why_and_what_was_finished_is_kept(carrier: 
         complete: list[int] = []
         on.world.hears.append(lambda a, r: complete.extend(c.response for c in r.completions))
         on.world.strikes.append(lambda a: a.suffer("kill") if len(complete) > 3 and a.works else None)
-        with pytest.raises(ActorError, match=r"SIGKILL; \d+ responses are left, but no actor, and no GPUs .*restarts: 0"):
+        with pytest.raises(
+            ActorError, match=r"SIGKILL; \d+ responses are unfinished, but no actor is left and none .*restarts: 0"
+        ):
             on.run(plan_of(TWO), lengths=LONG)
         record = on.records[-1]
         assert 3 < len(record.completions) < 12
@@ -50,7 +52,7 @@ def test_retries_of_a_response_are_bounded(retries: int, carrier: str) -> None:
     """Whoever gets ready is killed; not once more or less often than is said."""
     with stage(carrier, Punctual(0), faults=replace(SOON, retries=retries)) as on:
         on.world.strikes.append(lambda a: a.suffer("kill") if has_weights(a) else None)
-        said = rf"lost with its actor {retries + 1} times, and may be retried {retries} times, so the step was given up$"
+        said = rf"lost with its actor {retries + 1} times, but may be retried only {retries} times, so the step was aborted$"
         with pytest.raises(ActorError, match=said):
             on.run(plan_of([range(12)]))
         assert len(events(on.records[-1], "lost")) == retries + 1
@@ -62,7 +64,7 @@ def test_retries_of_a_response_are_bounded(retries: int, carrier: str) -> None:
 def test_restarts_on_a_gpu_are_bounded(restarts: int, carrier: str) -> None:
     with stage(carrier, Punctual(0), faults=replace(SOON, restarts=restarts)) as on:
         on.world.strikes.append(lambda a: a.suffer("kill") if has_weights(a) else None)
-        with pytest.raises(ActorError, match=rf"12 responses are left.*restarts: {restarts}"):
+        with pytest.raises(ActorError, match=rf"12 responses are unfinished.*restarts: {restarts}"):
             on.run(plan_of([range(12)]))
         assert len(on.world.actors) == restarts + 1
 
@@ -78,7 +80,9 @@ def test_an_actor_that_fails_says_why_and_what_none_can_do_is_not_tried_again(ca
                 record = on.run(plan_of(TWO), lengths=LONG)
                 assert why in events(record, "lost")[0]["why"], "another one may be able to"
                 continue
-            with pytest.raises(ActorError, match=rf"^actor-0 {where} failed with {why}; every other actor would fail alike"):
+            with pytest.raises(
+                ActorError, match=rf"^actor-0 {where} failed with {why}; every other actor would fail in the same way"
+            ):
                 on.run(plan_of(TWO), lengths=LONG)
             assert not events(on.records[-1], "retry")
 

@@ -93,7 +93,7 @@ def test_an_actor_that_hangs_is_given_up_and_what_it_says_later_counts_for_nothi
         record = on.run(plan_of(TWO), lengths=LONG)
         (lost,) = events(record, "lost")
         assert lost["holder"] == "actor-0"
-        assert lost["why"].startswith("has not been heard of since ")
+        assert lost["why"].startswith("has not reported since ")
         heard_s = max(s["end_s"] for s in record.spans if s["holder"] == "actor-0" and s["call"] != "lost")
         quiet_s = lost["time_s"] - heard_s
         assert SOON.silence_floor_s + GRACE_S <= quiet_s <= SOON.silence_floor_s + GRACE_S + 0.1, (
@@ -114,10 +114,10 @@ def test_an_actor_that_never_starts_is_not_waited_for_for_ever(carrier: str) -> 
     with stage(carrier, Punctual(0), start_s=lambda number: math.inf if number == 0 else 0.01) as on:
         record = on.run(plan_of(TWO))
         (lost,) = events(record, "lost")
-        assert (lost["holder"], lost["why"]) == ("actor-0", "has not been heard of since it was started")
+        assert (lost["holder"], lost["why"]) == ("actor-0", "has not reported since it was started")
         assert lost["time_s"] == pytest.approx(record.start_s + SOON.min_start_timeout_s + GRACE_S, abs=0.05)
     with (
-        pytest.raises(ActorError, match=r"^actor-0 has not been heard of since it was started; 12 responses are left"),
+        pytest.raises(ActorError, match=r"^actor-0 has not reported since it was started; 12 responses are unfinished"),
         stage(carrier, Punctual(0), faults=replace(SOON, restarts=0), start_s=lambda number: math.inf) as on,
     ):
         on.run(plan_of([range(12)]))

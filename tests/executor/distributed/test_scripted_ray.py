@@ -48,7 +48,7 @@ def test_where_all_gpus_are_on_a_lost_node_the_step_says_so() -> None:
     with stage("ray", Punctual(0)) as on:
         at(on, lambda a: on.pool.cluster.ray.lose(1), decodes(), 1)  # type: ignore[attr-defined]
         with pytest.raises(
-            ActorError, match=r"was lost with its node 10.0.0.1; 12 responses are left, but no actor, and no GPUs"
+            ActorError, match=r"was lost with its node 10.0.0.1; 12 responses are unfinished, but no actor is left"
         ):
             on.run(plan, lengths=LONG)
         assert len(on.world.actors) == 2

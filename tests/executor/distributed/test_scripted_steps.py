@@ -28,9 +28,9 @@ from solver import Cluster, NonGenerationPhases, Objective, Workload
 
 KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "hopeless", "interrupt")
 SAID = re.compile(
-    r"actor-\d+ .*; (every other actor would fail alike|response \d+ was lost with its actor \d+ times, and may be retried "
-    r"\d+ times|\d+ responses are left, but no actor, and no GPUs on which another one may be started \(restarts: \d+\)), so "
-    r"the step was given up$|memory is full$"
+    r"actor-\d+ .*; (every other actor would fail in the same way|response \d+ was lost with its actor \d+ times, but may be "
+    r"retried only \d+ times|\d+ responses are unfinished, but no actor is left and none may be started again "
+    r"\(restarts: \d+\)), so the step was aborted$|memory is full$"
 )
 troubles = st.lists(st.builds(Trouble, st.sampled_from(KINDS), st.integers(1, 120)), max_size=6)
 

@@ -76,7 +76,7 @@ class Asks:
 
 
 COUNT = "a whole number of at least 1, or None, is needed"
-TIME = "counted from the run's start, or None is needed"
+TIME = "since the run's start, or None, are needed"
 
 
 @pytest.mark.parametrize(

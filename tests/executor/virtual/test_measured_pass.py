@@ -191,7 +191,7 @@ def test_actors_of_several_gpus_cannot_be_measured_and_nothing_starts():
     step = torch_step(4)
     plan = plan_of([range(0, 9), range(9, 18)])
     wide = replace(plan, actors=tuple(replace(a, gpu_ids=(2 * i, 2 * i + 1)) for i, a in enumerate(plan.actors)))
-    said = "times one device, but the actors of the plan hold 2 GPUs each, which would all be billed; plan for actors of 1 GPU"
+    said = "times one device, but the actors of the plan have 2 GPUs each, which would all be billed; plan for actors of 1 GPU"
     with pytest.raises(PlanningError, match=said):
         run_step(wide, torch_requests(step), never, step.latency, Cluster(1, 4, 2), charging="measured")
     assert run_step(wide, step.requests(), SimulatedEngine, step.latency, Cluster(1, 4, 2)).allocations[0]["gpu_ids"] == [0, 1]

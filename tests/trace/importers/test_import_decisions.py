@@ -117,7 +117,7 @@ def test_a_prompt_that_verl_names_anew_in_every_step_is_its_text(tmp_path: Path)
     log = import_log(folder, TEXT)
     assert log.rollouts is not None
     assert log.rollouts["epoch"].tolist() == [0] * 4 + [1] * 4
-    assert "names the same prompt anew in every step" in str(log.summary)
+    assert "gives the same prompt another name in every step" in str(log.summary)
 
 
 def test_two_rows_of_a_data_set_with_the_same_text_stay_two_prompts(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_fields_that_came_or_went_are_named(tmp_path: Path) -> None:
     rewritten(folder / "2.jsonl", lambda r: {key: value for key, value in r.items() if key != "gts"})
     summary = import_log(folder, TEXT).summary
     assert (summary.unknown_fields, summary.absent_fields) == (("advantage",), ("gts",))
-    assert "fields that this importer does not know and left out: advantage" in str(summary)
-    assert "fields that this importer knows and the log lacks: gts" in str(summary)
+    assert "unknown fields, left out: advantage" in str(summary)
+    assert "expected fields that the log lacks: gts" in str(summary)
 
 
 @pytest.mark.parametrize("one", [one for one in FORMATS if one.name != "table"], ids=lambda one: one.name)
@@ -224,7 +224,7 @@ def test_a_last_line_that_was_cut_is_left_out_and_said(tmp_path: Path) -> None:
     last.write_bytes(last.read_bytes()[:-20])
     log = import_log(folder, TEXT)
     assert log.summary.rows == 7
-    assert "2.jsonl: the last line was cut off and is left out" in log.summary.notes
+    assert "2.jsonl: the last line is incomplete and was left out" in log.summary.notes
     last.write_bytes(last.read_bytes() + b"\n")
     with refused(TraceError, "2.jsonl", "line 4"):
         import_log(folder, TEXT)
@@ -247,7 +247,7 @@ def test_the_reward_of_several_functions_has_to_be_named(tmp_path: Path) -> None
     log = import_log(folder, TEXT)
     assert log.rollouts is not None
     assert log.rollouts["reward"].isna().all()
-    assert "--map reward=COLUMN names one" in str(log.summary)
+    assert "use --map reward=COLUMN" in str(log.summary)
     named = ImportOptions(tokenizer=TOKENIZER, mapping={"reward": "other"})
     assert rollouts_of(folder, named)["reward"].tolist() == [0.5, 1.5, 2.5, 3.5] * 2
     with refused(TraceError, "--map"):
@@ -332,7 +332,7 @@ UNCLEAR = {
 def test_steps_in_an_order_that_need_be_no_restart_are_kept_and_said(name: str, tmp_path: Path) -> None:
     log = import_log(logged(tmp_path / "log.jsonl", *UNCLEAR[name]))
     assert log.summary.rows == len(UNCLEAR[name])
-    assert sum("it cannot be told whether the run was restarted" in note for note in log.summary.notes) == 1
+    assert sum("a restart cannot be recognised" in note for note in log.summary.notes) == 1
 
 
 def test_a_log_by_prompts_is_none_of_a_restarted_run(tmp_path: Path) -> None:
@@ -362,8 +362,8 @@ def test_a_run_of_nemo_rl_goes_on_in_its_next_experiment(tmp_path: Path) -> None
     assert log.rollouts.groupby("step").size().to_dict() == {1: 4, 2: 4, 3: 4, 4: 4}
     assert set(log.rollouts.loc[log.rollouts["step"] > 1, "response_tokens"]) == {7}
     assert log.summary.notes[:2] == (
-        "restarts: exp_002 begins at step 2; 2 steps of earlier experiments, from that one on, are left out",
-        "experiments: exp_001, exp_002 are read as one run that was restarted; name one of the folders to read it alone",
+        "restarts: exp_002 begins at step 2; 2 steps of earlier experiments from there on are left out",
+        "experiments: exp_001, exp_002 are read as one restarted run; to read one experiment alone, name its folder",
     )
 
 
@@ -397,12 +397,12 @@ def test_long_texts_of_a_table_are_left_out_and_said(tmp_path: Path) -> None:
     assert log.rollouts is not None
     assert log.rollouts["tag"].tolist() == ["t", "t"]
     assert "text" not in log.rollouts.columns
-    assert "left out, because they hold long texts or nested values: text" in log.summary.notes
+    assert "columns left out, because they contain long texts or nested values: text" in log.summary.notes
 
 
 def test_the_preview_shows_what_was_understood() -> None:
     text = str(import_log(GOLDEN / "table" / "log.csv").summary)
-    assert "the first rows, as they were understood:" in text
+    assert "the first rows, as imported:" in text
     assert "prompt_tokens" in text.splitlines()[-4]
 
 
@@ -412,7 +412,7 @@ def test_tasks_without_a_session_for_every_sample_have_no_times(tmp_path: Path) 
     log = import_log(folder)
     assert log.rollouts is not None
     assert log.rollouts["end_s"].isna().tolist() == [False, False, True, True] + [False] * 4
-    assert "times: not known of 2 responses, because their task has no session for every sample" in str(log.summary)
+    assert "times: unknown for 2 responses, because their task lacks sessions of some samples" in str(log.summary)
 
 
 def test_areal_sessions_of_several_ranks_are_read_together(tmp_path: Path) -> None:
@@ -460,7 +460,7 @@ def test_a_pickle_with_code_is_refused_unrun(tmp_path: Path) -> None:
     log = import_log(folder, ImportOptions(unsafe_pickle=True))
     assert (tmp_path / "boom").exists()
     assert log.summary.rows == 8
-    assert "WARNING: --unsafe-pickle ran whatever code the dumps hold" in log.summary.notes
+    assert "WARNING: --unsafe-pickle ran any code that the dumps contain" in log.summary.notes
 
 
 def test_a_plain_pickle_is_no_dump(tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ def test_lines_of_the_console_that_are_cut_are_counted(tmp_path: Path) -> None:
     )
     log = import_log(path)
     assert log.scalars["step"].tolist() == [1, 2]
-    assert "2 lines of steps are cut or mixed with others and left out, line 6 first" in log.summary.notes
+    assert "2 lines of steps are incomplete or mixed with others and were left out, first line 6" in log.summary.notes
 
 
 @pytest.mark.parametrize(

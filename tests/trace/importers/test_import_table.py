@@ -50,7 +50,7 @@ def test_the_summary_says_what_is_missing_and_what_that_disables(log: Path) -> N
     text = str(summary)
     assert "prompt_tokens: not in the log; planning counts 0 prompt tokens, so prefill and prompt KV are left out" in text
     assert "finish_reason: not in the log; truncation is unknown" in text
-    assert "end_s: not in the log; when responses ended is unknown; unless scalars say how long generation took, times" in text
+    assert "end_s: not in the log; end times are unknown; unless scalars have the generation time, times" in text
     assert "6 responses to 3 prompts in 1 step and 1 epoch, truncation unknown" in text
     assert "duplicate rows dropped: 1" in text
 
@@ -69,7 +69,7 @@ def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
     assert frame["finish_reason"].tolist() == ["stop"] * 5 + ["length"]
     assert summary.truncation_rate == pytest.approx(1 / 6)
     assert "finish_reason" not in summary.missing
-    assert "finish_reason: length at 15 tokens and stop below, where the log does not say it" in str(summary)
+    assert "finish_reason: where the log lacks it, 'length' at 15 tokens and 'stop' below" in str(summary)
 
 
 def test_the_log_knows_better_than_the_response_limit(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path)
     said = " ".join(in_short(found))
     assert f"{low:.0%} to {high:.0%} of the GPU-seconds" in said
     assert f"{found.account.idle_share:.1%}" in said
-    assert "order and random ones" in found.setup.assumed[-1]
+    assert "order and random orders" in found.setup.assumed[-1]
 
 
 def test_only_a_log_without_the_order_of_dispatch_is_dealt_in_random_orders() -> None:

@@ -62,7 +62,7 @@ def test_means_over_several_generations_are_compared_with_no_response() -> None:
     assert log.scalars["completions/clipped_ratio"].notna().any()
     assert (log.scalars["step_s"].dropna() > 0).all()
     said = str(log.summary)
-    assert "in 2 steps TRL's are means over more responses than were logged" in said
+    assert "in 2 steps TRL averages over more responses than it logged" in said
     assert "of those 50.0% were cut" in said
     assert "contradiction" not in said
 

@@ -171,7 +171,9 @@ def test_a_recording_that_has_only_a_span_goes_on(tmp_path, caplog):
     folder = tmp_path / "t"
     with pytest.raises(ZeroDivisionError), Recorder(folder) as crashed, crashed.span("decode", step=0):
         raise ZeroDivisionError
-    assert [text.partition(": ")[2] for text in warnings_of(caplog)] == ["no response was recorded, so it is no trace yet"]
+    assert [text.partition(": ")[2] for text in warnings_of(caplog)] == [
+        "no response was recorded, so the folder is not a trace yet"
+    ]
     with refused(TraceError):
         read_trace(folder)
     with Recorder(folder) as later:

@@ -135,7 +135,8 @@ class ProcessPool(ActorPool[Process]):
                 )
             if len(actor.gpu_ids) > 1 and self.device_of(actor.gpu_ids) != CPU and not engines.several_gpus:
                 return (
-                    f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
+                    f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
+                    "plan for 1 GPU per actor"
                 )
         return None
 

@@ -168,5 +168,5 @@ class Lifecycle:
 
 def _refuse(name: str, value: float, most: float = math.nextafter(math.inf, 0.0)) -> None:
     if not 0.0 <= value <= most:
-        wanted = "of 0 or more" if most == math.inf else "of 0 or more, and finite"
-        raise InputError(f"{name} is {as_given(value)}; a number of seconds {wanted}, is needed")
+        wanted = "number" if most == math.inf else "finite number"
+        raise InputError(f"{name} is {as_given(value)}; a {wanted} of seconds, 0 or more, is needed")

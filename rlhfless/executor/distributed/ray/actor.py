@@ -84,7 +84,7 @@ class RayWorker(worker.Worker):
         if isinstance(told, worker.StartStep):
             self.version = told.weights_version
         elif order.version != self.version:
-            raise RuntimeError(f"an order of weights version {order.version}, while it holds version {self.version}")
+            raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")
         super()._obey(told)
 
     def _read(self, block: worker.Block, free: bool = False) -> Any:

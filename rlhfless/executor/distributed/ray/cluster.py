@@ -70,7 +70,7 @@ class RayCluster:
         self._sweeper: subprocess.Popen[bytes] | None = None
         self._joined = not self.ray.is_initialized()
         if gpus is not None and (address is not None or not self._joined):
-            raise InputError(f"gpus is {gpus}, but the Ray cluster is there already and has the GPUs that it has; leave it out")
+            raise InputError(f"gpus is {gpus}, but the GPUs of a running Ray cluster cannot be chosen; leave gpus out")
         if not self._joined:
             return
         if address is not None:
@@ -104,7 +104,9 @@ class RayCluster:
             versions = re.findall(r"^ +(?:Ray|Python): (\S+)$", str(error), re.MULTILINE)
             if len(versions) == 4:  # as Ray lists those that differ, in lines of a plain ``RuntimeError``
                 there, here = (f"Ray {ray} with Python {python}" for ray, python in (versions[:2], versions[2:]))
-                raise InputError(f"the Ray cluster at {address!r} has {there}, this program {here}; both must agree") from None
+                raise InputError(
+                    f"the Ray cluster at {address!r} runs {there}, this program {here}; both must be the same"
+                ) from None
             raise InputError(
                 f"no Ray cluster at {address!r} ({reason(error)}); name the address that `ray start` printed"
             ) from None

@@ -214,7 +214,7 @@ class RayActorHandle:
             self.node_lost = True
             return f"was lost with its node {self.node.address}"
         if isinstance(error, GetTimeoutError):
-            return f"cannot be heard: what it said did not come here within {HEARD_S:g} s"
+            return f"cannot be reached: its reports did not arrive within {HEARD_S:g} s"
         self.out_of_memory = isinstance(error, OutOfMemoryError)
         lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
         telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), reason(error))

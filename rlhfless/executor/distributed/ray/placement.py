@@ -90,7 +90,7 @@ def place_nodes(
             )
             planned = f"{counted(len(wanted), 'node')} with {_counts(wanted)}"
             error = FewerGpus(
-                f"the plan's cluster has {planned}, for which Ray's GPU nodes ({there}) do not do; plan for {shows}"
+                f"the plan's cluster has {planned}, but Ray's GPU nodes ({there}) do not provide them; plan for {shows}"
             )
             error.largest = largest
             raise error

@@ -67,7 +67,7 @@ class RayPool(ActorPool[Any]):
         nodes = RayNode.listed(self.cluster.ray.nodes()) if self.cluster.ray.is_initialized() else []
         gpus = sum(node.gpus for node in nodes)
         there = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
-        return f"RayPool: {counted(len(self._idle), 'actor')} waiting; {there}"
+        return f"RayPool: {counted(len(self._idle), 'actor')} idle; {there}"
 
     @property
     def meta(self) -> dict[str, str]:
@@ -155,10 +155,11 @@ class RayPool(ActorPool[Any]):
             if actor.node not in self._nodes:
                 return (
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
-                    "give the cluster that it was planned for"
+                    "use the cluster that it was planned for"
                 )
             if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
                 return (
-                    f"actor {i} of the plan holds {len(actor.gpu_ids)} GPUs; the torch engine decodes on one, so plan for one"
+                    f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
+                    "plan for 1 GPU per actor"
                 )
         return None
