@@ -1,4 +1,4 @@
-"""Splits the steps of an executed run into generation and the rest, and computes what other schedules would have saved.
+"""Splits the steps of an executed run into generation and other phases, and computes what other schedules would have saved.
 
 Input is a trace with allocations and spans. Generation is what decode and prefill actors do, from the first GPU that one of
 them was allocated to the last span of any. Everything else is as measured: the seconds of a step outside generation, and the

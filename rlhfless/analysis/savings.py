@@ -3,7 +3,7 @@
 Inputs are simulated results of the run's own schedule and of others on the same steps. There are two savings, because GPUs are
 bought in two ways. Reserved GPUs are paid for the whole step, used or not, so only time can be saved. GPUs that can be released
 (or given to another job) save their GPU-seconds. What no schedule changes (preparation, learning, syncing) is part of both
-sides.
+schedules.
 
 The range of a saving covers two unknowns: which steps were sampled (percentiles 5 and 95 over resampled steps) and how the run
 assigned its responses (all candidates of its set-up).
@@ -48,7 +48,7 @@ def savings(
     Args:
         simulation: generation alone (no ``NonGenerationPhases``) under ``policies``.
         theirs: for each of ``setup.candidates`` the seconds of generation by step (``generation_s``).
-        phases: the step outside generation, the same on both sides.
+        phases: the step outside generation, the same for both schedules.
         steps: only these; all that were simulated when None.
 
     Returns:

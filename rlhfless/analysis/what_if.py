@@ -53,7 +53,7 @@ def variants(
         if (actors := cluster.max_actors // share) >= 1:
             fewer = make_policy("static", static_actors=actors)
             yield Variant(f"{actors} of {counted(cluster.max_actors, 'actor')}, equal chunks", setting, (fewer,), False)
-    yield Variant("lengths known beforehand, which nobody has", setting, ("oracle",), False)
+    yield Variant("all lengths known beforehand, impossible in practice", setting, ("oracle",), False)
     for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
         nodes = cluster.nodes * times
         if nodes >= 1 and nodes == int(nodes):

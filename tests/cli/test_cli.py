@@ -185,14 +185,14 @@ def changed(**cells: object) -> pd.DataFrame:
 
 BAD_LOGS = [
     (rows().drop(columns="response_tokens"), ["column 'response_tokens'", "is missing", "--map OURS=THEIRS"]),
-    (rows().rename(columns={"prompt_id": "uid"}), ["column 'prompt_id'", "is missing among step, uid"]),
+    (rows().rename(columns={"prompt_id": "uid"}), ["column 'prompt_id'", "is missing, the table has step, uid"]),
     (changed(response_tokens=-5), ["row 4", "column 'response_tokens'", "-5", "0"]),
     (changed(response_tokens=float("nan")), ["row 4", "column 'response_tokens'"]),
     (changed(response_tokens="many"), ["row 4", "column 'response_tokens'", "many"]),
     (changed(response_tokens=2.5), ["row 4", "column 'response_tokens'", "2.5"]),
     (changed(step=-1), ["row 4", "column 'step'", "-1"]),
     (changed(prompt_id="q0", sample=0), ["row 4 repeats row 1", "one row per response is needed"]),
-    (rows().iloc[:0], ["has no responses that could be read as a table", "at least one is needed"]),
+    (rows().iloc[:0], ["nothing in it could be read as a table", "at least one response is needed"]),
 ]
 
 

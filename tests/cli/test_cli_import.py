@@ -54,7 +54,7 @@ def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
         ([GOLDEN, "-o", "OUT"], "is not a log of a known format"),
         (
             [GOLDEN / "verl-v1", "-o", "OUT", "--from", "nemo-rl"],
-            "has no responses that could be read as NeMo-RL's training data",
+            "nothing in it could be read as NeMo-RL's training data",
         ),
     ],
 )

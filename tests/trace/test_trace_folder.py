@@ -208,7 +208,7 @@ def test_several_runs_have_no_single_name() -> None:
 def test_a_trace_prints_itself_short_and_escaped() -> None:
     trace = Trace(rollouts(run="<script>"), meta={"policy": "<b>"})
     assert 3 < len(repr(trace).splitlines()) <= 10
-    assert "6 to 3 prompts" in repr(trace)
+    assert "6 for 3 prompts" in repr(trace)
     assert "<script>" not in trace._repr_html_()
     assert "&lt;script&gt;" in trace._repr_html_()
     assert "&lt;b&gt;" in trace._repr_html_()

@@ -128,7 +128,7 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     finally:
         reading.close()
     if rollouts is None and not reading.scalars:
-        raise TraceError(f"{path}: has no responses that could be read as {one.title}; at least one is needed")
+        raise TraceError(f"{path}: nothing in it could be read as {one.title}; at least one response is needed")
     scalars, again = scalars_frame(reading.scalars)
     if again:
         reading.note(f"restarts: the scalars of {counted(again, 'step')} were logged twice; the later ones count")

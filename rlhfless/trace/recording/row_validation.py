@@ -36,7 +36,9 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
                 raise TraceError(f"{table}: column '{name}' is {as_given(values[name])}; {error} is needed") from None
             row[name] = clean(cell) if isinstance(cell, str) else cell
         elif column.required:
-            raise TraceError(f"{table}: column '{name}' ({column.doc}) is missing among {', '.join(values) or 'no columns'}")
+            raise TraceError(
+                f"{table}: column '{name}' ({column.doc}) is missing, the row has {', '.join(values) or 'no columns'}"
+            )
     for name in values.keys() - known.keys():
         if table != "rollouts":
             raise TraceError(f"{table}: '{name}' is not one of its columns; put it into the column 'detail'")

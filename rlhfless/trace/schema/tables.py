@@ -65,12 +65,12 @@ def _seconds(name: str, doc: str, **more: Any) -> Column:
 
 _RUN = Column("run", "str", "name of the run", default="log")
 _STEP = _needed("step", "int", "step of the run", minimum=0)
-_DETAIL = _maybe("detail", "json", "anything else, as a JSON text")
+_DETAIL = _maybe("detail", "json", "further values, as a JSON text")
 
 ROLLOUTS = (
     _RUN,
     _STEP,
-    Column("epoch", "int", "earlier steps of the run that had this prompt; derived where the log does not say", minimum=0),
+    Column("epoch", "int", "earlier steps of the run that had this prompt; derived if the log lacks it", minimum=0),
     _needed("prompt_id", "str", "name of the prompt; whole numbers are written as text"),
     _needed("sample", "int", "index of the response within its prompt's group", minimum=0),
     _maybe("prompt_tokens", "int", "length of the prompt", unit="tokens", minimum=0),
@@ -82,8 +82,8 @@ ROLLOUTS = (
     _maybe("prefill_tokens_computed", "int", "prompt tokens computed for it alone", unit="tokens", minimum=0, optional=True),
     _maybe("actor", "str", "holder that generated its last token", optional=True),
     _seconds("start_s", "when its generation began", nullable=True, optional=True),
-    _seconds("first_token_s", "when its first token was there", nullable=True, optional=True),
-    _seconds("end_s", "when its last token was there", nullable=True, optional=True),
+    _seconds("first_token_s", "when its first token was generated", nullable=True, optional=True),
+    _seconds("end_s", "when its last token was generated", nullable=True, optional=True),
 )  # fmt: skip
 
 ALLOCATIONS = (
@@ -103,7 +103,7 @@ ALLOCATIONS = (
 SPANS = (
     _RUN,
     _STEP,
-    _needed("holder", "str", "the allocation's holder that did it"),
+    _needed("holder", "str", "holder of the GPUs that did it, as in allocations"),
     _needed("phase", "str", "what it did", allowed=PHASES),
     _maybe("call", "str", "which call of the phase, where there are several"),
     _seconds("start_s", "when it began", required=True),
@@ -123,7 +123,7 @@ EVENTS = (
     _STEP,
     _seconds("time_s", "when it happened", required=True),
     _needed("name", "str", "what happened: cut, kill, decision, prewarm, retry, ..."),
-    _maybe("holder", "str", "whom it happened to"),
+    _maybe("holder", "str", "holder that it happened to"),
     _DETAIL,
 )
 

@@ -124,8 +124,8 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
         raise TraceError(f"{source}: column '{twice[0]}' appears twice; every name may appear only once")
     for column in TABLES[table]:
         if column.required and column.name not in frame.columns and len(frame):
-            hint = "; import it with --map OURS=THEIRS where it has another name" if table == "rollouts" else ""
-            raise TraceError(f"{source}: column '{column.name}' ({column.doc}) is missing among {present}{hint}")
+            hint = "; if it has another name, import the log with --map OURS=THEIRS" if table == "rollouts" else ""
+            raise TraceError(f"{source}: column '{column.name}' ({column.doc}) is missing, the table has {present}{hint}")
     extras = [column for column in frame.columns if column not in known]
     if table != "rollouts" and extras:
         raise TraceError(
