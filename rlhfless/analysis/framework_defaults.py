@@ -60,7 +60,7 @@ HABITS = {
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = FrameworkDefaults("static", True, True, "the framework is not known; equal chunks in the log's order "
+UNKNOWN = FrameworkDefaults("static", True, True, "the framework is not known; equal chunks in the order of the log "
                 "and learning on the same GPUs are assumed")  # fmt: skip
 
 

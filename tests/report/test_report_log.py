@@ -74,7 +74,7 @@ def test_the_answer_comes_first(page: str) -> None:
     assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
     assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
     assert "The log does not say how long preparation and learning take" in words
-    assert "the framework is not known; equal chunks in the log's order and learning on the same GPUs are assumed" in words
+    assert "the framework is not known; equal chunks in the order of the log and learning on the same GPUs are assumed" in words
     assert "fewer replicas would leave the learner fewer GPUs" in words
     assert "Only actors of 2 GPUs have a profile." in words
 

@@ -119,7 +119,7 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     if restarted:
         _note(reading, restarted, keep, single)
     if single:
-        reading.note(f"repeats: {counted(single, 'response')} repeated with other values; the later ones count")
+        reading.note(f"repeats: {counted(single, 'response')} logged again with other values; the later ones count")
     return frame[keep]
 
 

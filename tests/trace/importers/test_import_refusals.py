@@ -54,7 +54,7 @@ def test_one_row_that_is_there_again_replaces_that_response_alone(tmp_path: Path
     assert log.rollouts is not None
     assert log.rollouts.groupby("step").size().tolist() == [8, 8, 8]
     assert log.rollouts.query("response_tokens == 77")[["step", "prompt_id", "sample"]].values.tolist() == [[2, "p1", 1]]
-    assert any(note.startswith("repeats: 1 response there") for note in log.summary.notes)
+    assert any(note.startswith("repeats: 1 response logged again with other values") for note in log.summary.notes)
 
 
 def test_a_step_that_was_done_again_counts_whole(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_time_line_needs_a_name_that_says_json(tmp_path: Path) -> None:
     trace = import_log(GOLDEN / "table" / "log.csv").save(tmp_path / "trace")
     done = CliRunner().invoke(main, ["export", str(trace), "--perfetto", str(tmp_path / "t.txt")])
     assert done.exit_code == 2
-    assert "ends in .json or .json.gz" in done.stderr
+    assert "must end in .json or .json.gz" in done.stderr
     assert not (tmp_path / "t.txt").exists()
     for name in ("t.json", "t.json.gz"):
         assert write_perfetto(read_trace(trace), tmp_path / name).stat().st_size > 0

@@ -48,7 +48,7 @@ def test_without_scalars_a_text_near_the_limit_is_of_an_unknown_end(tmp_path: Pa
     known = rollouts["finish_reason"].notna().to_numpy()
     assert ((rollouts["finish_reason"] == "length").to_numpy() == cut)[known].all(), "what is said is true"
     assert 0 < (~known).sum() < len(known)
-    assert "37.5% to 50.0% truncated (unknown of 3 responses)" in str(log.summary)
+    assert "37.5% to 50.0% truncated (unknown for 3 responses)" in str(log.summary)
     assert (~known).sum() == 3
     alone, rollouts = imported(tmp_path)
     assert rollouts["finish_reason"].isna().all()
@@ -63,7 +63,7 @@ def test_means_over_several_generations_are_compared_with_no_response() -> None:
     assert (log.scalars["step_s"].dropna() > 0).all()
     said = str(log.summary)
     assert "in 2 steps TRL averages over more responses than it logged" in said
-    assert "of those 50.0% were cut" in said
+    assert "50.0% of all responses were cut" in said
     assert "contradiction" not in said
 
 
