@@ -138,7 +138,8 @@ def logged_steps(
     limit = max(1, longest) if max_response_tokens is None else int(max_response_tokens)
     if longest > limit:
         raise TraceError(
-            f"the log has a response of {longest} tokens, above max_response_tokens={limit}; raise it to {longest}"
+            f"the log has a response of {longest} tokens, above max_response_tokens={limit}; a limit of at least "
+            f"{longest} is needed"
         )
     for step, rows in rollouts.groupby("step", sort=True):
         if steps is not None and step not in steps:
