@@ -25,7 +25,7 @@ class LazySpans(Sequence[EngineSpan]):
 
     def add(self, later: LazySpans) -> None:
         """Append the actor's later spans to this sequence."""
-        assert self._spans is None, "nobody has looked at it yet"
+        assert self._spans is None, "spans that were read already cannot be extended"
         for part in later._parts:
             last = self._parts[-1]
             if part.course is last.course and part.first == last.until:
