@@ -121,7 +121,7 @@ def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, sign
     warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
     again = Replay(model, journal, sampling, signals)
     seconds = again.run(len(journal))
-    assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "the replay differs from the journal"
+    assert [_shape(c) for c in again.journal.changes] == [_shape(c) for c in journal.changes], "the replayed batches differ"
     return Replayed(seconds, warm_up_s + again.journal.prepare_s)
 
 
