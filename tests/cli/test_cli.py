@@ -219,7 +219,7 @@ BAD_OPTIONS = [
     (["--static-actors", "0"], ["static_actors is 0", "at least 1"]),
     (["--static-actors", "5"], ["5 actors of 2 GPUs are requested", "hold 4"]),
     (["--max-response-tokens", "10"], ["above max_response_tokens=10", "a limit of at least"]),
-    (["--max-response-tokens", "0"], ["response limit of 0"]),
+    (["--max-response-tokens", "0"], ["max_response_tokens=0"]),
     (["--max-response-tokens", "5000000"], ["KV tokens", "responses of at most"]),
     (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
     (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
