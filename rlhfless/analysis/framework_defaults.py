@@ -24,8 +24,8 @@ SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
 """The same of prompts in random orders, by dispatch: for a log whose rows are not in the order of dispatch."""
 
 ORDER_UNKNOWN = (
-    "verl balanced lengths between its ranks before it wrote this log, so the order of dispatch is not known; ranges cover "
-    "the log's order and random orders"
+    "verl wrote this log after balancing lengths between its ranks, so the order in which prompts were assigned is unknown; "
+    "ranges cover the log's order and random orders"
 )
 
 
@@ -51,17 +51,17 @@ HABITS = {
     "trl": FrameworkDefaults("static", True, True,
                  "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
     "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
-    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers "
-                                                             "round-robin and learns on other GPUs"),
-    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the "
-                                                            "learner has GPUs of its own"),
+    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin and learns "
+                                                             "on other GPUs"),
+    "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
+                                                            "has other GPUs"),
     "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "
                                                                 "other GPUs"),
 }  # fmt: skip
 """By the name of the import format; a table or a recorded trace of an unknown loop is taken for ``UNKNOWN``."""
 
-UNKNOWN = FrameworkDefaults("static", True, True, "the framework is not known; equal chunks in the order of the log "
-                "and learning on the same GPUs are assumed")  # fmt: skip
+UNKNOWN = FrameworkDefaults("static", True, True, "the framework is unknown; it is taken to cut the batch into equal "
+                                                  "chunks and to learn on the same GPUs")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,11 +128,11 @@ def run_setup(
 
 def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
-        yield f"{habit.why}; ranges cover both dispatch policies, static and least-loaded"
+        yield f"{habit.why}; ranges cover equal chunks and fewest in flight"
     if learner_gpus is None and not habit.colocated:
-        yield "the number of the learner's GPUs is not known, so only the actors' GPUs are counted"
+        yield "the number of learner GPUs is unknown, so only the actors' GPUs are counted"
     if not habit.synchronous:
         yield (
-            "this framework learns while it generates, so learning and its GPUs are left out. Waiting for a step's last "
-            "response is computed for a synchronous step with the same responses, which this run does not have"
+            "this framework learns while it generates, so learning and its GPUs are left out; waiting for a step's last "
+            "response is computed for a synchronous step with the same responses, although this run does not wait"
         )

@@ -90,9 +90,9 @@ def report(
         per_node = hardware.gpus_per_node or own["gpus_per_node"]
         hardware = replace(hardware, gpus=own["nodes"] * own["gpus_per_node"], gpus_per_node=per_node)
     if hardware.gpus is None and "nodes" not in own:
-        assumptions = assuming(assumptions, "16 GPUs in two nodes, as --gpus was not given")
+        assumptions = assuming(assumptions, "16 GPUs in two nodes, because --gpus was not given")
     if hardware.profile is None and not trace.meta.get("profile"):
-        assumptions = assuming(assumptions, f"the times of profile {DEFAULT_PROFILE}, as --profile was not given")
+        assumptions = assuming(assumptions, f"times of profile {DEFAULT_PROFILE}, because --profile was not given")
     profile = hardware.profile or trace.meta.get("profile") or DEFAULT_PROFILE
     hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
     cluster, latency = hardware.cluster()

@@ -30,14 +30,14 @@ def executed_section(page: Page, trace: Trace) -> None:
         [
             ("time, all steps", number(total["time_s"], "s", 5)),
             ("GPU-seconds billed", number(total["gpu_seconds"], digits=5)),
-            ("of them idle", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})"),
+            ("idle GPU-seconds", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})"),
             ("cost", number(total["cost_usd"], "USD")),
         ]
     )
     steps = sorted(int(step) for step in trace.allocations["step"].unique())
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):
-        page.text(f"{len(shown)} of {len(steps):,} steps can be chosen, evenly spread.")
+        page.text(f"The menu offers {len(shown)} of {len(steps):,} steps, evenly spaced.")
     most = MAX_SPANS // len(shown)
     roles = trace.allocations["role"]
     generates = [role for role in roles.unique() if role in ("decode", "prefill")] or list(roles.unique())
@@ -45,7 +45,7 @@ def executed_section(page: Page, trace: Trace) -> None:
     page.choice("Step", timelines, f"step {shown[-1]}")
     if set(roles) - set(generates):
         others = ", ".join(sorted(set(roles) - set(generates)))
-        page.text(f"The timeline shows generation. Time and cost below are those of whole steps, GPUs of {others} included.")
+        page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including GPUs of {others}.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
         lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
@@ -59,11 +59,13 @@ def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFinding
     for sentence in (*savings_in_short(found), _fixed(found)):
         page.text(sentence)
     if trace.allocations["usd_per_gpu_s"].nunique() > 1:
-        page.text("The run's GPUs have several prices: the shares are of GPU-seconds, those of the money are others.")
+        page.text(
+            "The run's GPUs have different prices. The shares below are of GPU-seconds; shares of the cost in USD differ."
+        )
     page.text(
-        f"Shares of what {counted(len(found.took), 'step')} took and what was billed for them, from where to where: 5th to "
-        "95th percentile of sums over resampled steps. Negative: the schedule loses, or the run had done it already. Not in "
-        "the ranges: how far the profile is off, and that the best of several schedules is named."
+        f"Shares are of the time and the billed GPU-seconds of {counted(len(found.took), 'step')}. Each range is the 5th to "
+        "95th percentile over resampled steps. A negative share means that the schedule is worse than the executed one. "
+        "The ranges leave out two errors: that of the latency profile, and the selection bias of naming the best schedule."
     )
     savings_tables(page, found)
     if found.checks:
@@ -71,41 +73,41 @@ def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFinding
 
 
 def _basis_of_savings(trace: Trace, found: ExecutedRunFindings) -> Iterator[tuple[str, str]]:
-    yield "From the trace", "what the steps took and were billed, and all of it that is not generation."
+    yield "From the trace", "time and billed GPU-seconds of the steps, and their phases outside generation."
     cluster = found.setting.cluster
     yield (
         "Modelled",
-        f"generation under other schedules, on simulated engines by latency profile {found.setting.latency.name} on "
-        f"{counted(cluster.gpus, f'{cluster.kind} GPU')} in actors of {cluster.gpus_per_actor}.",
+        f"generation under other schedules, on simulated engines with latency profile {found.setting.latency.name}, on "
+        f"{counted(cluster.gpus, f'{cluster.kind} GPU')}, {cluster.gpus_per_actor} per actor.",
     )
     own = trace.meta.get("cluster") or {}
     kinds, gpus = sorted(trace.allocations["kind"].unique()), own.get("nodes", 0) * own.get("gpus_per_node", 0)
     if kinds != [cluster.kind] or gpus not in (0, cluster.gpus):
         had = f"{counted(gpus, 'GPU') if gpus else 'an unknown number of GPUs'} of kind {' and '.join(kinds)}"
-        yield "Not the run's own", f"the GPUs on which other schedules are modelled: the run had {had}."
+        yield "Other GPUs", f"the run had {had}; other schedules are modelled on the GPUs named above."
     if found.calibrated.steps:
         yield (
             "Calibrated",
             calibrated_by(
                 found.calibrated,
-                "what prefill and decoding took and what the profile says of the same responses on the same actors",
+                "measured to simulated time, for prefill and decoding of the same responses on the same actors",
             )
-            + " Starts and syncs are as in the trace.",
+            + " Times of starts and weight syncs are those of the trace.",
         )
     else:
         yield (
             "Not calibrated",
-            "no step tells which actor decoded what from beginning to end, so the profile is taken at its word.",
+            "the profile is used unchanged, because in every step responses migrated or their actors are unknown.",
         )
 
 
 def _fixed(found: ExecutedRunFindings) -> str:
     sums = found.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
     return (
-        f"No schedule of generation changes the {number(sums['fixed_s'] / len(found.took), 's')} of a step outside generation "
-        f"({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time), nor {sums['fixed_gpu_s'] / sums['gpu_s']:.0%} of the "
-        "GPU-seconds that were billed: preparing, learning and whatever else came before or after it. They are part of both "
-        "sides of every share."
+        f"Phases outside generation, such as preparation and learning, take {number(sums['fixed_s'] / len(found.took), 's')} "
+        f"of a step ({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time) and "
+        f"{sums['fixed_gpu_s'] / sums['gpu_s']:.0%} of the billed GPU-seconds. Generation schedules leave them unchanged; "
+        "every share includes them."
     )
 
 
@@ -116,17 +118,17 @@ def _basis_of_execution(trace: Trace) -> Iterator[tuple[str, str]]:
     if meta.get("clock") == "wall":
         yield "Measured", f"all times, on {device or 'a device that the trace does not name'}."
     elif meta.get("clock") == "virtual" and meta.get("charging") == "measured":
-        yield "Measured", f"every actor's own iterations, on {device or 'a device that the trace does not name'}."
-        yield "Modelled", "that the actors work side by side: they share one device and a virtual clock."
+        yield "Measured", f"the iterations of each actor, on {device or 'a device that the trace does not name'}."
+        yield "Modelled", "parallel execution: the actors took turns on one device, and a virtual clock overlaps their times."
     elif meta.get("clock") == "virtual":
         rest = trace.spans[trace.spans["phase"].isin(["prepare", "learn"])]
         learns = rest["detail"].fillna("").str.contains('"clock": "measured"').any()
         what = "generation times" if learns else "all times"
-        yield "Modelled", f"{what}, by {by} on a virtual clock" + ("; no model was run." if simulated else ".")
+        yield "Modelled", f"{what}, from {by}, on a virtual clock" + ("; no model was run." if simulated else ".")
         if learns:
             yield "Measured", "preparation and learning, on the device that ran them."
     else:
         yield "Unknown", "the trace does not say which clock its times come from."
     if simulated:
         yield "From the log", "response lengths."
-    yield "Computed", "GPU-seconds and dollars from the allocations; idle is held time that no foreground span covers."
+    yield "Computed", "GPU-seconds and cost, from the allocations. Idle time is allocated time without a foreground span."

@@ -22,14 +22,14 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
     wrong = [check for check in checks if check.contradicts]
     if not wrong:
         return ""
-    text = f"The log contradicts what is counted or simulated here. {'. '.join(_sentence(check) for check in wrong[:MOST])}."
+    text = f"The log's measurements contradict numbers of this report. {'. '.join(_sentence(check) for check in wrong[:MOST])}."
     if len(wrong) > MOST:
-        text += f" {counted(len(wrong) - MOST, 'further contradiction')} in the table of what the log measured."
+        text += f" The table of the log's measurements lists {counted(len(wrong) - MOST, 'further contradiction')}."
     if any(check.column == "generate_s" for check in wrong):
         text += (
-            f" Simulated times are multiplied by {number(calibrated.factor)} to meet the log's."
+            f" Simulated times are multiplied by {number(calibrated.factor)} to match the log."
             if calibrated.steps
-            else " Simulated times are not corrected by the log's."
+            else " Simulated times come from the profile, without a correction by the log."
         )
     return text
 
@@ -44,32 +44,33 @@ def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
         )
         for check in checks
     ]  # fmt: skip
-    head = ("quantity", "ours is", "steps", "the log", "ours", "difference", "worst step: log / ours", "allowed", "")
-    page.table("What the log measured, beside what is counted or simulated: means over steps", head, rows, text_columns=2)
+    head = ("quantity", "source in this report", "steps", "log", "report", "difference", "worst step: log / report",
+            "tolerance", "")  # fmt: skip
+    page.table("The log's measurements next to the numbers of this report: means over steps", head, rows, text_columns=2)
 
 
 def calibrated_by(calibrated: Calibration, what: str) -> str:
     """Return how the profile was calibrated, and its error on held-out steps.
 
     Args:
-        calibrated: by at least one step. what: the two times that were compared, in words.
+        calibrated: by at least one step. what: the two times whose ratio is the factor, in words.
     """
     factor, checked = number(calibrated.factor), calibrated.checked
     if calibrated.steps == 1 or checked is None:
-        return f"by {factor}, from one step: {what}. How far other steps are off is not known."
-    spread = f"(10th to 90th percentile {number(calibrated.low)} to {number(calibrated.high)})"
+        return f"by {factor}, the ratio of {what}, from one step. The error on other steps is unknown."
+    spread = f"(10th to 90th percentile over steps: {number(calibrated.low)} to {number(calibrated.high)})"
     ours, constant = (
         f"median {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}"
         for errors in (checked.errors, checked.constant_errors)
     )
     steps = counted(calibrated.steps, "step")
     how = (
-        f"by {factor}, by which the mean of {steps} takes as long as was measured {spread}. A constant is used because it is "
-        "closer to left-out steps than the profile"
+        f"by {factor}, so that the mean of {steps} equals the measured mean {spread}. The mean is used because a constant time "
+        "per step predicts held-out steps better than the profile does"
         if calibrated.by_constant
-        else f"by {factor}, the median over {steps} of {what} {spread}"
+        else f"by {factor}, the median over {steps} of the ratio of {what} {spread}"
     )
-    return f"{how}. Relative error out of sample ({checked.how}): {ours}; of a constant: {constant}."
+    return f"{how}. Relative error on held-out steps ({checked.how}): {ours}; with a constant time per step: {constant}."
 
 
 def _sentence(check: CrossCheck) -> str:

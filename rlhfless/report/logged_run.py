@@ -29,32 +29,32 @@ def in_short(found: LoggedRunFindings) -> Iterator[str]:
     low, high = (f"{share:.0%}" for share in found.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
-        f"With {counted(cluster.gpus, _kind(cluster.kind))} in {counted(cluster.max_actors, 'actor')} of "
-        f"{cluster.gpus_per_actor}, in {low if low == high else f'{low} to {high}'} of the GPU-seconds nobody works"
+        f"On {counted(cluster.gpus, _kind(cluster.kind))} ({counted(cluster.max_actors, 'actor')} of "
+        f"{cluster.gpus_per_actor}), {low if low == high else f'{low} to {high}'} of the GPU-seconds are idle"
         + (f": {causes}." if causes else ".")
     )
     if not setup.order_known:
         yield (
-            f"The log does not say in which order prompts were dealt. In its own order {found.account.idle_share:.1%} of the "
-            f"GPU-seconds are idle, in random orders "
-            f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} in the mean."
+            f"The log does not record the order in which prompts were assigned to actors. In the order of its rows "
+            f"{found.account.idle_share:.1%} of the GPU-seconds are idle; in random orders, "
+            f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} on average."
         )
     yield from savings_in_short(found)
     if found.phases.basis == "unknown":
         yield (
-            "The log does not say how long preparation and learning take, so all shares are of generation alone: of whole "
-            "steps they are smaller. State them with --prepare-s and --learn-s, or import the run's scalar log beside it."
+            "The log has no times of preparation and learning, so all shares are of generation alone; shares of whole steps "
+            "are smaller. State the times with --prepare-s and --learn-s, or import the run's scalar log as well."
         )
     else:
         generation = found.account.steps["generation_s"].mean()
         yield (
-            f"No schedule of generation changes the {number(found.phases.seconds, 's')} of a step outside it "
-            f"({found.phases.basis}); generation takes {number(generation, 's')}."
+            f"Generation takes {number(generation, 's')} of a step. The other phases take "
+            f"{number(found.phases.seconds, 's')} ({found.phases.basis}), which generation schedules leave unchanged."
         )
     if not setup.synchronous:
         yield (
-            "This run trains asynchronously, on older responses: nobody waits for a step's last response, and learning, beside "
-            "generation, is left out."
+            "This run trains asynchronously, on responses of older weights, so learning does not wait for a step's last "
+            "response. Learning overlaps generation and is left out here."
         )
 
 
@@ -76,7 +76,7 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
     rows = [
         (
             row.use,
-            "nobody works" if row.idle else "work",
+            "idle" if row.idle else "work",
             number(row.gpu_s),
             number(row.usd, "USD"),
             f"{row.share:.1%}",
@@ -84,14 +84,14 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
         )
         for row in found.account.lines.itertuples()
     ]
-    head = ("use", "kind", "GPU-seconds", "cost", "share", "times are")
-    page.table("GPU-seconds by use, all steps that were looked at", head, rows, text_columns=2)
+    head = ("use", "work or idle", "GPU-seconds", "cost", "share", "source of times")
+    page.table("GPU-seconds by use, sum of all analysed steps", head, rows, text_columns=2)
     page.text(
-        f"Apart from that, batches were smaller than they could have been: {number(found.account.slot_idle_gpu_s)} GPU-seconds "
-        "of empty slots. Decoding waits for memory, so an empty slot is no idle GPU, and it is added to nothing."
+        f"Batches also had empty slots, which amount to {number(found.account.slot_idle_gpu_s)} GPU-seconds. They do not count "
+        "as idle: decoding is bound by memory bandwidth, so a GPU with a partly filled batch is busy."
     )
-    page.heading("The response that everybody waited for")
-    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "its last tenth of responses (s)")
+    page.heading("Stragglers: the last response of each step")
+    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "last 10% of its responses (s)")
     last = [
         (
             str(row.step), str(row.prompt_id), str(row.sample), f"{row.response_tokens:,}", f"{row.median_tokens:,.0f}",
@@ -100,25 +100,25 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
         for row in found.account.steps.itertuples()
     ]  # fmt: skip
     page.table(
-        "The last response of every step, and how long generation went on for a tenth of its responses", columns, last, 2
+        "The last response of each step, and how long generation took for the last 10% of its responses", columns, last, 2
     )
-    page.heading("What every step would have needed")
+    page.heading("Planned number of actors per step")
     planned = found.planned
     unknown = planned["known"] < 0.5
     page.text(
-        f"The solver's plan of {counted(len(planned), 'step')}, each from the last visits of its prompts before it"
+        f"The solver planned {counted(len(planned), 'step')}, with lengths predicted from the prompts' previous responses"
         + (
-            f"; in {counted(int(unknown.sum()), 'step')} most prompts were new, and their lengths guessed."
+            f". In {counted(int(unknown.sum()), 'step')} most prompts were new, so their lengths are guesses."
             if unknown.any()
             else "."
         )
     )
     page.figure(plots.plot_planned_steps(planned))
-    page.section("What could be saved")
+    page.section("Possible savings")
     page.text(
-        "Shares of the run's own whole steps, from where to where: over the steps that were looked at (5th to 95th percentile "
-        "of resampled sums) and over the ways in which the run may have dealt its responses. Negative: the schedule loses. Not "
-        "in the ranges: how far the profile is off, and that the best of several schedules is named."
+        "Shares are of the run's own whole steps. Each range covers resampled steps (5th to 95th percentile) and every way in "
+        "which the run may have assigned responses. A negative share means that the schedule is worse than the run's own. "
+        "The ranges leave out two errors: that of the latency profile, and the selection bias of naming the best schedule."
     )
     savings_tables(page, found)
     _what_if(page, found, prices)
@@ -129,7 +129,7 @@ def _basis(found: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     yield "From the log", "response lengths."
     yield (
         "Modelled",
-        "when each of them ran: the run's own way of dealing responses, on simulated engines by the profile below.",
+        "when each response ran, assigned to actors as in the run, on simulated engines with the latency profile below.",
     )
     for text in found.setup.assumed:
         yield "Assumed", f"{text}."
@@ -139,7 +139,7 @@ def _basis(found: LoggedRunFindings) -> Iterator[tuple[str, str]]:
 
 def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
     page.section("What if")
-    page.text("One thing is changed at a time, on the last steps of the log; time and cost are of generation.")
+    page.text("Each row changes one setting of the last steps of the log. Time and cost are of generation alone.")
     rows = []
     for row in found.what_if.itertuples():
         if row.missing:
@@ -151,8 +151,8 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
                 f"{row.time_share:.2f}x", number(row.gpu_s), f"{number(row.usd, 'USD')} ({row.usd_share:.2f}x)",
             )
         )  # fmt: skip
-    head = ("change", "schedule", "GPUs", "actors", "time", "time, as it was = 1", "GPU-seconds", "cost")
-    page.table("Other schedules, numbers, sizes and kinds of GPUs", head, rows, text_columns=2)
+    head = ("change", "schedule", "GPUs", "actors", "time", "time, unchanged run = 1", "GPU-seconds", "cost")
+    page.table("Generation with another schedule, number or kind of GPUs, or actor size", head, rows, text_columns=2)
     kind = found.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
@@ -160,13 +160,13 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
     ]
     if money:
         page.table(
-            f"The same steps as they were, at other prices of {_kind(kind)}s",
-            ("price", "per GPU-hour", "cost", "from"),
+            f"The unchanged run at other prices of {_kind(kind)}s",
+            ("price", "per GPU-hour", "cost", "source"),
             money,
         )
         if not any("spot" in name for name, *_ in money):
-            page.text(f"The shipped table has no spot price of {_kind(kind)}s: state yours with --price spot=USD.")
-        page.text("GPUs at spot prices can be taken away while they work; what is lost then is not in these costs.")
+            page.text(f"The shipped price table has no spot price of {_kind(kind)}s; state yours with --price spot=USD.")
+        page.text("Spot GPUs can be preempted during a step; these costs leave out the work that is lost then.")
 
 
 def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataFrame:
@@ -215,33 +215,36 @@ def _advice(page: Page, found: LoggedRunFindings) -> None:
     one = len(advice.sizes) == 1
     page.text(
         (f"Only actors of {counted(advice.sizes[0].gpus_per_actor, 'GPU')} have a profile. " if one else
-         f"Actors of {compared} GPUs were compared, each by its profile. ")
-        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of {advice.reserved.gpus_per_actor} "
-        + f"{_are(advice.reserved.replicas)} the fastest. Where GPUs can be given back, "
+         f"Actors of {compared} GPUs were compared, each with its own profile. ")
+        + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of "
+        + f"{counted(advice.reserved.gpus_per_actor, 'GPU')} "
+        + f"{_are(advice.reserved.replicas)} the fastest. If GPUs can be released early, "
         + f"{counted(advice.elastic.right_sized, 'replica')} of "
-        + f"{advice.elastic.gpus_per_actor} {_are(advice.elastic.right_sized)} best at time weight {advice.time_weight:g}."
+        + f"{counted(advice.elastic.gpus_per_actor, 'GPU')} {_are(advice.elastic.right_sized)} best at time weight "
+        + f"{advice.time_weight:g}."
     )  # fmt: skip
     for what, replicas, size, lines in configured(found):
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
         elif found.setup.framework in HABITS:
             page.text(
-                f"No configuration lines are given for {counted(replicas, 'replica')} of {size} with {found.setup.framework}: "
-                f"its documentation does not say how so many are spread over nodes of {counted(cluster.gpus_per_node, 'GPU')}."
+                f"Configuration lines for {counted(replicas, 'replica')} of {counted(size, 'GPU')} are left out: the "
+                f"documentation of {found.setup.framework} does not say how to spread them over nodes of "
+                f"{counted(cluster.gpus_per_node, 'GPU')}."
             )
     if found.setup.framework not in HABITS:
-        page.text("No configuration lines are given, as it is not known which framework the log is of.")
+        page.text("Configuration lines are left out, because the framework of the log is unknown.")
     if found.setup.colocated:
         page.text(
-            "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs: giving GPUs back "
-            "while others still generate needs actors beside the learner, or somebody else who uses them meanwhile."
+            "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs. Releasing GPUs "
+            "early pays off only if the learner has GPUs of its own, or if another job can use the released GPUs."
         )
     page.text(
-        "Splits of responses beforehand (random, spread, solver) need a dispatcher only; fold, solver+replan, rlhfuse and "
-        "rlhfless move running responses, which an engine has to be able to do."
+        "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
+        "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
     )
     if found.router is not None:
-        page.text(f"A router can make verl plan every batch by the lengths that this log lets expect. {found.router}")
+        page.text(f"A router can make verl plan every batch with lengths predicted from this log. {found.router}")
         if found.router.is_recommended:
             options = f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
             page.code("a router for verl", (f"rlhfless export LOG --verl-router FOLDER --tokenizer MODEL {options}",))

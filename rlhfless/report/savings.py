@@ -19,13 +19,14 @@ def savings_in_short(found: Savings) -> Iterator[str]:
     """Return the range and the maximum: of time on reserved GPUs, of GPU-seconds where GPUs can be released."""
     time, cost = found.best_time, found.best_cost
     yield (
-        f"If the GPUs are reserved and only time can be saved: {_saved(time, 'time')} of a step's time by {_name(time)}, "
-        f"{_most(time, 'time')} by any schedule."
+        f"On reserved GPUs, only time can be saved. The best schedule here ({_name(time)}) saves {_saved(time, 'time')} of a "
+        f"step's time; any schedule saves {_most(time, 'time')}."
     )
-    slower = f", in {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
+    slower = f" and takes {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
     yield (
-        f"If GPUs can be given back as soon as an actor is done: {_saved(cost, 'GPU-seconds')} of the GPU-seconds, and of the "
-        f"money, by {_name(cost)}{slower}; {_most(cost, 'GPU-seconds')} by any schedule that takes as long."
+        f"If GPUs are released as soon as an actor is done, the best schedule here ({_name(cost)}) saves "
+        f"{_saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}. Any schedule that takes as long saves "
+        f"{_most(cost, 'GPU-seconds')}."
     )
 
 
@@ -33,20 +34,20 @@ def savings_tables(page: Page, found: Savings) -> None:
     """Add tables of every schedule: first those that minimise time, then those that weigh time and cost."""
     for caption, table, kinds, heads in (
         (
-            "All GPUs are paid for in any case: schedules that want the least time",
-            found.reserved, ("time",), ("time", "any schedule at most"),
+            "Reserved GPUs: time saved by schedules that minimise time",
+            found.reserved, ("time",), ("time saved", "any schedule, at most"),
         ),
         (
-            f"GPUs are given back: schedules that weigh time and cost at {found.setting.objective.time_weight:g}",
+            f"GPUs released when an actor is done: savings at time weight {found.setting.objective.time_weight:g}",
             found.given_back, ("time", "GPU-seconds"),
-            ("time", "of any schedule at most", "GPU-seconds", "of any that takes as long at most"),
+            ("time saved", "any schedule, at most", "GPU-seconds saved", "any schedule that takes as long, at most"),
         ),
     ):  # fmt: skip
         rows = [(_name(row), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
         page.table(caption, ("schedule", *heads), rows)
     page.text(
-        "What any schedule could save at most is the bound of generation, which knows all lengths and moves responses for "
-        "nothing. Preparation and learning stay as they were, after generation; a larger or an earlier learner can save more."
+        "The most that any schedule can save follows from the lower bound of generation, which assumes known lengths and free "
+        "migration. Preparation and learning stay unchanged, after generation; a larger or an earlier learner can save more."
     )
 
 

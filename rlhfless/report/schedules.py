@@ -18,24 +18,36 @@ from rlhfless.trace import Trace
 from solver.model.objective import NonGenerationPhases
 
 SHOWN = {
-    "static": ("static", "all actors, prompts in the given order in equal chunks, GPUs held until the last response"),
-    "least-loaded": ("least-loaded", "all actors, the next prompt goes to the actor with the fewest responses in flight"),
-    "rlhfuse": ("rlhfuse", "as static; when few responses are left, they are moved together (global cut)"),
-    "rlhfless": ("rlhfless", "sorted predictions in groups of equal count; an actor's last responses move on (local cut)"),
-    "release": ("random", "right-sized number of actors, random prompts, GPUs released when an actor is done"),
-    "spreading": ("spread", "right-sized, the responses of random prompts dealt to actors in turn"),
-    "folding": ("fold", "as spread; thin actors are drained into the others while the step runs, without any prediction"),
-    "solver": ("solver", "plan_generation over scenarios of lengths where it is surely better than the random split"),
-    "re-planning": ("solver+replan", "as solver; responses move while the step runs as lengths become known, where that pays"),
-    "true lengths": ("oracle+replan", "as solver+replan with the true lengths, which nobody knows beforehand"),
-    "oracle": ("oracle", "as solver with the true lengths, and nothing moved while the step runs"),
+    "static": ("static", "all actors; equal chunks of prompts in the given order; GPUs allocated until the last response"),
+    "least-loaded": ("least-loaded", "all actors; the next prompt goes to the actor with the fewest responses in flight"),
+    "rlhfuse": ("rlhfuse", "as static; when few responses are left, they all migrate at once (global cut)"),
+    "rlhfless": (
+        "rlhfless",
+        "groups of equal count, sorted by predicted length; an actor's last responses migrate (local cut)",
+    ),
+    "release": ("random", "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done"),
+    "spreading": ("spread", "as random, with the responses of each prompt spread over the actors, round-robin"),
+    "folding": (
+        "fold",
+        "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
+    ),
+    "solver": (
+        "solver",
+        "optimised for predicted lengths; keeps the random split unless held-out scenarios prove the change better",
+    ),
+    "re-planning": (
+        "solver+replan",
+        "as solver; responses migrate during the step where the lengths observed so far make it pay off",
+    ),
+    "true lengths": ("oracle+replan", "as solver+replan with the true lengths, which are unknown beforehand in practice"),
+    "oracle": ("oracle", "as solver with the true lengths, without migration"),
 }
 """Policies of the simulated section: what the ladder calls them → what the page calls them, and what they do."""
 
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 
-HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded, GPUs held until the last response")}
+HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded; GPUs allocated until the last response")}
 """The same of first rungs that are in no other list."""
 
 

@@ -37,10 +37,10 @@ def schedules_section(
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
         steps = ", ".join(str(one.step) for one in schedules.logged)
-        page.text(f"{count} of {schedules.all_steps:,} steps are simulated, evenly chosen: {steps}.")
+        page.text(f"{count} of {schedules.all_steps:,} steps are simulated, evenly spaced: {steps}.")
         page.text("Predictions use every earlier step of the log.")
     if not schedules.has_history:
-        page.text("No step has history: its prompts were never seen before, so the predicted lengths are a guess.")
+        page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
     if len(schedules.shown) > 1:
         results = _named(schedules, schedules.results(list(schedules.policies)))
         title = f"Time and cost: sum of {_summed(schedules)}"
@@ -48,22 +48,22 @@ def schedules_section(
     own = _named(schedules, schedules.results(list(schedules.policies), last.step))
     page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
-        "The bound is of generation, for the true lengths: no policy that decodes one token per pass, whatever it refills, "
-        "moves or releases, takes fewer GPU-seconds at that time. The front is what plans promise by predicted lengths; where "
-        "lengths came out differently, a policy that ran can lie on either side of it."
+        "The lower bound is computed from the true lengths: at a given time, no schedule takes fewer GPU-seconds (speculative "
+        "decoding excluded). The front shows predicted time and cost of plans. Lengths differ from their predictions, so a "
+        "policy that ran can lie on either side of the front."
     )
     for title, has_history in (
         ("Sums over steps with history (the same prompts were seen before)", True),
-        ("Sums over steps without history (lengths can only be guessed)", False),
+        ("Sums over steps without history (all prompts are new, lengths are guesses)", False),
     ):
         _table(page, schedules, title, has_history)
     page.facts(schedules.policies.values())
     page.figure(ladder_figure(schedules))
     page.text(
-        "Policies minimise time and cost together, so an idea can buy time with GPU-seconds or the reverse: read both panels. "
-        "A contribution depends on the order of the ideas, and it can be negative."
+        "Policies minimise a weighted sum of time and cost, so an idea can improve one and worsen the other: read both panels. "
+        "A contribution depends on the order of the ideas and can be negative."
     )
-    page.heading(f"What the GPUs would have done in step {last.step}")
+    page.heading(f"GPU timelines of step {last.step}")
     traces = schedules.simulation.traces
     policies = schedules.policies
     most = MAX_SPANS // len(policies)
@@ -77,8 +77,8 @@ def schedules_section(
 def ladder_figure(schedules: Schedules) -> go.Figure:
     """Return the waterfall from the run's own dispatch to the bound."""
     note = (
-        f"{schedules.ladder[0]} → right-sizing → release → spreading → folding → re-planning with predictions; last, with the "
-        "true lengths"
+        f"{schedules.ladder[0]} → right-sizing → release → spreading → folding → re-planning with predictions → re-planning "
+        "with the true lengths"
     )
     title = f"What each idea contributes: sum of {_summed(schedules)}"
     return plots.plot_waterfall(schedules.results(schedules.ladder), title=title, note=note)
@@ -107,7 +107,7 @@ def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibr
     yield "From the log", "response lengths."
     yield (
         "Modelled",
-        f"all times, on simulated engines by latency profile {latency.name} ({origin}), on "
+        f"all times, on simulated engines with latency profile {latency.name} ({origin}), on "
         f"{counted(cluster.gpus, f'{cluster.kind} GPU')} "
         f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, at "
         f"{number(cluster.usd_per_gpu_hour, 'USD')} per GPU-hour; time weight {setting.objective.time_weight:g}.",
@@ -115,18 +115,18 @@ def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibr
     if calibrated.steps:
         yield (
             "Calibrated",
-            calibrated_by(calibrated, "what the log says generation took and what the profile says"),
+            calibrated_by(calibrated, "logged to simulated generation time"),
         )
     yield (
         "Predicted",
-        "lengths, from the same prompt's earlier responses (moving average over epochs); only the oracle knows the true ones.",
+        "lengths, from the same prompt's earlier responses (moving average over epochs). Only oracles use the true lengths.",
     )
     rows = schedules.logged[-1].rows
     unknown = []
     if rows["prompt_tokens"].isna().all():
-        unknown.append("the log has no prompt lengths, so prefill and prompt KV count as nothing")
+        unknown.append("the log has no prompt lengths, so prefill time and the KV memory of prompts count as 0")
     if rows["finish_reason"].isna().all():
-        unknown.append("it is not known which responses were cut off, so every length counts as whole")
+        unknown.append("the log does not say which responses were cut off, so every response counts as complete")
     if unknown:
         yield "Not known", "; ".join(unknown) + "."
 
@@ -149,8 +149,8 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
                 number(one["bound_cost_at_time"], digits=4), f"{above:.2f}x",
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed, {own} = 1", f"cost, against {own}",
-            "bound (GPU-seconds)", "cost, bound = 1")  # fmt: skip
+    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed-up over {own}", f"cost relative to {own}",
+            "lower bound (GPU-seconds)", "cost / lower bound")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 
 
@@ -160,14 +160,14 @@ def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig,
     page.section("Time against cost")
     page.basis(
         [
-            ("Predicted", f"the lengths of step {last.step} and, by profile {setting.latency.name}, all times and costs."),
+            ("Predicted", f"lengths of step {last.step}; times and costs come from profile {setting.latency.name}."),
             (
                 "Computed",
-                f"{len(WEIGHTS)} plans beforehand, at most {WEIGHT_TIME_LIMIT_S:g} s each; moving the slider runs nothing.",
+                f"{len(WEIGHTS)} plans beforehand, in at most {WEIGHT_TIME_LIMIT_S:g} s each; the slider only selects one.",
             ),
         ]
     )
-    page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. Each plan starts the actors on the left.")
+    page.text("At weight 1 only time counts, at weight 0 only GPU-seconds. The left panel shows the actors of the plan.")
     page.figure(weights_figure(schedules, setting, front))
 
 

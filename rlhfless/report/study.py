@@ -272,12 +272,12 @@ def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iter
     actors = trace.rollouts["actor"].nunique() if "actor" in trace.rollouts.columns else 0
     if actors:
         yield (
-            f"the log names {counted(actors, 'actor')} and who had which response, which is not used: responses are dealt to "
-            f"{counted(setting.cluster.max_actors, 'actor')}"
+            f"responses are assigned to {counted(setting.cluster.max_actors, 'actor')}; the assignment in the log "
+            f"({counted(actors, 'actor')}) is not used"
         )
     if times.overlapping:
         steps = counted(times.overlapping, "step")
-        yield f"how long generation of {steps} took is left out, because other steps generated meanwhile"
+        yield f"logged generation times of {steps} are left out, because other steps generated at the same time"
 
 
 def _simulated_s(log: OpenedLog, setting: SimulationConfig, setup: RunSetup) -> pd.Series:

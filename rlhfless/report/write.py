@@ -75,7 +75,7 @@ def report_html(
     trace, setting = log.trace, default_setting() if setting is None else setting
     executed = len(trace.allocations) > 0
     what = "What was executed, and " if executed else "What a logged run wasted, and "
-    page = Page(f"RLHFless report: {_name(trace)}", f"{what}what other schedules would have made of the same responses.")
+    page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
     if executed:
         _executed(page, log, setting, max_steps)
     else:
@@ -84,7 +84,7 @@ def report_html(
         page.section("How the log was read")
         for line in str(log.summary).splitlines():
             page.text(line)
-    return page.render(f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere.")
+    return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
 
 
 def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int) -> None:
@@ -109,7 +109,7 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
     if refusal:
         page.section("What better schedules would have done")
         page.text(
-            f"This cannot be planned on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {refusal}"
+            f"No plan is possible on {counted(setting.cluster.gpus, 'GPU')} with profile {setting.latency.name}: {refusal}"
         )
 
 
@@ -153,11 +153,11 @@ def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
     reasons = rollouts["finish_reason"]
     known, cut = reasons.notna().mean(), (reasons == "length").mean()
     share = f"{cut:.1%}" if known == 1 else f"{cut:.1%} to {cut + 1 - known:.1%}"
-    yield "cut off by limit", f"{share} of the responses" if known > 0 else "unknown"
+    yield "cut off by the limit", f"{share} of the responses" if known > 0 else "unknown"
     tables = ", ".join(f"{len(getattr(trace, name)):,} {name}" for name in ("allocations", "spans", "events"))
     yield "recorded", f"{tables}, {counted(len(trace.plans), 'plan')}"
     if len(log.scalars):
-        yield "step times", f"of {counted(len(log.scalars), 'step')}, as the run logged them"
+        yield "step times", f"logged for {counted(len(log.scalars), 'step')}"
     for key in ("policy", "engine", "clock", "charging", "device", "profile", "imported_from", "framework"):
         if meta.get(key) not in (None, "", "none"):
             yield key.replace("_", " "), str(meta[key])

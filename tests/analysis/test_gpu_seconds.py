@@ -106,11 +106,11 @@ def test_what_nobody_stated_is_named_as_an_assumption() -> None:
     assumed = run_setup("verl")
     assert assumed.dispatch == "least-loaded"
     assert assumed.candidates == ("least-loaded", "static")
-    assert "both dispatch policies" in assumed.assumed[0]
+    assert "ranges cover equal chunks and fewest in flight" in assumed.assumed[0]
     stated = run_setup("verl", dispatch="static", learner_gpus=0)
     assert (stated.candidates, stated.assumed, stated.colocated) == (("static",), (), True)
     unknown = run_setup("table")
-    assert "the framework is not known; equal chunks" in unknown.assumed[0]
+    assert "the framework is unknown; it is taken to cut the batch into equal chunks" in unknown.assumed[0]
     apart = run_setup("prime-rl")
     assert not apart.colocated
     assert not apart.synchronous

@@ -66,15 +66,17 @@ def page(log: OpenedLog) -> str:
 def test_the_answer_comes_first(page: str) -> None:
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
     assert titles == [
-        "In short", "Your run", "What could be saved", "What if", "What to change", "What better schedules would have done",
+        "In short", "Your run", "Possible savings", "What if", "What to change", "What better schedules would have done",
         "Time against cost", "How the log was read",
     ]  # fmt: skip
     words = text_of(page)
-    assert re.search(r"With 8 L40S GPUs in 4 actors of 2, in \d+% of the GPU-seconds nobody works: ", words)
-    assert re.search(r"only time can be saved: .* of a step's time by [a-z+]+, at most [\d.]+% by any schedule\.", words)
-    assert re.search(r"given back as soon as an actor is done: [\d.% to]+ of the GPU-seconds", words)
-    assert "The log does not say how long preparation and learning take" in words
-    assert "the framework is not known; equal chunks in the order of the log and learning on the same GPUs are assumed" in words
+    assert re.search(r"On 8 L40S GPUs \(4 actors of 2\), \d+% of the GPU-seconds are idle: ", words)
+    assert re.search(
+        r"The best schedule here \([a-z+]+\) saves .* of a step's time; any schedule saves at most [\d.]+%\.", words
+    )
+    assert re.search(r"If GPUs are released .* \([a-z+]+\) saves [\d.% to]+ of the GPU-seconds", words)
+    assert "The log has no times of preparation and learning" in words
+    assert "the framework is unknown; it is taken to cut the batch into equal chunks" in words
     assert "fewer replicas would leave the learner fewer GPUs" in words
     assert "Only actors of 2 GPUs have a profile." in words
 
@@ -84,20 +86,20 @@ def test_other_prices_are_those_of_the_table_and_the_readers_own(page: str) -> N
     assert "on-demand 3.77 USD" in words
     assert "spot 1.50 USD" in words
     assert "stated by you" in words
-    assert "can be taken away while they work" in words
+    assert "can be preempted during a step" in words
     assert "no spot price" not in words
 
 
 @pytest.mark.full
 def test_what_is_not_known_of_a_framework_is_left_out_and_said(log: OpenedLog, page: str) -> None:
-    assert "it is not known which framework the log is of" in text_of(page)
+    assert "the framework of the log is unknown" in text_of(page)
     wide = replace(SETTING, cluster=replace(SETTING.cluster, nodes=2))
     study = study_log(OpenedLog(log.trace, log.scalars, "prime-rl", log.summary), wide, Assumptions(), 1)
     only = Page("", "")
     run_sections(only, study.findings, {})
     words = text_of(only.render(""))
-    assert "No configuration lines are given for 8 replicas of 2 with prime-rl" in words
-    assert "The shipped table has no spot price of L40S GPUs: state yours with --price spot=USD." in words
+    assert "Configuration lines for 8 replicas of 2 GPUs are left out: the documentation of prime-rl does not say" in words
+    assert "The shipped price table has no spot price of L40S GPUs; state yours with --price spot=USD." in words
 
 
 @pytest.mark.full
@@ -105,7 +107,9 @@ def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     stated = Assumptions(prepare_s=5.0, learn_s=25.0, learner_gpus=0, dispatch="static")
     study = study_log(log, SETTING, stated, 1)
     sentences = list(in_short(study.findings))
-    assert any("No schedule of generation changes the 30.0 s of a step outside it (stated)" in text for text in sentences)
+    assert any(
+        "The other phases take 30.0 s (stated), which generation schedules leave unchanged." in text for text in sentences
+    )
     alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
     assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
 
@@ -135,11 +139,11 @@ def test_the_time_of_a_single_step_is_met_and_a_contradiction_is_the_first_parag
     (check,) = study.findings.checks
     assert (check.column, check.logged, check.contradicts) == ("generate_s", pytest.approx(scalars["generate_s"][0]), True)
     first = next(in_short(study.findings))
-    assert "The log contradicts what is counted or simulated here. Generation of a step: the log says" in first
+    assert "The log's measurements contradict numbers of this report. Generation of a step: the log says" in first
     assert "(+300.0%)" in first
-    assert "Simulated times are multiplied by 0.250 to meet the log's." in first
+    assert "Simulated times are multiplied by 0.250 to match the log." in first
     apart = study_log(timed, SETTING, Assumptions(dispatch="static", calibrate=False), 1)
-    assert "Simulated times are not corrected by the log's." in next(in_short(apart.findings))
+    assert "Simulated times come from the profile, without a correction by the log." in next(in_short(apart.findings))
 
 
 def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog) -> None:
@@ -185,8 +189,8 @@ def test_spans_of_a_recording_say_what_its_steps_took(tmp_path: Path) -> None:
     assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(20.0, rel=0.01)
     assert study.findings.phases == PhaseSeconds(3.0, 7.0, 0.0, "logged")
     sentences = " ".join(in_short(study.findings))
-    assert "No schedule of generation changes the 10.0 s of a step outside it (logged)" in sentences
-    assert "The log does not say how long" not in sentences
+    assert "The other phases take 10.0 s (logged)" in sentences
+    assert "The log has no times of" not in sentences
 
 
 def with_times(folder: Path, apart_s: float) -> Path:
@@ -207,14 +211,14 @@ def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are
     assert study.calibrated.by_constant, "every step takes 16 s, whatever its lengths"
     assert study.findings.account.steps["generation_s"].mean() == pytest.approx(16.0)
     assumed = study.findings.setup.assumed
-    assert "the log names 2 actors and who had which response, which is not used: responses are dealt to 4 actors" in assumed
+    assert "responses are assigned to 4 actors; the assignment in the log (2 actors) is not used" in assumed
     assert not any("left out" in sentence for sentence in assumed)
 
 
 def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(tmp_path: Path) -> None:
     study = study_log(open_log(with_times(tmp_path, 10.0)), SETTING, Assumptions(), 1)
     assert study.calibrated.steps == 0
-    said = "how long generation of 3 steps took is left out, because other steps generated meanwhile"
+    said = "logged generation times of 3 steps are left out, because other steps generated at the same time"
     assert said in study.findings.setup.assumed
 
 
@@ -235,10 +239,10 @@ def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
     text = only.render("")
     words = " ".join(text_of(text).split())
-    assert f"speed, {own} = 1 cost, against {own}" in words
+    assert f"speed-up over {own} cost relative to {own}" in words
     assert re.search(rf" {own} [^x]* 1\.00x 0\.0% ", words), "its own speed is the unit"
     assert rf"{own} \u2192 right-sizing" in text
-    assert "speed, static = 1" in text_of(page), "of a log whose framework is not known"
+    assert "speed-up over static" in text_of(page), "of a log whose framework is not known"
 
 
 @pytest.mark.full
@@ -246,10 +250,10 @@ def test_the_page_says_that_its_times_were_corrected(log: OpenedLog) -> None:
     own = simulate(log.trace.rollouts, SETTING, ["static"]).steps
     timed = OpenedLog(log.trace, pd.DataFrame({"step": own["step"], "generate_s": 2.5 * own["time_s"]}), "table", log.summary)
     words = " ".join(text_of(report_html(timed, SETTING, max_steps=1)).split())
-    assert "Calibrated: by 2.50, the median over 3 steps" in words
-    assert "Relative error out of sample (leave-one-out over 3 steps): median 0.0%" in words
-    assert "; of a constant: median" in words
-    assert "In short The log contradicts what is counted or simulated here. Generation of a step: the log says" in words
+    assert "Calibrated: by 2.50, the median over 3 steps of the ratio of logged to simulated generation time" in words
+    assert "Relative error on held-out steps (leave-one-out over 3 steps): median 0.0%" in words
+    assert "; with a constant time per step: median" in words
+    assert "In short The log's measurements contradict numbers of this report. Generation of a step: the log says" in words
 
 
 def test_a_profile_of_any_name_is_text_beside_what_the_log_measured(log: OpenedLog) -> None:
@@ -315,8 +319,8 @@ def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])
     assert done.exit_code == 0, done.output
     words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
-    assert "Assumed: 16 GPUs in two nodes, as --gpus was not given." in words
-    assert "Assumed: the times of profile l40s-qwen2.5-3b-tp2, as --profile was not given." in words
+    assert "Assumed: 16 GPUs in two nodes, because --gpus was not given." in words
+    assert "Assumed: times of profile l40s-qwen2.5-3b-tp2, because --profile was not given." in words
 
 
 def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:
