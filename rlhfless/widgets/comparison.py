@@ -23,7 +23,7 @@ from rlhfless.widgets.run_table import Compared, compared, traces_given
 ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
 ALL = "all steps"
 HEADS = {
-    "time_s": "time (s)", "gpu_seconds": "GPU-seconds", "idle_gpu_seconds": "of them idle", "cost_usd": "cost (USD)",
+    "time_s": "time (s)", "gpu_seconds": "GPU-seconds", "idle_gpu_seconds": "idle GPU-seconds", "cost_usd": "cost (USD)",
 }  # fmt: skip
 SHARES = ("idle_share", "truncated_share")
 
@@ -72,10 +72,10 @@ def numbers_html(shown: Compared) -> Markup:
         marks.append(signs)
     head = ["", *(HEADS.get(str(column), str(column).replace("_", " ")) for column in table.columns)]
     steps = f"{len(shown.steps)} steps" if len(shown.steps) > 1 else f"step {shown.steps[0]}"
-    told = html_parts.table(head, rows, f"{steps}; ▼ better and ▲ worse than {rows[0][0]}", marks)
+    told = html_parts.table(head, rows, f"{steps}; ▼ is better and ▲ is worse than {rows[0][0]}", marks)
     if shown.differs:
         differs = [(name, *(value[:120] for value in values)) for name, values in shown.differs.items()]
-        told += html_parts.table(["the runs differ in", *(row[0] for row in rows)], differs)
+        told += html_parts.table(["setting that differs", *(row[0] for row in rows)], differs)
     return told
 
 

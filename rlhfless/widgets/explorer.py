@@ -164,12 +164,12 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             html_parts.cards(
                 [
                     ("actors", len(plan.actors)),
-                    ("time, executed", number(planned.time_s, "s")),
-                    ("as planned", number(plan.makespan_s, "s")),
+                    ("executed time", number(planned.time_s, "s")),
+                    ("planned time", number(plan.makespan_s, "s")),
                     ("GPU-seconds", number(planned.gpu_seconds, digits=4)),
                     ("cost", number(planned.cost_usd, "USD")),
-                    ("gap to the bound", "unknown" if plan.gap is None else f"{plan.gap:.2%}"),
-                    ("planned in", number(1e3 * planned.seconds, "ms")),
+                    ("gap to the lower bound", "unknown" if plan.gap is None else f"{plan.gap:.2%}"),
+                    ("planning took", number(1e3 * planned.seconds, "ms")),
                 ]
             ),
         )

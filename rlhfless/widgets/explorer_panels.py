@@ -19,7 +19,7 @@ from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.settings import Settings
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
 
-HINT = "Click a bar of the timeline to see that actor's responses, and a response to see why it is there."
+HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
@@ -45,7 +45,16 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
         )
         for a in actors.itertuples()
     ]  # fmt: skip
-    head = ("actor", "GPU ids", "responses", "prompts", "predicted tokens", "planned end (s)", "end (s)", "GPU-seconds")
+    head = (
+        "actor",
+        "GPU ids",
+        "responses",
+        "prompts",
+        "predicted tokens",
+        "planned end (s)",
+        "executed end (s)",
+        "GPU-seconds",
+    )
     return html_parts.table(head, rows, "Actors of this plan")
 
 
@@ -78,7 +87,7 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
     if len(one.elsewhere):
         parts.append(
             html_parts.table(
-                ("if it were on", "time (s)", "GPU-seconds", "objective"),
+                ("moved to", "step time (s)", "GPU-seconds", "change of the objective"),
                 [
                     (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
                     for r in one.elsewhere.itertuples()
@@ -88,15 +97,15 @@ def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int |
     if len(one.history):
         parts.append(
             html_parts.table(
-                ("earlier visit", "samples", "mean tokens", "longest"),
+                ("earlier step", "samples", "mean tokens", "longest (tokens)"),
                 [
                     (f"step {int(r.step)}", int(r.samples), number(r.mean_tokens), f"{int(r.longest_tokens):,}")
                     for r in one.history.itertuples()
                 ],
-                "History of the prompt",
+                "Earlier responses to this prompt",
             )
         )
     else:
-        parts.append(html_parts.paragraph("The prompt was never seen before: its length is a guess."))
+        parts.append(html_parts.paragraph("The prompt is new, so its predicted length is a guess."))
     parts += [html_parts.quoted(name, text) for name, text in one.texts.items()]
     return Markup().join(parts)

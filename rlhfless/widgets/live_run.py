@@ -123,8 +123,8 @@ class LiveRun:
         self._goes.set()
         if not self.wait(timeout_s):
             raise TimeoutError(
-                f"the step under way did not end within {timeout_s} s; it ends when its next responses are complete, "
-                "or once it has learned where all of them are"
+                f"the current step did not stop within {timeout_s} s; it stops when its next responses are complete, "
+                "or after learning if all responses are complete"
             )
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -170,7 +170,7 @@ class LiveRun:
         """Wait while the run is paused; raise where it is stopped."""
         self._goes.wait()
         if self._stops:
-            raise RunStopped("stopped by its button")
+            raise RunStopped("stopped by the stop button")
 
     def _watch(self, progress: StepProgress) -> None:
         self._show(progress)
@@ -200,7 +200,7 @@ class LiveRun:
                 self.on_change()
             except Exception:
                 self.on_change = None
-                logging.getLogger(__name__).exception("the view of a run failed and stands still; the run goes on")
+                logging.getLogger(__name__).exception("the live view failed and is no longer updated; the run continues")
 
 
 def look_of(progress: StepProgress) -> ProgressSnapshot:

@@ -128,7 +128,7 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
     """
     if isinstance(source, Executor):
         if not isinstance(work, Sequence) or not work:
-            raise TypeError("an executor runs what it is given; give a list of (plan, requests) too")
+            raise TypeError("an executor needs work to run; give a list of (plan, requests) as well")
         for i, one in enumerate(work):
             if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], Plan)):
                 raise TypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")

@@ -39,16 +39,16 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes = Panes(ROWS, ("facts",))
         self._drawn_steps = -1
         self._buttons = {
-            "run": widgets.Button(description="run", icon="play", tooltip="run, or go on"),
-            "pause": widgets.Button(description="pause", icon="pause", tooltip="hold the run"),
-            "stop": widgets.Button(description="stop", icon="stop", tooltip="end the step under way"),
+            "run": widgets.Button(description="run", icon="play", tooltip="Start or continue the run"),
+            "pause": widgets.Button(description="pause", icon="pause", tooltip="Pause the run"),
+            "stop": widgets.Button(description="stop", icon="stop", tooltip="Stop the run in the current step"),
         }
         self._buttons["run"].on_click(lambda _: run.run())
         self._buttons["pause"].on_click(lambda _: run.pause())
         self._buttons["stop"].on_click(lambda _: self._stop())
         super().__init__([widgets.HBox(list(self._buttons.values())), self.panes])
         run.on_change = self.refresh
-        self.panes.draw("timeline", message_figure("GPU timeline", "Nothing runs yet: press run."))
+        self.panes.draw("timeline", message_figure("GPU timeline", "The run has not started: press run."))
         self.refresh()
 
     def _stop(self) -> None:
@@ -108,12 +108,12 @@ def facts(run: LiveRun) -> Markup:
         [
             ("state", run.state),
             ("complete steps", f"{len(table)}, {run.steps.left()} left"),
-            ("step under way", under_way),
+            ("current step", under_way),
             ("actors", actors),
             ("GPU-seconds", number(total["gpu_seconds"], digits=4)),
             ("cost", number(total["cost_usd"], "USD")),
             ("idle share", idle),
-            ("generation, against static", against),
+            ("generation GPU-seconds relative to static", against),
         ]
     )
     return told if run.error is None else told + html_parts.problem(f"{type(run.error).__name__}: {run.error}")

@@ -55,26 +55,26 @@ class ResponseDetails:
     def reason(self) -> str:
         """The reason for its assignment, in a sentence or two of plain text."""
         told = (
-            f"Actor {self.actor} has {self.of} responses predicted at {self.shortest:,} to {self.longest:,} tokens; this one "
-            f"({self.predicted_tokens:,}) is number {self.rank} of them by length."
+            f"Actor {self.actor} has {self.of} responses of {self.shortest:,} to {self.longest:,} predicted tokens. This one "
+            f"({self.predicted_tokens:,} tokens) is number {self.rank} of them, the longest first."
         )
         if self.elsewhere.empty:
             return told + " There is no other actor."
         best, worst = (self.elsewhere.loc[getattr(self.elsewhere["change"], name)()] for name in ("idxmin", "idxmax"))
-        on = f"On actor {int(best['actor'])}"
+        move = f"Moving it to actor {int(best['actor'])}"
         count = len(self.elsewhere)
         tried = "the other actors" if count == self.others else f"the {count} other actors nearest in length"
         if abs(best["change"]) < AS_GOOD:
-            rest = f"; on none of {tried} would it be better" if count > 1 else ""
-            return f"{told} {on} the plan would be as good{rest}."
+            rest = f"; none of {tried} would improve it" if count > 1 else ""
+            return f"{told} {move} would leave the plan as good{rest}."
         if best["change"] < 0:
-            better = f"better by {-best['change']:.3%}, which is within the gap that the bound leaves open"
-            return f"{told} {on} the plan would be {better}."
+            better = f"by {-best['change']:.3%}, which is within its gap to the lower bound"
+            return f"{told} {move} would improve the plan {better}."
         if count == 1:
-            return f"{told} {on}, the only other one, the plan would be worse by {best['change']:.3%}."
+            return f"{told} {move}, the only other actor, would worsen the plan by {best['change']:.3%}."
         return (
-            f"{told} On each of {tried} the plan would be worse: by {best['change']:.3%} on actor {int(best['actor'])}, "
-            f"by {worst['change']:.3%} on actor {int(worst['actor'])}."
+            f"{told} Moving it to any of {tried} would worsen the plan: by {best['change']:.3%} (actor {int(best['actor'])}) "
+            f"to {worst['change']:.3%} (actor {int(worst['actor'])})."
         )
 
 

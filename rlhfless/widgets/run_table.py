@@ -64,7 +64,7 @@ def traces_given(given: Mapping[str, Trace | str | Path]) -> dict[str, Trace]:
         TraceError: they have no names, or one is no trace.
     """
     if not isinstance(given, Mapping):
-        raise TraceError(f"{type(given).__name__} names no runs; a mapping from names to traces is needed")
+        raise TraceError(f"the runs are given as a {type(given).__name__}; a mapping from names to traces is needed")
     return {name: trace_given(one, str(name)) for name, one in given.items()}
 
 
@@ -86,7 +86,7 @@ def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None) 
     steps = steps if step is None else [one for one in steps if one == step]
     if not steps:
         what = "no step" if step is None else f"no step {step!r:.80}"
-        raise TraceError(f"the traces share {what}; give runs of the same steps")
+        raise TraceError(f"the traces have {what} in common; give runs of the same steps")
     rows = {}
     for name, trace in traces.items():
         metrics = step_metrics(trace)
@@ -131,5 +131,5 @@ def _differs(traces: Mapping[str, Trace]) -> dict[str, list[str]]:
                 one[key] = str(value)
         flat.append(one)
     names = sorted({name for one in flat for name in one})
-    told = {name: [one.get(name, "not said") for one in flat] for name in names}
+    told = {name: [one.get(name, "not recorded") for one in flat] for name in names}
     return {name: values for name, values in told.items() if len(set(values)) > 1}

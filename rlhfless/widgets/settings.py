@@ -80,7 +80,9 @@ class Settings:
         if self.gpus < 1 or (self.gpus > NODE_GPUS and self.gpus % NODE_GPUS):
             raise InputError(f"gpus is {self.gpus}; 1 to {NODE_GPUS}, or a multiple of {NODE_GPUS}, is needed")
         if min(self.gpus, NODE_GPUS) < per_actor:
-            raise InputError(f"gpus is {self.gpus}, but an actor of profile {self.profile} takes {per_actor}; give as many")
+            raise InputError(
+                f"gpus is {self.gpus}, but an actor of profile {self.profile} takes {per_actor}; give at least {per_actor}"
+            )
         if not 0 < self.tau <= 1:
             raise InputError(f"tau is {self.tau}; a share above 0 and up to 1 is needed")
         if not 0 <= self.time_weight <= 1:
@@ -121,7 +123,7 @@ class Settings:
         except (TypeError, ValueError):
             given = None
         if not isinstance(given, dict) or not set(given) <= set(KINDS):
-            raise InputError(f"these are no settings; a JSON object with {', '.join(KINDS)} is needed")
+            raise InputError(f"the text holds no settings; a JSON object with {', '.join(KINDS)} is needed")
         return cls(**given)
 
     def to_python(self, source: str, step: int) -> str:
@@ -151,7 +153,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
         raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed, or single settings such as gpus=8")
     unknown = [name for name in changes if name not in KINDS]
     if unknown:
-        raise InputError(f"there is no setting {unknown[0]!r}; they are {', '.join(KINDS)}")
+        raise InputError(f"there is no setting {unknown[0]!r}; the settings are {', '.join(KINDS)}")
     return replace(settings, **changes)
 
 

@@ -202,7 +202,7 @@ class WhatIf:
             InputError: ``planned`` is no result of ``plan``.
         """
         if not isinstance(planned, Planned):
-            raise InputError(f"{type(planned).__name__} is no plan of a step; what WhatIf.plan returns is needed")
+            raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
         logged, setting = planned.logged, planned.settings.setting
         front = pareto_front(
             logged.predicted.points, setting.cluster, setting.latency, setting.phases,

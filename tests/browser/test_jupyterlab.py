@@ -72,7 +72,7 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
         said.add(hover_text(page, pane("responses")))
     assert any("<script>" in one or "<b>bold</b> <a href=" in one for one in said), said
     point_at(page, bars, click=True)
-    wait_text(page, "response", "History of the prompt")
+    wait_text(page, "response", "Earlier responses to this prompt")
     told = page.locator(pane("response")).inner_text()
     assert re.search(r"Actor \d+ has \d+ responses", told)
     assert markup_of_texts(page, ".rlhfless-panes") == 0

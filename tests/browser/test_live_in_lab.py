@@ -118,7 +118,7 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
     assert curves == {"mean reward", "mean length (tokens)", "actors", "idle share of GPU-seconds", "GPU-seconds, static = 1"}
     facts = page.locator(pane("facts")).inner_text()
     assert re.search(r"2, 0 left\s+complete steps", facts)
-    for meter in ("GPU-seconds", "cost", "idle share", "generation, against static", "actors"):
+    for meter in ("GPU-seconds", "cost", "idle share", "generation GPU-seconds relative to static", "actors"):
         assert meter in facts
     assert page.errors == []
     assert illegible(page, ".rlhfless-panes") == []

@@ -63,7 +63,8 @@ def page() -> str:
 
 def test_numbers_are_those_of_the_trace(page):
     assert cards(page) == {
-        "time, all steps": "4.0000 s", "GPU-seconds billed": "16.000", "of them idle": "4.0000 (25.0%)", "cost": "0.160 USD",
+        "time, all steps": "4.0000 s", "GPU-seconds billed": "16.000",
+        "idle GPU-seconds": "4.0000 (25.0%)", "cost": "0.160 USD",
     }  # fmt: skip
 
 
@@ -77,7 +78,8 @@ def executed_part(second_ends_s: float = 4.0, **changed: Any) -> str:
 def test_a_trace_that_is_edited_by_one_second_changes_the_report(page):
     edited = executed_part(5.0)
     assert cards(edited) == {
-        "time, all steps": "5.0000 s", "GPU-seconds billed": "18.000", "idle GPU-seconds": "6.0000 (33.3%)", "cost": "0.180 USD",
+        "time, all steps": "5.0000 s", "GPU-seconds billed": "18.000",
+        "idle GPU-seconds": "6.0000 (33.3%)", "cost": "0.180 USD",
     }  # fmt: skip
     assert "2 actors, 4.00 s, 16.0 GPU-seconds, 25.0% of them idle" in page
     assert "2 actors, 5.00 s, 18.0 GPU-seconds, 33.3% of them idle" in edited

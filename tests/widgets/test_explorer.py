@@ -164,7 +164,7 @@ def test_a_click_on_a_bar_tells_of_its_actor_and_of_a_response(explorer: Explore
     response = planned.plan.actors[last].responses[0]
     explorer.panes._told(None, {"pane": "responses", "click": {"y": 0, "customdata": response}}, [])
     assert f"Actor {last} has" in explorer.panes.pane_response
-    assert "History of the prompt" in explorer.panes.pane_response
+    assert "Earlier responses to this prompt" in explorer.panes.pane_response
 
 
 def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(explorer: Explorer) -> None:

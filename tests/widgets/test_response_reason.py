@@ -67,23 +67,23 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     assert all(one.others == len(one.elsewhere) == others for one in every)
     assert not any("nearest in length" in one.reason for one in every)
     assert all("the other actors" in one.reason or "better by" in one.reason for one in every)
-    worse = [i for i, one in enumerate(every) if "On each of the other actors the plan would be worse" in one.reason]
+    worse = [i for i, one in enumerate(every) if "Moving it to any of the other actors would worsen the plan" in one.reason]
     monkeypatch.setattr("rlhfless.widgets.response_reason.MOST_TRIED", 2)
     for i in worse:
         some = response_details(what_if, planned, 8 * i)
         assert (len(some.elsewhere), some.others) == (2, others)
-        assert "On each of the 2 other actors nearest in length the plan would be worse: by " in some.reason
+        assert "Moving it to any of the 2 other actors nearest in length would worsen the plan: by " in some.reason
 
 
 @pytest.mark.parametrize(
     ("changes", "others", "said"),
     [
         ([0.0], 1, "On actor 1 the plan would be as good."),
-        ([0.0, 0.02], 2, "On actor 1 the plan would be as good; on none of the other actors would it be better."),
-        ([0.02, -1e-7], 5, "be as good; on none of the 2 other actors nearest in length would it be better."),
-        ([0.02], 1, "On actor 1, the only other one, the plan would be worse by 2.000%."),
-        ([-0.01, 0.02], 2, "actor 1 the plan would be better by 1.000%, which is within the gap that the bound leaves open."),
-        ([0.02, 0.01], 2, "On each of the other actors the plan would be worse: by 1.000% on actor 2, by 2.000% on actor 1."),
+        ([0.0, 0.02], 2, "Moving it to actor 1 would leave the plan as good; none of the other actors would improve it."),
+        ([0.02, -1e-7], 5, "the plan as good; none of the 2 other actors nearest in length would improve it."),
+        ([0.02], 1, "Moving it to actor 1, the only other actor, would worsen the plan by 2.000%."),
+        ([-0.01, 0.02], 2, "actor 1 would improve the plan by 1.000%, which is within its gap to the lower bound."),
+        ([0.02, 0.01], 2, "any of the other actors would worsen the plan: by 1.000% (actor 2) to 2.000% (actor 1)."),
     ],
 )
 def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], others: int, said: str) -> None:
