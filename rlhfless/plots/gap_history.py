@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.planning.pareto_front import Front
 
-TITLE = "A plan, and the bound that no plan can beat"
+TITLE = "Value and lower bound of a plan during the search"
 
 
 class GapInfo(NamedTuple):
@@ -107,8 +107,8 @@ def plot_gap_history(
     heads = [
         (fig.layout[axis].domain[0], text)
         for axis, text in (
-            ("xaxis", "value and bound as the search goes on"),
-            ("xaxis2", "the bound curve C(M) under plans"),
+            ("xaxis", "value and lower bound over the search"),
+            ("xaxis2", "plans of the front above the bound curve C(M)"),
             ("xaxis3", f"gap by {clean(of)}"),
         )
     ]
@@ -129,14 +129,14 @@ def plot_gap_history(
         room = max(values.max() - values.min(), 0.02 * values.max())
         fig.update_yaxes(range=[values.min() - 0.12 * room, values.max() + 0.2 * room], row=1, col=1)
     longest = _longest(info)
-    fig.update_xaxes(title="seconds of planning", range=[-0.02 * longest, 1.3 * longest], row=1, col=1)
-    fig.update_yaxes(title="value of the objective", row=1, col=1)
+    fig.update_xaxes(title="planning time (s)", range=[-0.02 * longest, 1.3 * longest], row=1, col=1)
+    fig.update_yaxes(title="objective value", row=1, col=1)
     times = pd.concat([info.bound["time_s"], info.front["time_s"], info.plans["makespan_s"]])
     costs = pd.concat([info.bound["cost"], info.front["cost"], info.plans["gpu_seconds"]])
     fig.update_xaxes(title="makespan M (s)", type="log", range=_decades(times), row=1, col=2)
     fig.update_yaxes(title="cost (GPU-seconds)", type="log", range=_decades(costs), row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
-    fig.update_yaxes(title="gap (% of the value)", rangemode="tozero", row=1, col=3)
+    fig.update_yaxes(title="gap to the lower bound (% of the value)", rangemode="tozero", row=1, col=3)
     styled(
         fig, TITLE, height=520, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
@@ -159,14 +159,14 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
         lines = pd.concat([lines, pd.DataFrame([{**end, "label": label}])], ignore_index=True)
     bounds = lines["lower_bound"].where(lines["lower_bound"] > 0, np.nan)  # 0: nothing is proved yet
     texts = [
-        hover([("value", number(one.value, digits=4)), ("bound", number(one.lower_bound or None, digits=4))],
+        hover([("value", number(one.value, digits=4)), ("lower bound", number(one.lower_bound or None, digits=4))],
               f"{clean(one.solver)}, after {number(one.at_s, 's')}")
         for one in lines.itertuples()
     ]  # fmt: skip
     front, bound = (table[table["label"] == label] for table in (info.front, info.bound))
     return [
         go.Scatter(
-            x=lines["at_s"], y=bounds, mode="lines+markers", name="lower bound of every plan", hovertext=texts,
+            x=lines["at_s"], y=bounds, mode="lines+markers", name="lower bound of the value", hovertext=texts,
             hoverinfo="text", line={"color": BOUND, "dash": "dash", "shape": "hv", "width": 2}, marker={"size": 6},
         ),
         go.Scatter(
@@ -177,9 +177,9 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
             textfont={"size": 10}, cliponaxis=False,
         ),
         go.Scatter(
-            x=bound["time_s"], y=bound["cost"], mode="lines", name="C(M): no plan within M costs less",
+            x=bound["time_s"], y=bound["cost"], mode="lines", name="C(M): lower bound of the cost at makespan M",
             line={"color": BOUND, "dash": "dot", "width": 2},
-            hovertemplate="<b>bound</b><br>makespan up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+            hovertemplate="<b>lower bound</b><br>makespan up to %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         ),
         go.Scatter(
             x=front["time_s"], y=front["cost"], mode="markers", name="plans of the front", customdata=front["actors"],
@@ -210,5 +210,9 @@ def _decades(values: pd.Series) -> list[float]:
 def _line(info: GapInfo, label: str) -> str:
     """Describe the frame in words."""
     one = info.plans[info.plans["label"] == label].iloc[0]
-    proof = f"bound {number(one['lower_bound'], digits=4)}, gap {one['gap']:.2%}" if one["gap"] == one["gap"] else "no bound"
+    proof = (
+        f"lower bound {number(one['lower_bound'], digits=4)}, gap {one['gap']:.2%}"
+        if one["gap"] == one["gap"]
+        else "no lower bound"
+    )
     return f"{counted(int(one['actors']), 'actor')}: value {number(one['value'], digits=4)}, {proof}"

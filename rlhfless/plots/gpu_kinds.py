@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.model.workload import Workload
 
-TITLE = "Which GPUs get which lengths"
+TITLE = "Response lengths, times and cost by GPU kind"
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION)
 HATCHES = ("", "/", ".", "x", "|", "-")
 BINS = 24
@@ -113,7 +113,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
         for axis, text in (
             ("xaxis", "responses by predicted length"),
             ("xaxis2", "time of each actor"),
-            ("xaxis3", f"dollars by {clean(of)}"),
+            ("xaxis3", f"cost by {clean(of)}"),
         )
     ]
     columns = [c for _ in info.kinds for c in (1, 2)] + [3]
@@ -124,7 +124,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
     for column, name, line, marker in (
         ("cost_usd", "plan", {"color": POLICY_STYLES["solver"].colour}, {"symbol": "star", "size": 7}),
         ("split_usd", "random split", {"color": random.colour, "width": 1.5}, {"symbol": random.symbol, "size": 6}),
-        ("bound_usd", "bound: no plan costs less", {"color": BOUND, "dash": "dash", "width": 2}, {"size": 1}),
+        ("bound_usd", "lower bound of the cost", {"color": BOUND, "dash": "dash", "width": 2}, {"size": 1}),
     ):
         if info.plans[column].notna().any():
             times = info.plans["split_time_s" if column == "split_usd" else "time_s"]
@@ -205,5 +205,7 @@ def _line(info: KindsInfo, label: str) -> str:
     kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in own.groupby("kind"))
     text = f"{kinds}: {number(one['time_s'], 's')}, {number(one['cost_usd'], 'USD')}"
     if one["bound_usd"] == one["bound_usd"]:
-        text += f", bound {number(one['bound_usd'], 'USD')} (gap {1 - one['bound_usd'] / max(one['cost_usd'], 1e-300):.1%})"
+        text += (
+            f", lower bound {number(one['bound_usd'], 'USD')} (gap {1 - one['bound_usd'] / max(one['cost_usd'], 1e-300):.1%})"
+        )
     return text

@@ -14,7 +14,7 @@ from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
 TITLE = "Where the GPU-seconds went"
-KINDS = ((False, "somebody works", BLUE, ""), (True, "nobody works", VERMILLION, "/"))
+KINDS = ((False, "work", BLUE, ""), (True, "idle", VERMILLION, "/"))
 
 
 class AccountInfo(NamedTuple):
@@ -37,7 +37,7 @@ def account_info(lines: pd.DataFrame) -> AccountInfo:
     """Return the data of ``plot_account`` from ``Account.lines``."""
     shown = lines[lines["gpu_s"] > 0].reset_index(drop=True)
     if shown.empty:
-        return AccountInfo(shown, 0.0, "No GPU was held.")
+        return AccountInfo(shown, 0.0, "No GPU was allocated.")
     return AccountInfo(shown, float(shown.loc[shown["idle"], "gpu_s"].sum() / shown["gpu_s"].sum()))
 
 
@@ -65,5 +65,5 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])
-    subtitle = f"in {info.idle_share:.1%} of the GPU-seconds nobody works"
+    subtitle = f"{info.idle_share:.1%} of the GPU-seconds are idle"
     return styled(fig, TITLE, subtitle, height=150 + 34 * len(info.lines), barmode="overlay", bargap=0.3)

@@ -36,7 +36,7 @@ class SideBySideInfo(NamedTuple):
 def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
     """Return the data of ``plot_side_by_side``; ``missing`` says so where there are more than four columns."""
     if len(table.columns) > len(LOOKS):
-        return SideBySideInfo(table, f"There are {len(table.columns)} columns; at most {len(LOOKS)} can be told apart.")
+        return SideBySideInfo(table, f"There are {len(table.columns)} columns; a figure has at most {len(LOOKS)}.")
     return SideBySideInfo(table, "" if table.size else "There are no numbers to show.")
 
 

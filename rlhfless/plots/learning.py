@@ -120,7 +120,10 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
         notes.append(f"{clean(algorithm.upper())}: {counted(seeds, 'seed')}{told}")
     note = "; ".join(notes)
     if len(info.accuracies):
-        note += "<br>marks: accuracy on held-out problems with 95 % intervals; thick lines: means of seeds and epochs"
+        note += (
+            "<br>marks: accuracy on held-out problems with 95 % intervals; thin lines: seeds; thick lines: means over seeds "
+            "and epochs"
+        )
     return styled(fig, TITLE, note, height=620)
 
 

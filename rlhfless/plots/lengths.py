@@ -122,20 +122,22 @@ def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
     note = (
         f"{counted(len(info.points), 'response')}: rank correlation {_or_undefined(info.rank_correlation)}, mean absolute "
         f"error {number(info.mean_abs_error_tokens, 'tokens')}, "
-        f"mean of actual minus predicted {number(info.mean_error_tokens, 'tokens')}"
+        f"mean error (actual minus predicted) {number(info.mean_error_tokens, 'tokens')}"
     )
     if info.censored:
-        note += f"<br>{info.censored:,} cut-off responses are only known to be at least this long and count in none of these"
+        note += (
+            f"<br>{info.censored:,} cut-off responses are left out of these numbers, because their length is only a lower bound"
+        )
     unknown = info.points[info.points["kind"] == "unknown"]["response_tokens"]
     if len(unknown) and (at_top := int((unknown == unknown.max()).sum())) > 1:
         longest = number(unknown.max(), "tokens")
-        note += f"<br>the log does not say why responses ended: the {at_top:,} of {longest} may have been cut off"
+        note += f"<br>the log has no finish reasons: the {at_top:,} responses of {longest} may have been cut off"
     if len(points) < len(info.points):
-        note += f"<br>{len(points):,} of them are drawn, evenly chosen"
+        note += f"<br>{len(points):,} of them are drawn, evenly spaced"
     fig.update_xaxes(title="predicted length (tokens)", range=[0, top])
     fig.update_yaxes(title="actual length (tokens)", range=[0, top])
     return styled(fig, title, note, height=480)
 
 
 def _or_undefined(value: float) -> str:
-    return f"{value:.2f}".replace("-", MINUS) if np.isfinite(value) else "not defined (one side is constant)"
+    return f"{value:.2f}".replace("-", MINUS) if np.isfinite(value) else "undefined (all predictions or all lengths are equal)"

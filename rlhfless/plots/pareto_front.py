@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from solver.planning.pareto_front import Front
     from solver.timing.evaluate import Evaluation
 
-TITLE = "The front: what plans promise, and what they take"
+TITLE = "Front of plans: predicted and true time and cost"
 CURVE_POINTS = 160
 
 
@@ -128,8 +128,8 @@ def plot_front(
     low, high = _ranges(info)
     at_least = "at least %{y:,.4g} " + info.unit
     for table, name, line, fill in (
-        (info.least, "true lengths: no policy can be below", {"color": BOUND, "width": 1}, "tozeroy"),
-        (info.bound, "predicted lengths: no plan can be below", {"color": BOUND, "width": 2, "dash": "dash"}, None),
+        (info.least, "lower bound for the true lengths, any policy", {"color": BOUND, "width": 1}, "tozeroy"),
+        (info.bound, "lower bound for the predicted lengths, any plan", {"color": BOUND, "width": 2, "dash": "dash"}, None),
     ):
         if len(table):
             wall = table["time_s"].iloc[0]  # nothing is faster, whatever it costs
@@ -168,7 +168,7 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
     one = info.plans.iloc[i]
     known = bool(np.isfinite(one["true_time_s"]))
     ends = [[one["time_s"], one["true_time_s"]], [one["cost"], one["true_cost"]]]
-    spots = (("promised", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
+    spots = (("predicted", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
     texts = [
         hover([("time", number(one[t], "s")), ("cost", number(one[c], info.unit))], f"{what}: {int(one['actors'])} actors")
         for what, t, c in spots
@@ -180,12 +180,12 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
             showlegend=False, hoverinfo="skip",
         ),
         go.Scatter(
-            x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, as promised", hoverinfo="text", hovertext=texts[:1],
+            x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, predicted", hoverinfo="text", hovertext=texts[:1],
             marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": outline},
         ),
         go.Scatter(
             x=ends[0][1:] if known else [], y=ends[1][1:] if known else [], mode="markers", hoverinfo="text",
-            hovertext=texts[1:], name="the same plan with the true lengths",
+            hovertext=texts[1:], name="this plan, with the true lengths",
             marker={"symbol": "diamond", "size": 13, "color": BLUE, "line": outline},
         ),
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
 def _line(info: FrontInfo, i: int) -> str:
     """Describe the frame in words."""
     one = info.plans.iloc[i]
-    text = f"{counted(int(one['actors']), 'actor')}: promised {number(one['time_s'], 's')}, {number(one['cost'], info.unit)}"
+    text = f"{counted(int(one['actors']), 'actor')}: predicted {number(one['time_s'], 's')}, {number(one['cost'], info.unit)}"
     if np.isfinite(one["true_time_s"]):
         text += f"; with the true lengths {number(one['true_time_s'], 's')}, {number(one['true_cost'], info.unit)}"
     return text

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.model.workload import Workload
 
-TITLE = "What an actor costs"
+TITLE = "Time of each actor, by cause"
 PARTS = (
-    ("other_s", ORANGE, "/", "start, sync, prefill (and refill, where slots are too few)"),
+    ("other_s", ORANGE, "/", "start, weight sync, prefill, and waiting for free slots"),
     ("base_s", BLUE, "", "base time of an iteration x longest response"),
-    ("load_s", SKY, ".", "loads of its responses"),
+    ("load_s", SKY, ".", "added time per response and per KV token"),
 )
 SIDES = ("plan", "random split")
 STYLES = {"plan": POLICY_STYLES["solver"], "random split": POLICY_STYLES["random"]}

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, VERMILLION
 from rlhfless.plots.style import message_figure, number, styled, whole_steps
 
-TITLE = "What every step would have needed"
+TITLE = "Planned number of actors per step"
 
 
 class PlannedStepsInfo(NamedTuple):

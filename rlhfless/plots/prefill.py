@@ -17,7 +17,7 @@ from rlhfless.plots.style import clean, counted, hover, message_figure, number, 
 if TYPE_CHECKING:
     from solver.prefix_sharing.deduplicate import Deduplication
 
-TITLE = "Prefill: what is computed once instead of for every response"
+TITLE = "Prefill tokens before and after deduplication"
 
 
 class PrefillInfo(NamedTuple):
@@ -65,15 +65,15 @@ def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
     texts = [
         hover(
             [("before", number(one.before, "tokens")), ("after", number(one.after, "tokens")), ("how", clean(one.how)),
-             ("then", f"{number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}")],
+             ("plan after", f"{number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}")],
             clean(one.plan),
         )
         for one in table.itertuples()
     ]  # fmt: skip
     fig = go.Figure()
     for column, name, colour, hatch in (
-        ("before", "every response computes its prompt", IDLE, "/"),
-        ("after", "what responses share is computed once", BLUE, ""),
+        ("before", "before: every response computes its whole prompt", IDLE, "/"),
+        ("after", "after: a shared prefix is computed once", BLUE, ""),
     ):
         fig.add_bar(
             x=table[column], y=names, orientation="h", name=name, hovertext=texts, hoverinfo="text", text=table[column],
@@ -83,11 +83,11 @@ def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
     fig.add_vline(
         x=info.once,
         line={"color": BOUND, "dash": "dash", "width": 2},
-        annotation_text=f"every prompt once: {info.once:,}",
+        annotation_text=f"every prompt once: {info.once:,} tokens",
         annotation_position="top",
     )
     fig.update_yaxes(autorange="reversed")
-    fig.update_xaxes(title="prompt tokens that are computed (tokens)", rangemode="tozero")
+    fig.update_xaxes(title="computed prompt tokens", rangemode="tozero")
     styled(fig, TITLE, height=250 + 46 * len(table), legend={"orientation": "h", "x": 0, "y": -0.3, "yanchor": "top"})
     fig.update_layout(margin={"t": 84, "b": 110})
     return fig

@@ -48,15 +48,17 @@ def responses_info(trace: Trace, holder: str | None = None, step: int | None = N
     rows = trace.rollouts
     none = pd.DataFrame(columns=["row", "index", "prompt_id", "sample", "start_s", "end_s", "kind", "hover"])
     if any(name not in rows for name in NEEDED):
-        return ResponsesInfo(holder or "", none, "The trace does not say when responses were generated, and by whom.")
+        return ResponsesInfo(holder or "", none, "The trace has no actors or times of responses.")
     rows = rows[(rows["step"] == step) & rows["start_s"].notna() & rows["end_s"].notna()]
     if holder is None and len(rows):
         holder = str(rows["actor"].dropna().sort_values().iloc[0]) if rows["actor"].notna().any() else ""
     own = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
     if own.empty:
-        return ResponsesInfo(holder or "", none, f"{clean(holder or 'Nobody')} completed no response in step {step}.")
+        return ResponsesInfo(holder or "", none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
     if len(own) > MOST_BARS:
-        return ResponsesInfo(holder or "", none, f"{len(own):,} responses are more than can be drawn one by one.")
+        return ResponsesInfo(
+            holder or "", none, f"{len(own):,} responses are too many for one figure, which draws at most {MOST_BARS:,}."
+        )
     held = trace.allocations[trace.allocations["step"] == step]
     began = float(held["start_s"].min()) if len(held) else float(own["start_s"].min())
     bars = pd.DataFrame(
@@ -104,7 +106,7 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
     waits = bars[bars["start_s"] > 0]
     if len(waits):
         fig.add_bar(
-            base=np.zeros(len(waits)), x=waits["start_s"], y=waits["row"], orientation="h", name="not begun", width=0.5,
+            base=np.zeros(len(waits)), x=waits["start_s"], y=waits["row"], orientation="h", name="waiting", width=0.5,
             marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"],
             hovertext=waits["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from solver.model.objective import Objective
     from solver.timing.evaluate import Evaluation
 
-TITLE = "What plans take when lengths are uncertain"
+TITLE = "Time and cost of plans over scenarios of lengths"
 COLOURS = (BLUE, GREEN, PURPLE, ORANGE, VERMILLION)
 MOST_SCENARIOS = 400  # drawn of each box; means and worst means are over all
-PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value", "value: weighted time and cost"))
+PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value", "objective value (weighted time and cost)"))
 
 
 class OutcomesInfo(NamedTuple):
@@ -129,7 +129,7 @@ def plot_outcomes(
         autorange="reversed", type="category", categoryorder="array", categoryarray=[clean(name) for name in names]
     )
     note = (
-        "boxes: the middle half of the scenarios, with median (solid) and mean (dashed); whiskers: the others but for outliers"
+        "boxes: the middle half of the scenarios, with median (solid) and mean (dashed); whiskers: the others except outliers"
     )
     styled(
         fig, TITLE, note, height=int(min(640, 350 + 46 * len(names))), sliders=[slider(labels, first, f"{clean(of)}: ")],

@@ -53,7 +53,7 @@ def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
             "actors": metrics["actors"].astype(float),
         }
     ).reset_index(drop=True)
-    missing = "" if len(table) else "The trace has no allocations, so nothing is known of cost, idle time or actors."
+    missing = "" if len(table) else "The trace has no allocations, so cost, idle time and actors are unknown."
     return StepsInfo(run, table, missing)
 
 
@@ -77,7 +77,7 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
                 ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
                 ("busy", number(one.busy_gpu_seconds, "GPU-seconds")),
                 ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
-                ("empty slots (counted apart)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
+                ("empty slots (not part of idle)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
                 ("time", number(one.time_s, "s")),
                 ("actors", number(one.actors)),
             ],
@@ -88,7 +88,7 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
     fig.add_bar(y=table["busy_gpu_seconds"], name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
     idle = {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}}
-    fig.add_bar(y=table["idle_gpu_seconds"], name="held, idle", marker=idle, width=0.7, **same, row=1, col=1)
+    fig.add_bar(y=table["idle_gpu_seconds"], name="idle", marker=idle, width=0.7, **same, row=1, col=1)
     marks = {"mode": "lines+markers" if len(table) <= 100 else "lines"}
     fig.add_scatter(y=table["time_s"], name="time", line={"color": ORANGE}, marker={"size": 8}, **marks, **same, row=2, col=1)
     actors = {"line": {"color": GREEN, "dash": "dot"}, "marker": {"symbol": "square", "size": 8}}

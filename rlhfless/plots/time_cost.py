@@ -116,15 +116,16 @@ def plot_plane(
     fig = go.Figure()
     if len(info.bound):
         fig.add_scatter(
-            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="bound: no policy can be below",
+            x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound of any policy",
             line={"color": BOUND, "width": 2, "dash": "dash"}, fill="tozeroy", fillcolor="rgba(127,127,127,0.13)",
-            hovertemplate="<b>bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+            hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     elif info.points["bound_gpu_seconds"].notna().any():
         fig.add_scatter(
-            x=info.points["time_s"], y=info.points["bound_gpu_seconds"], mode="markers", name="bound at the policy's time",
+            x=info.points["time_s"], y=info.points["bound_gpu_seconds"], mode="markers",
+            name="lower bound at the policy's time",
             marker={"symbol": "line-ew", "size": 16, "line": {"width": 2, "color": BOUND}},
-            hovertemplate="<b>bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
+            hovertemplate="<b>lower bound</b><br>time: %{x:.3g} s<br>at least %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     if len(info.front):
         fig.add_scatter(
@@ -140,7 +141,7 @@ def plot_plane(
         above = one.gpu_seconds / one.bound_gpu_seconds - 1 if one.bound_gpu_seconds > 0 else float("nan")
         lines = [("time", number(one.time_s, "s")), ("cost", number(one.gpu_seconds, "GPU-seconds"))]
         lines += [("cost", number(one.cost_usd, "USD"))] if one.cost_usd == one.cost_usd else []
-        lines += [("above the bound at this time", f"{above:.1%}")] if above == above else []
+        lines += [("above the lower bound at this time", f"{above:.1%}")] if above == above else []
         name = clean((names or {}).get(one.policy, one.policy), 40)
         outline = {"width": 1.2, "color": "#444444"}
         fig.add_scatter(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from solver.model.plan import Plan
     from solver.planning.pareto_front import Front
 
-TITLE = "What the weight of time does to the plan"
+TITLE = "Plans by time weight"
 
 
 class TimeWeightInfo(NamedTuple):
@@ -99,7 +99,7 @@ def plot_time_weight(
     fig.add_trace(_bars(info, first), row=1, col=1)
     fig.add_trace(_point(info, first), row=1, col=2)
     for table, name, style in (
-        (info.bound, "bound of the planning model", {"mode": "lines", "line": {"color": BOUND, "dash": "dash"}}),
+        (info.bound, "lower bound (planning model)", {"mode": "lines", "line": {"color": BOUND, "dash": "dash"}}),
         (
             info.front,
             "planning front",
@@ -122,7 +122,7 @@ def plot_time_weight(
     _front_ranges(fig, info)
     styled(
         fig, TITLE, height=int(min(640, max(430, 240 + 26 * rows))), **_caption(info, first),
-        sliders=[slider([f"{w:g}" for w in weights], first, "weight of time against cost: ")],
+        sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: only time counts, 0: only cost): ")],
         legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
     )  # fmt: skip
     fig.update_layout(margin={"t": 92, "b": 130})

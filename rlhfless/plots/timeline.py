@@ -53,7 +53,7 @@ def plot_timeline(
     fig = go.Figure()
     if len(info.spans) > max_spans:
         add_busy_heatmap(fig, info.allocations, info.spans, info.labels, between_s)
-        note = f"{len(info.spans):,} spans: shown as the share of time that each holder is busy"
+        note = f"{len(info.spans):,} spans, drawn as the share of time that each holder is busy"
     else:
         note = add_bars(fig, info)
     _add_events(fig, info)
@@ -76,7 +76,7 @@ def plot_timeline(
 def _title(info: TimelineInfo) -> str:
     actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
     if info.allocations.empty:
-        return f"GPU timeline of step {info.step}: {actors}, no allocations, so cost and idle time are unknown"
+        return f"GPU timeline of step {info.step}: {actors}; without allocations, cost and idle time are unknown"
     idle = info.idle_gpu_seconds / info.gpu_seconds if info.gpu_seconds > 0 else 0.0
     return (
         f"GPU timeline of step {info.step}: {actors}, {number(info.time_s, 's')}, {number(info.gpu_seconds, 'GPU-seconds')}, "
@@ -91,7 +91,7 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **where: int) -> str:
         where: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "held, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **where)
+        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **where)
     for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
         style = PHASE_STYLES[phase]
         marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
@@ -101,16 +101,16 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **where: int) -> str:
         if len(own):
             behind = own["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
-            name = f"{phase} (behind decode)" if behind.all() else phase
+            name = f"{phase} (overlaps decode)" if behind.all() else phase
             _bar(fig, own, place, name, marker, legendrank=1 + PHASES.index(phase), **where)
     notes = []
     if len(info.planned):
         hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
         marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
         _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **where)
-        notes.append("thick bar: what happened; hatched bar below it: what the plan predicted")
+        notes.append("thick bar: executed; hatched bar below it: predicted by the plan")
     if len(info.spans) and info.spans["background"].any():
-        notes.append("thin bar above: transfers behind decode")
+        notes.append("thin bar above: transfers that overlap decode")
     return "; ".join(notes)
 
 

@@ -98,10 +98,10 @@ def timeline_info(
     )
     recorded = held if len(held) else spans
     if recorded.empty:
-        missing = f"Step {step} has neither allocations nor spans: the log tells lengths, not what GPUs did."
+        missing = f"Step {step} has no allocations or spans: the log holds lengths, without times of GPUs."
         if step not in steps:
             missing = f"There is no step {step}; " + (
-                f"the steps are {steps[0]} to {steps[-1]}." if steps else "no step at all."
+                f"the steps are {steps[0]} to {steps[-1]}." if steps else "the trace has no steps."
             )
         elif run not in trace.runs:
             missing = f"There is no run {run}; the runs are {', '.join(trace.runs[:3])}{' and others' * (len(trace.runs) > 3)}."
@@ -154,14 +154,14 @@ def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: flo
         text = [
             ("role", clean(one.role)),
             ("GPUs", clean(f"{', '.join(map(str, one.gpu_ids)) or 'none'} ({one.kind}, {one.market})")),
-            ("held", f"{number(begin, 's')} to {number(end, 's')}"),
+            ("allocated", f"{number(begin, 's')} to {number(end, 's')}"),
             ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
             ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
-            ("empty slots (counted apart)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
+            ("empty slots (not part of idle)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
         ]
         yield {
             "row": row_of[one.holder], "start_s": begin, "end_s": end, "gpu_seconds": one.gpu_seconds,
-            "idle_gpu_seconds": one.idle_gpu_seconds, "hover": hover(text, f"{clean(one.holder)}: held"),
+            "idle_gpu_seconds": one.idle_gpu_seconds, "hover": hover(text, f"{clean(one.holder)}: allocated"),
         }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
         text = [("time", f"{number(begin, 's')} to {number(end, 's')}"), ("took", number(end - begin, "s"))]
         text += [(title, number(known[name][i])) for name, title in optional.items() if known[name][i] == known[name][i]]
         text += [("from", clean(one.from_actor))] if isinstance(one.from_actor, str) else []
-        yield hover(text, f"{clean(one.holder)}: {one.phase}" + (" (behind decode)" if one.background else ""))
+        yield hover(text, f"{clean(one.holder)}: {one.phase}" + (" (overlaps decode)" if one.background else ""))
 
 
 def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
@@ -203,7 +203,7 @@ def _planned_bars(
         text = [("responses", f"{len(actor.get('responses') or ()):,}"), ("complete at", number(end, "s"))]
         if name in ended:
             late = float(ended[name]) - start_s - end
-            text.append(("released", f"{number(abs(late), 's')} {'later' if late > 0 else 'earlier'} than that"))
+            text.append(("released", f"{number(abs(late), 's')} {'later' if late > 0 else 'earlier'} than planned"))
         yield {"row": row_of[name], "start_s": begin, "end_s": end, "hover": hover(text, f"{clean(name)}: planned")}
 
 

@@ -66,7 +66,7 @@ def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> Time
     if not infos:
         missing = "There are no schedules to show."
     elif not missing and (rows := sum(len(info.holders) for info in infos.values())) > MOST_ROWS:
-        missing = f"There are {rows} actors in all, more than fit in a figure; show fewer schedules, or each by itself."
+        missing = f"{rows} actors are too many for one figure; show fewer schedules, or each by itself."
     if missing:
         return TimelinesInfo(infos, {}, missing)
     return TimelinesInfo(infos, {name: _moves(trace, infos[name]) for name, trace in chosen.items()})
@@ -75,7 +75,7 @@ def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> Time
 def _why_not(info: TimelineInfo) -> str:
     """Why a timeline cannot be compared with others, or the empty text."""
     if len(info.spans) > MAX_SPANS:
-        return f"{len(info.spans):,} spans are more than can be drawn; show it by itself"
+        return f"{len(info.spans):,} spans are too many to draw next to others; show this schedule by itself"
     return info.missing
 
 
@@ -170,7 +170,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
 def _heading(name: str, one: TimelineInfo, moves: int) -> str:
     idle = one.idle_gpu_seconds / one.gpu_seconds if one.gpu_seconds > 0 else 0.0
     text = f"{counted(len(one.holders), 'actor')}, {number(one.time_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}"
-    return f"<b>{clean(name)}</b>: {text}, {idle:.1%} of them idle" + (f", {counted(moves, 'move')}" if moves else "")
+    return f"<b>{clean(name)}</b>: {text}, {idle:.1%} of them idle" + (f", {counted(moves, 'migration')}" if moves else "")
 
 
 def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
@@ -190,9 +190,7 @@ def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], pan
     at = [x for one in moves.itertuples() for x in (one.start_s, one.end_s, None)]
     rows = [y for one in moves.itertuples() for y in (one.from_row, one.to_row, None)]
     lines = {"color": VERMILLION, "width": 1, "dash": "dash" if recomputed else "solid"}
-    name = (
-        "responses move, recomputed there (dot: where to)" if recomputed else "responses move (dot: where to, larger for more)"
-    )
+    name = "migration, KV recomputed (dot: receiver)" if recomputed else "migration (dot: receiver, larger for more responses)"
     fig.add_scatter(
         x=at, y=rows, mode="lines", name=name, line=lines,
         opacity=min(0.9, max(0.15, CLEAR_LINES / len(moves))), hoverinfo="skip", legendrank=150 + 2 * recomputed,
@@ -205,7 +203,7 @@ def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], pan
                 ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}"),
                 *([("recomputed", f"{one.tokens:,} tokens in {number(one.seconds, 's')}")] if recomputed else []),
             ],
-            f"{labels[one.to_row]}: {counted(one.responses, 'response')} moved here",
+            f"{labels[one.to_row]}: {counted(one.responses, 'response')} migrated here",
         )
         for one in moves.itertuples()
     ]

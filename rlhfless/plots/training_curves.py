@@ -14,13 +14,13 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
 from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
 
-TITLE = "How the run goes"
+TITLE = "Progress of the run"
 CURVES = (
     ("mean_reward", "mean reward", BLUE, "circle", "solid"),
     ("mean_response_tokens", "mean length (tokens)", ORANGE, "square", "solid"),
     ("actors", "actors", GREEN, "diamond", "dot"),
     ("idle_share", "idle share of GPU-seconds", VERMILLION, "triangle-up", "dash"),
-    ("against_static", "GPU-seconds, static = 1", SKY, "star", "solid"),
+    ("against_static", "GPU-seconds relative to static", SKY, "star", "solid"),
 )
 
 ROUNDING = 1e-9  # shares below it are sums that were rounded, and an axis of 1e-17 says nothing

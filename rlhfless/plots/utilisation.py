@@ -80,6 +80,6 @@ def add_busy_heatmap(
         x=middle, y=np.arange(len(labels)), z=shares, zmin=0.0, zmax=1.0, colorscale=BUSY_SCALE, hoverongaps=False,
         customdata=np.broadcast_to(np.asarray(labels, dtype=object)[:, None], shares.shape),
         hovertemplate="<b>%{customdata}</b><br>time: %{x:.3g} s<br>busy: %{z:.0%}<extra></extra>",
-        colorbar={"title": {"text": "busy share of held time", "side": "right"}, "tickformat": ".0%", "thickness": 14}, ygap=2,
-        name="busy share",
+        colorbar={"title": {"text": "busy share of allocated time", "side": "right"}, "tickformat": ".0%", "thickness": 14},
+        ygap=2, name="busy share",
     )  # fmt: skip

@@ -30,10 +30,10 @@ LABELS = {
 TITLE = "What each idea contributes"
 KINDS = {
     "total": (SKY, "", "total of a schedule"),
-    "saves": (GREEN, "/", "saves, against the one before"),
-    "costs": (VERMILLION, "x", "costs more than the one before"),
-    "left": (IDLE, ".", "the last rung above the bound at its time"),
-    "bound": (BOUND, "", "bound: no policy can be below"),
+    "saves": (GREEN, "/", "saves, compared with the schedule before"),
+    "costs": (VERMILLION, "x", "costs more than the schedule before"),
+    "left": (IDLE, ".", "from the last schedule to its lower bound"),
+    "bound": (BOUND, "", "lower bound of any policy"),
 }
 
 
@@ -138,7 +138,7 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     order = [r.label for r in info.gpu_seconds]
     fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
     fig.update_xaxes(
-        title="one idea after the other; each bar starts where the one before ended; shares are of the first total",
+        title="ideas added one by one; each bar starts where the previous one ended; shares are of the first total",
         row=2,
         col=1,
     )

@@ -37,7 +37,7 @@ def test_a_slider_plans_anew_and_a_click_tells_of_a_response(lab: Lab, folder: P
     for name in ("timeline", "plane", "responses"):
         wait_drawn(page, name, 1)
     names = [one["name"] for one in plotly_data(page, pane("plane"))]
-    assert {"this plan, executed", "static", "planning front (predicted)", "bound: no policy can be below"} <= set(names)
+    assert {"this plan, executed", "static", "planning front (predicted)", "lower bound of any policy"} <= set(names)
     before = card(page, "GPU-seconds")
     assert illegible(page, ".rlhfless-panes") == []
     picture(page.locator(".jp-OutputArea-output").last, "explore_light")

@@ -52,7 +52,7 @@ view
 """
 STATE = (
     "() => { const figure = document.querySelector(\"[data-pane='timeline']\");"
-    " const held = figure && figure._fullData && figure._fullData.find((trace) => trace.name === 'held, idle');"
+    " const held = figure && figure._fullData && figure._fullData.find((trace) => trace.name === 'allocated, idle');"
     " const step = figure && /of step (\\d+)/.exec(figure.textContent);"
     " return held && step ? 1e6 * Number(step[1]) + Math.max(...held.x) : -1; }"
 )
@@ -115,7 +115,13 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
     both = "(which) => document.querySelector(which)._fullData.filter((one) => one.y.length === 2).length === 5"
     page.wait_for_function(both, arg=pane("curves"), timeout=1e3 * PATIENCE_S)
     curves = {one["name"] for one in plotly_data(page, pane("curves"), ["name"])}
-    assert curves == {"mean reward", "mean length (tokens)", "actors", "idle share of GPU-seconds", "GPU-seconds, static = 1"}
+    assert curves == {
+        "mean reward",
+        "mean length (tokens)",
+        "actors",
+        "idle share of GPU-seconds",
+        "GPU-seconds relative to static",
+    }
     facts = page.locator(pane("facts")).inner_text()
     assert re.search(r"2, 0 left\s+complete steps", facts)
     for meter in ("GPU-seconds", "cost", "idle share", "generation GPU-seconds relative to static", "actors"):

@@ -94,4 +94,4 @@ def test_a_figure_without_data_says_why(page: Any) -> None:
     panes.draw("timeline", plot_timeline(log()))
     show(page, panes)
     wait_drawn(page, "timeline")
-    assert "the log tells lengths, not what GPUs did" in page.locator(pane("timeline")).inner_text()
+    assert "the log holds lengths, without times of GPUs" in page.locator(pane("timeline")).inner_text()

@@ -33,14 +33,14 @@ def test_a_bar_knows_the_row_of_its_response_and_says_its_lengths() -> None:
     by_name = {one.name: one for one in fig.data}
     assert list(by_name["decoding"].customdata) == [0, 1, 3, 2]
     assert list(by_name["decoding"].x) == pytest.approx([2.0, 2.1, 2.3, 1.2])
-    assert list(by_name["not begun"].x) == [1.0]
+    assert list(by_name["waiting"].x) == [1.0]
     assert "predicted: 20" in by_name["decoding"].hovertext[0]
     assert "cut off" in "".join(one.name for one in plot_responses(timed(), "actor-1").data)
 
 
 def test_what_is_not_known_of_responses_is_said() -> None:
-    assert "does not say when" in responses_info(sample_trace()).missing
-    assert "actor-9 completed no response" in responses_info(timed(), "actor-9").missing
+    assert "no actors or times" in responses_info(sample_trace()).missing
+    assert "actor-9 has no completed responses" in responses_info(timed(), "actor-9").missing
     assert "&lt;script" in responses_info(timed(), EVIL).missing
     assert responses_info(timed()).holder == "actor-0"
 

@@ -105,7 +105,7 @@ def test_a_plan_without_bound_or_history_is_shown_without_them(splits):
     info = plots.gap_info(splits)
     assert info.plans["gap"].isna().all()
     assert info.history.empty
-    assert "no bound" in plots.plot_gap_history(splits).layout.annotations[0].text
+    assert "no lower bound" in plots.plot_gap_history(splits).layout.annotations[0].text
 
 
 # --- front ------------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_prefill_shows_what_is_computed_before_and_after(plans):
     assert info.table["before"].unique().tolist() == [64 * 20]
     assert info.table["after"].tolist() == [found[n].tokens_after for n in COUNTS]
     assert (info.table["after"] >= info.once).all()
-    assert [bar.name for bar in plots.plot_prefill(found, 320).data][1] == "what responses share is computed once"
+    assert [bar.name for bar in plots.plot_prefill(found, 320).data][1] == "after: a shared prefix is computed once"
 
 
 # --- strange input ----------------------------------------------------------------------------------------------------------

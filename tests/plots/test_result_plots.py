@@ -57,7 +57,7 @@ def test_plane_adds_up_the_steps_of_a_policy(front):
 def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_better(front):
     fig = plot_plane(results(cost_usd=[1.0, 0.7, 0.6]), front, ([8.0, 12.0], [50.0, 40.0]))
     names = [one.name for one in fig.data]
-    assert names == ["bound: no policy can be below", "planning front (predicted)", "static", "fold", "oracle"]
+    assert names == ["lower bound of any policy", "planning front (predicted)", "static", "fold", "oracle"]
     assert [a.text for a in fig.layout.annotations] == ["better"]
     assert len({one.marker.symbol for one in fig.data[2:]}) == 3
     assert fig.layout.xaxis.title.text == "time (s)"
@@ -65,7 +65,7 @@ def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_bett
 
 def test_plane_without_a_curve_shows_the_bound_at_each_policys_time():
     fig = plot_plane(results(bound_cost_at_time=[50.0, 48.0, 52.0]))
-    assert fig.data[0].name == "bound at the policy's time"
+    assert fig.data[0].name == "lower bound at the policy's time"
     assert np.asarray(fig.data[0].y).tolist() == [50.0, 48.0, 52.0]
     assert "100.0%" in fig.data[1].hovertext[0]
 
@@ -91,8 +91,8 @@ def test_waterfall_adds_up_from_the_first_schedule_to_the_bound():
 def test_waterfall_draws_both_panels_and_says_what_costs():
     fig = plot_waterfall(results())
     names = {one.name for one in fig.data if one.type == "bar"}
-    assert names == {"total of a schedule", "saves, against the one before", "costs more than the one before"}
-    costs = next(one for one in fig.data if one.name == "costs more than the one before")
+    assert names == {"total of a schedule", "saves, compared with the schedule before", "costs more than the schedule before"}
+    costs = next(one for one in fig.data if one.name == "costs more than the schedule before")
     assert costs.text[0] == "+1.00<br>(+10.0%)"
     assert [axis.title.text for axis in fig.select_yaxes()] == ["cost (GPU-seconds)", "time (s)"]
 

@@ -39,7 +39,7 @@ def test_schedules_share_the_time_axis_and_the_legend():
     named = [one.name for one in fig.data if one.showlegend]
     assert len(named) == len(set(named)) == len({one.name for one in fig.data})
     headings = [one.text for one in fig.layout.annotations]
-    assert headings[0] == "<b>moves</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 16.7% of them idle, 1 move"
+    assert headings[0] == "<b>moves</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 16.7% of them idle, 1 migration"
     assert "move" not in headings[1]
 
 
@@ -64,7 +64,7 @@ def test_where_moves_arrive_is_told_at_the_dots():
     dots = next(one for one in fig.data if one.name == "responses arrive")
     assert (list(dots.x), list(dots.y)) == ([2.0], [0])
     assert "actor-0" in dots.hovertext[0]
-    assert "1 response moved here" in dots.hovertext[0]
+    assert "1 response migrated here" in dots.hovertext[0]
     assert "actor-1" in dots.hovertext[0]
 
 
@@ -80,14 +80,14 @@ def test_a_recomputed_move_is_a_dashed_line_with_what_it_took():
     other = {**prefill, "detail": json.dumps({"else": 1})}
     rows = [*tables(0)["spans"], {**prefill, "detail": json.dumps({"recomputed": again})}, other]
     fig = plot_timelines({"recomputes": sample_trace(1, spans=rows)})
-    line = next(one for one in fig.data if one.name == "responses move, recomputed there (dot: where to)")
+    line = next(one for one in fig.data if one.name == "migration, KV recomputed (dot: receiver)")
     assert (list(line.x), list(line.y), line.line.dash) == ([1.0, 2.0, None], [1, 0, None], "dash")
     assert line.showlegend
     dots = next(one for one in fig.data if one.name == "recomputed")
     assert (list(dots.x), list(dots.y)) == ([2.0], [0])
-    assert "2 responses moved here" in dots.hovertext[0]
+    assert "2 responses migrated here" in dots.hovertext[0]
     assert "1,500 tokens in 0.750 s" in dots.hovertext[0]
-    assert "2 moves" in fig.layout.annotations[0].text
+    assert "2 migrations" in fig.layout.annotations[0].text
     assert not [one for one in fig.data if one.name == "responses arrive"]
 
 

@@ -48,8 +48,8 @@ def test_timeline_shows_the_last_step_unless_asked():
 def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
     fig = plot_timeline(sample_trace(1))
     traces = by_name(fig)
-    assert set(traces) == {"held, idle", "prefill", "decode", "transfer (behind decode)", "planned", "event: cut"}
-    assert fig.data[0].name == "held, idle"
+    assert set(traces) == {"allocated, idle", "prefill", "decode", "transfer (overlaps decode)", "planned", "event: cut"}
+    assert fig.data[0].name == "allocated, idle"
     assert fig.data[0].marker.color == IDLE
     decode = traces["decode"]
     assert np.asarray(decode.base).tolist() == [1.0, 0.0]
@@ -65,7 +65,7 @@ def test_timeline_of_a_step_that_is_not_there_says_so():
 
 
 def test_a_logged_trace_says_that_nothing_is_known_of_gpus():
-    assert "neither allocations nor spans" in timeline_info(Trace(rollouts())).missing
+    assert "no allocations or spans" in timeline_info(Trace(rollouts())).missing
     assert "no allocations" in steps_info(Trace(rollouts())).missing
 
 
@@ -119,8 +119,8 @@ def test_steps_info_adds_up():
     }.items():
         assert table[name].tolist() == [value, value]
     traces = by_name(plot_steps(sample_trace(2)))
-    assert set(traces) == {"busy", "held, idle", "time", "actors"}
-    assert np.asarray(traces["held, idle"].y).tolist() == [2.0, 2.0]
+    assert set(traces) == {"busy", "idle", "time", "actors"}
+    assert np.asarray(traces["idle"].y).tolist() == [2.0, 2.0]
     assert "0.0120 USD" in traces["busy"].hovertext[0]
 
 

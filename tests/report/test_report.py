@@ -129,7 +129,7 @@ def test_every_section_has_its_figures(page):
         "Cost, time and actors",
         "Time and cost",
         "What each idea contributes",
-        "weight of time",
+        "time weight (1: only time counts",
     ):
         assert title in page
     ids = re.findall(r'<div id="(figure-\d+)"></div>', page)

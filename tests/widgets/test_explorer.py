@@ -37,9 +37,7 @@ def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
     assert "Actors of this plan" in explorer.panes.pane_actors
     assert f"<b>{len(explorer.planned.plan.actors)}</b><span>actors" in explorer.panes.pane_facts
     names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
-    assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "bound: no policy can be below"} <= set(
-        names
-    )
+    assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "lower bound of any policy"} <= set(names)
     assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]
 
 

@@ -140,7 +140,7 @@ def test_figures_of_strange_traces_can_be_printed(name: str) -> None:
 @pytest.mark.parametrize("width_mm", [60, 85, 170])
 def test_the_data_stay_as_they_are_and_categories_the_same_in_all_panels(width_mm: float) -> None:
     uses = pd.DataFrame(
-        {"use": ["decode", "nobody works: waiting for the longest response"], "idle": [False, True], "gpu_s": [5.0, 3.0],
+        {"use": ["decode", "idle: waiting for the longest response"], "idle": [False, True], "gpu_s": [5.0, 3.0],
          "usd": [0.1, 0.2], "share": [0.6, 0.4]}
     )  # fmt: skip
     ladder = pd.DataFrame(
