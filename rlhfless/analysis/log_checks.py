@@ -41,11 +41,7 @@ def log_checks(
     if synchronous:
         whole = phases.prepare_s > 0 and phases.learn_s > 0
         ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + phases.seconds})
-        how = (
-            "by simulated generation plus the other phases"
-            if whole
-            else "by simulated generation" + " plus the known phases" * bool(phases.seconds)
-        )
+        how = "simulated, with all other phases" if whole else "simulated" + ", with the known phases" * bool(phases.seconds)
         yield from cross_check(scalars, ours, how, at_least=not whole)
 
 

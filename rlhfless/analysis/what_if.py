@@ -45,15 +45,15 @@ def variants(
         factor: ratio of the run's times to its profile; other profiles are assumed to be off by the same factor.
     """
     cluster = setting.cluster
-    yield Variant("as it was", setting, (dispatch,), True)
-    yield Variant("another schedule, GPUs given back", setting, tuple(policies), False)
+    yield Variant("unchanged run", setting, (dispatch,), True)
+    yield Variant("another schedule, GPUs released early", setting, tuple(policies), False)
     for tau in TAUS:
         yield Variant(f"local cut at tau {tau:g}", setting, (make_policy("rlhfless", tau=tau),), False)
     for share in (2, 4):
         if (actors := cluster.max_actors // share) >= 1:
             fewer = make_policy("static", static_actors=actors)
             yield Variant(f"{actors} of {counted(cluster.max_actors, 'actor')}, equal chunks", setting, (fewer,), False)
-    yield Variant("all lengths known beforehand, impossible in practice", setting, ("oracle",), False)
+    yield Variant("true lengths known beforehand (unattainable)", setting, ("oracle",), False)
     for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
         nodes = cluster.nodes * times
         if nodes >= 1 and nodes == int(nodes):

@@ -123,7 +123,7 @@ def test_the_logged_rest_is_the_mean_of_what_was_logged() -> None:
 def test_one_thing_is_changed_at_a_time(setting: SimulationConfig) -> None:
     logged = list(logged_steps(rollouts(), steps=[2]))
     table = what_if(logged, list(variants(setting, "static")))
-    assert table["change"].iloc[0] == "as it was"
+    assert table["change"].iloc[0] == "unchanged run"
     assert (table["time_share"].iloc[0], table["usd_share"].iloc[0]) == (1.0, 1.0)
     half = table[table["change"] == "half the GPUs: 8"].iloc[0]
     assert half["time_share"] > 1

@@ -42,7 +42,7 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
         False,
     ),
     "06_your_logs": (
-        ("2. Where the GPU-seconds went", "The response that everybody", "3. What other", "4. What if", "5. The decision"),
+        ("2. Where the GPU-seconds went", "The straggler: the last response", "3. What other", "4. What if", "5. The decision"),
         4,
         False,
     ),

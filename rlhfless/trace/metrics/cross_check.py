@@ -115,7 +115,7 @@ class CrossCheck:
         return f"{self.relative:+.1%}" if np.isfinite(self.relative) else "unknown"
 
     def __str__(self) -> str:
-        text = f"{self.quantity.name}: the log says {self.value(self.logged)}, {self.how} it is {self.value(self.ours)}"
+        text = f"{self.quantity.name}: {self.value(self.logged)} in the log, {self.value(self.ours)} {self.how}"
         text += f" ({self.difference}"
         if self.steps > 1:
             text += f"; step {self.worst_step}: {self.value(self.worst_logged)} and {self.value(self.worst_ours)}"

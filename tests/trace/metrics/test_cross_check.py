@@ -40,7 +40,7 @@ def test_simulated_times_are_judged_by_their_mean() -> None:
     assert check.relative == pytest.approx(1 / 60)
     (off,) = cross_check(LOGGED, 1.2 * ours, "simulated")
     assert off.contradicts
-    assert str(off) == "generation of a step: the log says 20 s, simulated it is 24.4 s (+22.0%; step 1: 10 s and 18 s)"
+    assert str(off) == "generation of a step: 20 s in the log, 24.4 s simulated (+22.0%; step 1: 10 s and 18 s)"
 
 
 def test_counts_are_judged_in_every_step() -> None:
@@ -62,7 +62,7 @@ def test_shares_differ_by_points_and_nothing_in_common_is_no_check() -> None:
     logged = pd.DataFrame({"step": [1], "truncation_rate": [0.031]})
     (check,) = cross_check(logged, pd.DataFrame({"truncation_rate": [0.0]}, index=[1]), "counted", every_step=True)
     assert check.contradicts
-    assert str(check) == "responses cut off by the limit: the log says 3.1%, counted it is 0.0% (-3.1 points)"
+    assert str(check) == "responses cut off by the limit: 3.1% in the log, 0.0% counted (-3.1 points)"
     table = checks_frame([check])
     assert table.loc[0, ["tolerance", "contradicts"]].tolist() == ["0.5 points", True]
     (none,) = cross_check(logged.assign(truncation_rate=0.0), pd.DataFrame({"truncation_rate": [0.0]}, index=[1]), "counted")
