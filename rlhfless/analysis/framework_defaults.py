@@ -128,7 +128,7 @@ def run_setup(
 
 def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
-        yield f"{habit.why}; ranges cover equal chunks and fewest in flight"
+        yield f"{habit.why}; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
     if learner_gpus is None and not habit.colocated:
         yield "the number of learner GPUs is unknown, so only the actors' GPUs are counted"
     if not habit.synchronous:

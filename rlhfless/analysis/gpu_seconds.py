@@ -17,8 +17,8 @@ from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.cluster import Cluster
 
-WORK = {"start": "starting actors", "sync": "taking over weights", "prefill": "prefill", "decode": "decoding",
-        "transfer": "moving KV caches", "migrate": "moving KV caches"}  # fmt: skip
+WORK = {"start": "starting actors", "sync": "weight sync", "prefill": "prefill", "decode": "decoding",
+        "transfer": "transferring KV caches", "migrate": "transferring KV caches"}  # fmt: skip
 WAITING = "waiting for the step's last response"
 PAUSING = "waiting between phases of an actor"
 UNUSED = "GPUs without an actor"

@@ -30,7 +30,7 @@ def in_short(found: LoggedRunFindings) -> Iterator[str]:
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
         f"On {counted(cluster.gpus, _kind(cluster.kind))} ({counted(cluster.max_actors, 'actor')} of "
-        f"{cluster.gpus_per_actor}), {low if low == high else f'{low} to {high}'} of the GPU-seconds are idle"
+        f"{counted(cluster.gpus_per_actor, 'GPU')}), {low if low == high else f'{low} to {high}'} of the GPU-seconds are idle"
         + (f": {causes}." if causes else ".")
     )
     if not setup.order_known:
@@ -91,7 +91,7 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
         "as idle: decoding is bound by memory bandwidth, so a GPU with a partly filled batch is busy."
     )
     page.heading("Stragglers: the last response of each step")
-    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "last 10% of its responses (s)")
+    columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "after 90% were complete (s)")
     last = [
         (
             str(row.step), str(row.prompt_id), str(row.sample), f"{row.response_tokens:,}", f"{row.median_tokens:,.0f}",
@@ -100,7 +100,7 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
         for row in found.account.steps.itertuples()
     ]  # fmt: skip
     page.table(
-        "The last response of each step, and how long generation took for the last 10% of its responses", columns, last, 2
+        "The last response of each step, and the time of generation after 90% of its responses were complete", columns, last, 2
     )
     page.heading("Planned number of actors per step")
     planned = found.planned

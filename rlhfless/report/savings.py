@@ -20,13 +20,13 @@ def savings_in_short(found: Savings) -> Iterator[str]:
     time, cost = found.best_time, found.best_cost
     yield (
         f"On reserved GPUs, only time can be saved. The best schedule here ({_name(time)}) saves {_saved(time, 'time')} of a "
-        f"step's time; any schedule saves {_most(time, 'time')}."
+        f"step's time; {_most(time, 'time')} is possible with any schedule."
     )
     slower = f" and takes {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
     yield (
         f"If GPUs are released as soon as an actor is done, the best schedule here ({_name(cost)}) saves "
-        f"{_saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}. Any schedule that takes as long saves "
-        f"{_most(cost, 'GPU-seconds')}."
+        f"{_saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}; {_most(cost, 'GPU-seconds')} is possible "
+        "in that time."
     )
 
 

@@ -106,7 +106,7 @@ def test_what_nobody_stated_is_named_as_an_assumption() -> None:
     assumed = run_setup("verl")
     assert assumed.dispatch == "least-loaded"
     assert assumed.candidates == ("least-loaded", "static")
-    assert "ranges cover equal chunks and fewest in flight" in assumed.assumed[0]
+    assert "ranges cover both dispatch rules" in assumed.assumed[0]
     stated = run_setup("verl", dispatch="static", learner_gpus=0)
     assert (stated.candidates, stated.assumed, stated.colocated) == (("static",), (), True)
     unknown = run_setup("table")
