@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import message_figure, number, styled, whole_steps
+from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
 
 TITLE = "Planned number of actors per step"
 
@@ -61,7 +61,7 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
     fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_xaxes(title="step", row=2, col=1)
     fewest, most = int(table["actors"].min()), int(table["actors"].max())
-    subtitle = f"{fewest} to {most} actors" if fewest < most else f"{fewest} actors in every step"
+    subtitle = f"{fewest} to {most} actors" if fewest < most else f"{counted(fewest, 'actor')} in every step"
     if info.rank_correlation == info.rank_correlation:
         subtitle += f"; rank correlation with the mean length {number(info.rank_correlation, digits=2)}"
     return styled(fig, TITLE, subtitle, height=430, showlegend=False)
