@@ -45,7 +45,7 @@ def executed_section(page: Page, trace: Trace) -> None:
     page.choice("Step", timelines, f"step {shown[-1]}")
     if set(roles) - set(generates):
         others = ", ".join(sorted(set(roles) - set(generates)))
-        page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including GPUs of {others}.")
+        page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including {others} GPUs.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
         lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
@@ -54,7 +54,7 @@ def executed_section(page: Page, trace: Trace) -> None:
 
 def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFindings) -> None:
     """Add what other schedules would have saved of the executed and billed time, and which part no schedule changes."""
-    page.section("What could be saved")
+    page.section("Possible savings")
     page.basis(_basis_of_savings(trace, found))
     for sentence in (*savings_in_short(found), _fixed(found)):
         page.text(sentence)

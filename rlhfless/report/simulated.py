@@ -37,7 +37,7 @@ def schedules_section(
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
         steps = ", ".join(str(one.step) for one in schedules.logged)
-        page.text(f"{count} of {schedules.all_steps:,} steps are simulated, evenly spaced: {steps}.")
+        page.text(f"The simulation covers {count} of {schedules.all_steps:,} steps, evenly spaced: {steps}.")
         page.text("Predictions use every earlier step of the log.")
     if not schedules.has_history:
         page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
