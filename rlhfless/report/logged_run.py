@@ -151,8 +151,8 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
                 f"{row.time_share:.2f}x", number(row.gpu_s), f"{number(row.usd, 'USD')} ({row.usd_share:.2f}x)",
             )
         )  # fmt: skip
-    head = ("change", "schedule", "GPUs", "actors", "time", "time, unchanged run = 1", "GPU-seconds", "cost")
-    page.table("Generation with another schedule, number or kind of GPUs, or actor size", head, rows, text_columns=2)
+    head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
+    page.table("Generation with another schedule, number or kind of GPUs, or actor size; unchanged run = 1.00x", head, rows, text_columns=2)
     kind = found.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
