@@ -152,7 +152,7 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
             )
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
-    page.table("Generation with another schedule, number or kind of GPUs, or actor size; unchanged run = 1.00x", head, rows, text_columns=2)
+    page.table("Generation with one setting changed; 1.00x is the unchanged run", head, rows, text_columns=2)
     kind = found.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
