@@ -126,7 +126,7 @@ def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
     )
     if info.censored:
         note += (
-            f"<br>{info.censored:,} cut-off responses are left out of these numbers, because their length is only a lower bound"
+            f"<br>left out of these numbers: {counted(info.censored, 'cut-off response')}, whose length is only a lower bound"
         )
     unknown = info.points[info.points["kind"] == "unknown"]["response_tokens"]
     if len(unknown) and (at_top := int((unknown == unknown.max()).sum())) > 1:

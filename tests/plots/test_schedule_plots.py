@@ -110,7 +110,7 @@ def test_timelines_survive_every_trace(name):
 def test_timelines_that_cannot_be_shown_say_so():
     assert timelines_info({}).missing == "There are no schedules to show."
     many = {str(i): sample_trace(1) for i in range(61)}
-    assert "122 actors in all" in timelines_info(many).missing
+    assert "122 actors are too many" in timelines_info(many).missing
     assert "a: 12,000 spans" in timelines_info({"a": busy_trace(12_000)}).missing
     assert "no step 7" in plot_timelines({"a": sample_trace(2)}, step=7).layout.annotations[0].text
 

@@ -143,7 +143,7 @@ def test_lengths_plot_marks_cut_off_and_unknown_responses():
 
 def test_lengths_without_variation_or_predictions():
     assert math.isnan(lengths_info(Trace(rollouts(predicted_tokens=7.0))).rank_correlation)
-    assert "not defined" in plot_lengths(Trace(rollouts(predicted_tokens=7.0))).layout.title.text
+    assert "undefined" in plot_lengths(Trace(rollouts(predicted_tokens=7.0))).layout.title.text
     assert lengths_info(TRACES["one bare logged response"]).missing == "The trace has no predicted lengths."
     assert lengths_info(sample_trace(1), step=5).missing == "Step 5 has no responses."
 
