@@ -66,7 +66,7 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     every = [response_details(what_if, planned, response) for response in range(0, 192, 8)]
     assert all(one.others == len(one.elsewhere) == others for one in every)
     assert not any("nearest in length" in one.reason for one in every)
-    assert all("the other actors" in one.reason or "better by" in one.reason for one in every)
+    assert all("the other actors" in one.reason or "improve the plan by" in one.reason for one in every)
     worse = [i for i, one in enumerate(every) if "Moving it to any of the other actors would worsen the plan" in one.reason]
     monkeypatch.setattr("rlhfless.widgets.response_reason.MOST_TRIED", 2)
     for i in worse:
@@ -78,7 +78,7 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
 @pytest.mark.parametrize(
     ("changes", "others", "said"),
     [
-        ([0.0], 1, "On actor 1 the plan would be as good."),
+        ([0.0], 1, "Moving it to actor 1 would leave the plan as good."),
         ([0.0, 0.02], 2, "Moving it to actor 1 would leave the plan as good; none of the other actors would improve it."),
         ([0.02, -1e-7], 5, "the plan as good; none of the 2 other actors nearest in length would improve it."),
         ([0.02], 1, "Moving it to actor 1, the only other actor, would worsen the plan by 2.000%."),
