@@ -97,7 +97,7 @@ def _basis_of_savings(trace: Trace, found: ExecutedRunFindings) -> Iterator[tupl
     else:
         yield (
             "Not calibrated",
-            "the profile is used unchanged, because in every step responses migrated or their actors are unknown.",
+            "the profile is used unchanged. In every step responses migrated, actors are unknown, or more actors ran than fit.",
         )
 
 

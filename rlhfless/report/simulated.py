@@ -49,8 +49,8 @@ def schedules_section(
     page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
         "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
-        "(speculative decoding excluded). The front shows predicted time and cost of plans. Lengths differ from their predictions, so a "
-        "policy that ran can lie on either side of the front."
+        "(speculative decoding excluded). The front shows predicted time and cost of plans. Lengths differ from their "
+        "predictions, so a policy that ran can lie on either side of the front."
     )
     for title, has_history in (
         ("Sums over steps with history (the same prompts were seen before)", True),
