@@ -161,7 +161,7 @@ def test_whatever_the_log_measured_stands_beside_what_is_reckoned(log: OpenedLog
     assert not checks["response_tokens_mean"].contradicts
     first = next(in_short(findings))
     assert "Responses cut off by the limit: 4.0% in the log, 0.0% counted from the responses (-4.0 points" in first
-    assert "1 further contradiction in the table" in first
+    assert "lists 1 further contradiction." in first
     page = Page("", "")
     run_sections(page, findings, {})
     words = " ".join(text_of(page.render("")).split())

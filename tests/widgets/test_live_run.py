@@ -258,7 +258,7 @@ def test_a_view_that_fails_does_not_break_the_run(caplog: pytest.LogCaptureFixtu
     live_run.run()
     assert live_run.wait(60)
     assert (live_run.state, len(live_run.traces)) == ("done", 2)
-    assert caplog.text.count("stands still") == 1
+    assert caplog.text.count("is no longer updated") == 1
 
 
 def test_what_cannot_be_run_is_refused() -> None:
