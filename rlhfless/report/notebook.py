@@ -62,15 +62,15 @@ def write_report_notebook(
     """
     try:
         import nbformat
+        from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
     except ImportError as error:
         raise missing_extra("a report as a notebook", error.name, "notebook") from None
     path = page_path(out, TraceError).resolve()
-    book = nbformat.read(template_path(), as_version=4)
+    book = load_notebook_node(str(template_path()))
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = RELATIVE_LINK.sub(r"\1", cell.source)
-    book.metadata["papermill"] = {}  # papermill notes there what it filled in
     book = parameterize_notebook(book, _checked(_parameters(log, path, profile, setting, assumptions, max_steps)))
     filled = next(cell for cell in book.cells if "injected-parameters" in cell.metadata.get("tags", []))
     filled["id"] = "filled-in"  # papermill's is random
