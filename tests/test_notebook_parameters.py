@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-papermill = pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[dev]')")
+papermill = pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[notebook]')")
 from notebook_rules import NOTEBOOKS, cells_of, parameters_cell  # noqa: E402
 from small_notebooks import SMALL  # noqa: E402
 

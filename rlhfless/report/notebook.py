@@ -64,8 +64,8 @@ def write_report_notebook(
         import nbformat
         from papermill.iorw import load_notebook_node
         from papermill.parameterize import parameterize_notebook
-    except ImportError as error:
-        raise missing_extra("a report as a notebook", error.name, "notebook") from None
+    except ImportError:
+        raise missing_extra("a report as a notebook", "papermill", "notebook") from None
     path = page_path(out, TraceError).resolve()
     book = load_notebook_node(str(template_path()))
     for cell in book.cells:

@@ -101,7 +101,9 @@ def test_what_cannot_be_filled_in_is_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "file").write_text("")
     with refused(TraceError, "file"):
         write_report_notebook(log, tmp_path / "file" / "book.ipynb", DEFAULT_PROFILE, default_setting(), Assumptions())
-    monkeypatch.setitem(sys.modules, "papermill.parameterize", None)
+    for name in [name for name in sys.modules if name.startswith("papermill.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "papermill", None)
     with refused(MissingExtra, "papermill", "rlhfless[notebook]"):
         write_report_notebook(log, out, DEFAULT_PROFILE, default_setting(), Assumptions())
     assert not out.exists()

@@ -57,7 +57,7 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
 
 def write_copy(name: str, copy: Path, parameters: Mapping[str, Any]) -> None:
     """Write a copy of a shipped notebook that is not executed yet and has other values of its parameters."""
-    pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[dev]')")
+    pytest.importorskip("papermill", reason="papermill is not installed (pip install 'rlhfless[notebook]')")
     import nbformat
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
