@@ -34,7 +34,7 @@ STUCK = "a" * 60 + "b"  # takes that expression longer than anybody lives
 FUNCTIONS = """
 from __future__ import annotations
 
-import multiprocessing, os, random, re, subprocess, sys, time
+import multiprocessing, os, random, re, signal, subprocess, sys, threading, time
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,15 @@ def odd(response):
         sys.exit(0)
     if text == "end":
         os._exit(3)
+    if text == "end well":
+        os._exit(0)
+    if text == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    if text == "print":
+        print("a line", flush=True)
+    if text == "lock":
+        raise ValueError("held", threading.Lock())
     if text == "crash":
         os.kill(os.getpid(), 11)
     if text == "nothing":
@@ -141,7 +150,9 @@ def test_a_process_is_kept_from_batch_to_batch(named: Callable[..., FunctionRewa
     [
         ("stuck", 4.0, "TimedOut: took longer than 4 s", True),
         ("exit", 60.0, "SystemExit: 0", False),
+        ("deaf", 4.0, "TimedOut: took longer than 4 s", True),
         ("end", 60.0, "Ended: ended its process (exit code 3)", True),
+        ("end well", 60.0, "Ended: ended its process (exit code 0)", True),
         ("crash", 60.0, "Ended: ended its process (SIGSEGV)", True),
         ("nothing", 60.0, "ValueError: returned None, which is not a number", False),
     ],
@@ -155,6 +166,14 @@ def test_whatever_a_function_does_is_one_responses(
     assert np.isnan(values[1])
     assert (values[0] != values[2]) == ends
     assert values[2] == values[3]
+
+
+def test_a_function_may_print_and_raise_what_cannot_be_pickled(named: Callable[..., FunctionReward]) -> None:
+    reward = named("odd")
+    values, failures = reward.score([response("print"), response("lock"), response()])
+    assert [f.response for f in failures] == [1]
+    assert failures[0].reason.startswith("ValueError: ('held', <unlocked _thread.lock object")
+    assert values[0] == values[2] == pid_of(reward)
 
 
 def test_a_function_whose_process_ends_again_and_again_is_soon_not_asked(named: Callable[..., FunctionReward]) -> None:
