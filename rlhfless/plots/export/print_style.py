@@ -1,47 +1,30 @@
-"""Restyles figures for print: size in millimetres, fonts in points, no title and no background, colours unchanged.
+"""Lays out a copy of a figure for print: size in millimetres, fonts in points, no title, no background, legend below the plot.
 
-A figure gets a new layout for its size and is never scaled down, so texts have exactly the requested size. Overflowing parts
-are made to fit: texts are broken into lines, the legend moves below the plot, and of overlapping ticks only every second
-(third, ...) keeps its text.
+plotly makes room for ticks, titles of axes and the legend, and turns names of categories that would overlap. It breaks no text
+into lines and leaves out no tick that was asked for: this is done here, with the widths of texts estimated from their letters.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
-from typing import Any
+import math
+import re
+import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
-from rlhfless.plots.export.text_fitting import (
-    LETTER,
-    LINE,
-    SMALLEST_PX,
-    axes_of,
-    break_words,
-    fit_axis,
-    fit_notes,
-    legend_height,
-    length_of,
-    make_room,
-    reach,
-    rows_height,
-    ticks_height,
-    words_of,
-    wrapped,
-)
 from rlhfless.plots.slider import CAPTION
+from rlhfless.plots.style import unmarked
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
-SCREEN_PX = 12.0  # the size of texts that our figures are drawn for
-SMALLEST_PT = SMALLEST_PX / PX_PER_PT
+LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
 LEAST_MM, MOST_MM = 20.0, 2000.0
-FLATTER = 0.62  # of a plot on paper against the same on a screen, which people scroll
-CATEGORY = 0.36  # of the width, at most, for words at the left axis
-PLOT = 0.85  # about the share of the width that is left to the plot by the ticks of its left axis
+LEAST_PT, MOST_PT = 6.0, 40.0
+FLATTER = 0.62  # height of a plot on paper against the same on a screen, which people scroll
+CATEGORY, PLOT, NOTES = 0.36, 0.85, 0.75  # shares of the width: of words at the left axis, of the plot, of a text over it
 SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
 
 
@@ -54,13 +37,13 @@ def paper_style(
     font: str = SANS,
     title: bool = False,
 ) -> go.Figure:
-    """Return a copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of exactly this size.
+    """Return a copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of this size.
 
     Args:
-        figure: any figure of this package. A slider is left out: its current frame stays.
+        figure: a figure of this package. A slider is left out: its current frame stays.
         width_mm: 170 is the text of an A4 page, 85 a column of two. Panels side by side and bars with texts want 170.
         height_mm: the height that the figure needs when None.
-        font_pt: of texts on axes and in the legend; texts that are smaller on the screen stay smaller, but never below 6 pt.
+        font_pt: of texts; texts that are smaller on the screen stay as small.
         font: family, as CSS has it; the first one that is installed is used, and is embedded in the PDF.
         title: keep the title. Papers have captions, so the title and its second line are left out by default.
 
@@ -70,99 +53,126 @@ def paper_style(
     for name, size in (("width_mm", width_mm), ("height_mm", height_mm)):
         if size is not None and not LEAST_MM <= size <= MOST_MM:
             raise InputError(f"{name} is {size:g}; {LEAST_MM:g} to {MOST_MM:g} millimetres are needed")
-    if not SMALLEST_PT <= font_pt <= 40:
-        raise InputError(f"font_pt is {font_pt:g}; {SMALLEST_PT:g} to 40 points are needed")
+    if not LEAST_PT <= font_pt <= MOST_PT:
+        raise InputError(f"font_pt is {font_pt:g}; {LEAST_PT:g} to {MOST_PT:g} points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
-    layout = _with_arrays(figure.layout.to_plotly_json())
-    data = [_with_arrays(trace.to_plotly_json()) for trace in figure.data]
-    for part in (layout, *data):
-        _scale(part, "", em / SCREEN_PX)
-    layout["font"] = {**(layout.get("font") or {}), "family": font, "size": em, "color": "#000000"}
-    head = wrapped(_first_line(layout.get("title")), width, 1.2 * em) if title else ""
-    layout["title"] = {"text": head, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
-                       "yanchor": "top", "pad": {"t": 0.2 * em}, "font": {"size": 1.2 * em}}  # fmt: skip
-    for name in ("sliders", "updatemenus", "modebar", "hoverlabel", "autosize"):
-        layout.pop(name, None)
-    notes = layout["annotations"] = [note for note in layout.get("annotations") or () if note.get("name") != CAPTION]
-    fit_notes(notes, PLOT * width, em)
-    for trace in data:
-        if trace.get("name"):
-            trace["name"] = wrapped(trace["name"], (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
-    break_words(data, layout, PLOT * width, CATEGORY * width, em)
-    words = words_of(data, "y")
-    for axis in axes_of(layout, "x"):
-        fit_axis(axis, "x", PLOT * width, em)
-    lines = LINE * max((word.count("<br>") + 1 for word in words), default=0) + 0.3
-    inner = max(FLATTER * em / SCREEN_PX * _inner_height(figure), 10 * em, len(words) * lines * em, rows_height(layout, em))
-    above = (1.2 * LINE * (head.count("<br>") + 1) + 0.6) * em if head else 0.0
-    above += max([0.6 * em, *(reach(note, inner, em) for note in notes)])
-    below = legend_height(data, layout, width, em) + ticks_height(data, layout, PLOT * width, em)
-    height = inner + above + below if height_mm is None else height_mm * PX_PER_MM
-    inner = max(height - above - below, 2 * em)
-    for axis in axes_of(layout, "y"):
-        fit_axis(axis, "y", inner, em)
-    across = min(PLOT * width, width - max(map(length_of, words), default=0) * LETTER * em - 4 * em)
-    for trace in data:
-        make_room(trace, layout, across, inner)
-    layout |= {
-        "width": width,
-        "height": height,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "margin": {"l": 0.3 * em, "r": 0.9 * em, "t": above, "b": 0.3 * em, "autoexpand": True},
-        "legend": {
-            **(layout.get("legend") or {}), "orientation": "h", "xref": "container", "x": 0, "xanchor": "left",
-            "yref": "container", "y": 0, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)", "itemwidth": 30,
+    fig = go.Figure(figure.data, figure.layout)
+    heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, 1.2 * em) if title else ""
+    fig.layout.annotations = [note for note in fig.layout.annotations if note.name != CAPTION]
+    _fit_notes(fig, NOTES * width, em)
+    for trace in fig.data:
+        if trace.name:
+            trace.name = wrapped(trace.name, (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
+    rows = _break_categories(fig, CATEGORY * width, em)
+    for axis in fig.select_xaxes():
+        _fit_axis(axis, PLOT * width, em, turned=True)
+    margin = fig.layout.margin
+    inner = (fig.layout.height or 450) - (margin.t or 100) - (margin.b or 80)
+    inner = max(FLATTER * em / 12 * inner, 10 * em, rows * em)
+    above = 1.2 * LINE * _lines([heading]) * em + _above(fig, inner, em)
+    below = _below(fig, width, em)
+    height = above + inner + below if height_mm is None else height_mm * PX_PER_MM
+    for axis in fig.select_yaxes():
+        _fit_axis(axis, max(height - above - below, 2 * em), em, turned=False)
+    for one in ("sliders", "updatemenus"):
+        fig.layout[one] = []
+    return fig.update_layout(
+        autosize=False,
+        width=width,
+        height=height,
+        font={"family": font, "size": em, "color": "#000000"},
+        title={"text": heading, "font": {"size": 1.2 * em}, "pad": {"t": 0.2 * em, "l": 0}},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 0.3 * em, "r": 2 * em, "t": above, "b": 0.3 * em, "autoexpand": True},
+        legend={
+            "orientation": "h", "xref": "container", "x": 0, "xanchor": "left", "yref": "container", "y": 0,
+            "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)", "itemwidth": 30, "font": {"size": em},
         },
-    }  # fmt: skip
-    return go.Figure(data=data, layout=layout)
+    )  # fmt: skip
 
 
-def values_of(stored: Mapping[str, Any]) -> np.ndarray:
-    """Return an array that the JSON of a figure holds as base64."""
-    flat = np.frombuffer(base64.b64decode(stored["bdata"]), dtype=np.dtype(stored["dtype"]))
-    return flat.reshape([int(n) for n in str(stored.get("shape", len(flat))).split(",")])
+def length_of(text: str) -> int:
+    """Return the number of letters in the longest line, without markup."""
+    return max(len(unmarked(line)) for line in re.split(r"<br\s*/?>", text))
 
 
-def _with_arrays(node: Any) -> Any:
-    """Replace base64 data, which figures have that were read from a file, by arrays."""
-    if isinstance(node, dict):
-        return values_of(node) if "bdata" in node else {key: _with_arrays(value) for key, value in node.items()}
-    return [_with_arrays(one) for one in node] if isinstance(node, list) and node and isinstance(node[0], dict) else node
+def wrapped(text: str, width_px: float, em: float) -> str:
+    """Return the text in lines that fit; text with markup that has spaces in it stays unchanged."""
+    most = max(8, int(width_px / (LETTER * em)))
+    if length_of(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
+        return text
+    lines = re.split(r"<br\s*/?>", text)
+    return "<br>".join(
+        part for line in lines for part in textwrap.wrap(line, most, break_long_words=False, break_on_hyphens=False)
+    )
 
 
-def _scale(node: dict[str, Any], parent: str, factor: float) -> None:
-    """Make fonts, markers, lines and shifts larger or smaller, in place; bars and data keep their sizes."""
-    for key, value in node.items():
-        if isinstance(value, dict):
-            if key != "template":
-                _scale(value, key, factor)
-        elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-            for one in value:
-                _scale(one, key, factor)
-        elif key == "size" and parent.endswith("font"):
-            node[key] = np.maximum(np.asarray(value) * factor, SMALLEST_PX).tolist()
-        elif _is_length(key, parent, node) and value is not None:
-            node[key] = (np.asarray(value) * factor).tolist()
+def _lines(texts: Sequence[str | None]) -> int:
+    """Return the lines of the text that has most; 0 without texts."""
+    return max((text.count("<br>") + 1 for text in texts if text), default=0)
 
 
-def _is_length(key: str, parent: str, node: Mapping[str, Any]) -> bool:
-    """Whether the value is a length on the screen, and not of a text."""
-    if key == "size":
-        return parent in ("marker", "pattern")
-    if key == "width":
-        return parent in ("line", "error_x", "error_y")
-    if key in ("ax", "ay"):
-        return parent == "annotations" and f"{key}ref" not in node
-    return key in ("thickness", "ticklen", "arrowwidth", "xshift", "yshift", "standoff")
+def _fit_notes(fig: go.Figure, width: float, em: float) -> None:
+    """Break texts over panels into lines: each has the room up to the next one at its height."""
+    notes = fig.layout.annotations
+    for note in notes:
+        note.font.size = min(note.font.size or em, em)
+        if str(note.xref).endswith(("paper", "domain")) and not note.showarrow:
+            beside = [n.x for n in notes if (n.xref, n.y) == (note.xref, note.y) and n.x > note.x]
+            note.text = wrapped(note.text, (min(beside, default=1.0) - note.x) * width, em)
+            note.align = "left"
 
 
-def _inner_height(figure: go.Figure) -> float:
-    """Height of the area within the margins, on the screen."""
-    margin = figure.layout.margin
-    return float((figure.layout.height or 450) - (margin.t or 100) - (margin.b or 80))
+def _break_categories(fig: go.Figure, width: float, em: float) -> float:
+    """Break names at the left axis into lines, alike in all panels, and return the height of all together, in fonts."""
+    every: set[str] = set()
+    for trace in fig.data:
+        if trace.y is not None and len(trace.y) and isinstance(trace.y[0], str):
+            trace.y = [wrapped(word, width, em) for word in trace.y]
+            every |= set(trace.y)
+    for axis in fig.select_yaxes():
+        if axis.categoryarray is not None:
+            axis.categoryarray = [wrapped(str(word), width, em) for word in axis.categoryarray]
+    return len(every) * (LINE * _lines(list(every)) + 0.3)
 
 
-def _first_line(title: Any) -> str:
-    text = str((title or {}).get("text") or "") if isinstance(title, Mapping) else str(title or "")
-    return text.split("<br><span")[0]
+def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float, *, turned: bool) -> None:
+    """Break the title into lines, and leave out ticks that would overlap; ``length`` is that of all panels together.
+
+    Args:
+        turned: plotly may turn names of categories, as those at a horizontal axis.
+    """
+    low, high = axis.domain or (0.0, 1.0)
+    own = length * (high - low)
+    if axis.title.text:
+        axis.title = {"text": wrapped(axis.title.text, own, em), "font": {"size": em}, "standoff": 0.4 * em}
+    axis.automargin = True
+    if turned:
+        axis.tickangle = None
+    if axis.tickvals is None or not len(axis.tickvals):
+        return
+    texts = axis.ticktext if axis.ticktext is not None else axis.tickvals
+    each = max((length_of(str(text)) + 1) * LETTER * em for text in texts) if turned else 1.2 * em
+    step = max(1, math.ceil(each * len(axis.tickvals) / own))
+    if axis.ticktext is not None:
+        axis.ticktext = np.asarray(axis.ticktext)[::step]
+    axis.tickvals = np.asarray(axis.tickvals)[::step]
+
+
+def _above(fig: go.Figure, inner: float, em: float) -> float:
+    """Return the height of what reaches over the upper panels, in pixels: headings, texts at arrows and at bars."""
+    top = [note.text for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1.0]
+    arrows = [LINE * em - note.ay - (1.0 - note.y) * inner for note in fig.layout.annotations if note.showarrow and note.ay]
+    at_bars = any(trace.type == "bar" and trace.textposition == "outside" for trace in fig.data)
+    return 0.6 * em + max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0)
+
+
+def _below(fig: go.Figure, width: float, em: float) -> float:
+    """Return the height of ticks, titles and the legend below the plot, in pixels; plotly reserves their true height."""
+    ticks = (LINE * (_lines([axis.title.text for axis in fig.select_xaxes()]) + 1) + 1.2) * em
+    shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
+    if fig.layout.showlegend is False or len(shown) < 2:
+        return ticks
+    columns = max(1, int(width / (max(map(length_of, shown)) * LETTER * em + 45)))
+    return ticks + math.ceil(len(shown) / columns) * 1.6 * em * _lines(list(shown))

@@ -1,7 +1,8 @@
 """Draws figures as PNG, SVG and PDF with kaleido, all of a call in one browser; the same figure gives the same bytes.
 
-The browser loads nothing from a network. plotly gives parts of a picture random names, and the browser writes the time into a
-PDF: both are fixed here. Another version of the browser, or other fonts, may draw other pixels.
+kaleido uses the plotly.js of the installed plotly, so nothing is loaded from a network. plotly gives parts of a picture random
+names, and the browser writes the time into a PDF: both are fixed here. Another version of the browser, or other fonts, may draw
+other pixels.
 """
 
 from __future__ import annotations
@@ -9,25 +10,26 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
-import struct
 import tempfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.browser import find_browser
 
-PX_PER_INCH, PT_PER_INCH, MM_PER_INCH = 96.0, 72.0, 25.4
+PX_PER_INCH = 96.0
 DRAW_S = 120.0  # for one picture; a browser that takes longer hangs
-DRAWN_AT = b"20000101000000"  # in every PDF
+DATE = re.compile(rb"(/(?:Creation|Mod)Date \(D:)\d{14}")
+DRAWN_AT = rb"\g<1>20000101000000"  # in every PDF
 SAME_CHANCE = """<script>
 (() => { let state = 1; Math.random = () => (state = (state * 48271) % 2147483647) / 2147483647; })();
 </script>
 """
 NO_MARGIN = "<style>@page { margin: 0; } img { display: block; }</style>\n"  # kaleido's of 0.1 inch cuts off what it moves away
 NO_BROWSER = "a Chromium or Chrome is needed: install one, or name it in BROWSER_PATH"
+BEGINS = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<svg ", "pdf": b"%PDF-"}
+"""How a file of a kind begins."""
 
 
 class NoPicture(InputError):
@@ -91,7 +93,7 @@ def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
             log.setLevel(level)
         if failed:
             raise NoPicture(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
-        return [_finished(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
+        return [_checked(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
 
 
 def _browser() -> str | None:
@@ -110,45 +112,9 @@ def _reason(error: BaseException) -> str:
     return " ".join(" ".join(said).split()).rstrip(".") or type(error).__name__
 
 
-def _finished(data: bytes, drawing: ImageRequest) -> bytes:
-    begins, finish = KINDS[drawing.kind]
-    if not data.startswith(begins):  # the browser gives an empty picture where its memory does not suffice
+def _checked(data: bytes, drawing: ImageRequest) -> bytes:
+    """Return the file, without the time in a PDF."""
+    if not data.startswith(BEGINS[drawing.kind]):  # the browser gives an empty picture where its memory does not suffice
         size = f"{drawing.width:,.0f} x {drawing.height:,.0f} pixels at {drawing.dpi:g} dpi"
         raise NoPicture(f"a figure of {size} cannot be drawn; a smaller one is needed")
-    return finish(data, drawing)
-
-
-def _png(data: bytes, drawing: ImageRequest) -> bytes:
-    """Add the size on paper: pixels per metre, after the header of 33 bytes."""
-    per_metre = round(drawing.dpi / MM_PER_INCH * 1000)
-    chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
-    return data[:33] + struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[33:]
-
-
-def _svg(data: bytes, drawing: ImageRequest) -> bytes:
-    """Set the size in millimetres, which is the same on a screen; the SVG's own units stay CSS pixels."""
-    width, height = (f"{size / PX_PER_INCH * MM_PER_INCH:.6g}mm" for size in (drawing.width, drawing.height))
-    size = re.compile(rb'(<svg [^>]*?)width="[^"]*" height="[^"]*"')
-    return size.sub(rb'\g<1>width="%s" height="%s"' % (width.encode(), height.encode()), data, count=1)
-
-
-def _pdf(data: bytes, drawing: ImageRequest) -> bytes:
-    """Remove the time and set the requested size: the browser rounds it to 1/300 inch. A PDF stores the byte offsets of its
-    parts, so every replacement has as many bytes as the text before it."""
-
-    def exact(found: re.Match[bytes]) -> bytes:
-        points = [size / PX_PER_INCH * PT_PER_INCH for size in (drawing.width, drawing.height)]
-        texts = (" ".join(f"{p:.{digits}f}" for p in points).encode() for digits in (4, 3, 2, 1))
-        room = len(found[2])
-        return found[1] + next((text for text in texts if len(text) <= room), found[2]).ljust(room) + b"]"
-
-    data = re.sub(rb"(/(?:Creation|Mod)Date \(D:)\d{14}", rb"\g<1>" + DRAWN_AT, data)
-    return re.sub(rb"(/MediaBox \[0 0 )([\d.]+ [\d.]+)\]", exact, data)
-
-
-KINDS: dict[str, tuple[bytes, Callable[[bytes, ImageRequest], bytes]]] = {
-    "png": (b"\x89PNG\r\n\x1a\n", _png),
-    "svg": (b"<svg ", _svg),
-    "pdf": (b"%PDF-", _pdf),
-}
-"""How a file of a kind begins, and what is fixed in it."""
+    return DATE.sub(DRAWN_AT, data) if drawing.kind == "pdf" else data

@@ -155,13 +155,21 @@ def test_the_data_stay_as_they_are_and_categories_the_same_in_all_panels(width_m
             assert [list(map(plain, printed[axis])) for axis in "xy"] == [list(map(plain, shown[axis])) for axis in "xy"]
 
 
-def test_bars_leave_room_for_the_texts_at_their_ends() -> None:
-    figure = plot_waterfall(RESULTS)
-    printed = paper_style(figure, 170, 60)
-    most = float(figure.layout.yaxis.range[1])
-    room_px = (printed.layout.yaxis.range[1] - 11.0) / printed.layout.yaxis.range[1] * 0.6 * 40 / 25.4 * 96
-    assert printed.layout.yaxis.range[1] > most
-    assert room_px > 2 * printed.layout.font.size, "two lines above the tallest bar, on the smallest plot that 60 mm leave"
+def test_what_reaches_over_the_plot_has_room_above_it() -> None:
+    plain_top = paper_style(plot_steps(sample_trace())).layout.margin.t
+    assert paper_style(plot_waterfall(RESULTS)).layout.margin.t >= plain_top + 8 * PT, "the text on the tallest bar"
+    flat = paper_style(plot_plane(RESULTS).update_layout(height=200))
+    arrow = next(note for note in flat.layout.annotations if note.showarrow)
+    inner = 10 * 8 * PT  # the least height of a plot
+    assert flat.layout.margin.t + (1 - arrow.y) * inner >= -arrow.ay + 8 * PT
+
+
+def test_names_at_bars_have_a_row_of_their_height_each() -> None:
+    uses = pd.DataFrame({"use": [f"{i}: nobody works, waiting for the longest response" for i in range(9)], "idle": True})
+    printed = paper_style(plot_account(uses.assign(gpu_s=1.0, usd=0.1, share=0.1)), 85)
+    lines = max(name.count("<br>") + 1 for name in printed.data[0].y)
+    assert lines > 1
+    assert printed.layout.height > 9 * lines * printed.layout.font.size
 
 
 def test_a_heatmap_can_be_printed() -> None:
