@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlhfless.system.scratch_folders import give_up, goes_with_this_process, in_memory, is_at, locked, sweep
 
@@ -44,7 +45,8 @@ class ShippedWeights:
     def of(cls, engines: Any) -> ShippedWeights:
         """Return the factory with the current files of its folder, which are read when they are serialised."""
         files = sorted(Path(engines.weights).iterdir())
-        return cls(engines, {f.name: np.asarray(np.memmap(f, np.uint8, mode="r")) for f in files})
+        mapped = {f.name: torch.from_file(str(f), size=f.stat().st_size, dtype=torch.uint8) for f in files}
+        return cls(engines, {name: content.numpy() for name, content in mapped.items()})
 
     def materialise(self) -> LocalWeights:
         """Write its folder on this machine unless it exists; returns it locked against removal."""

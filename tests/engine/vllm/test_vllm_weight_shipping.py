@@ -45,6 +45,7 @@ def contents(folder: str | Path) -> dict[str, bytes]:
 
 
 def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(machine: Path, engines: VllmEngineFactory) -> None:
+    (Path(engines.weights) / "empty").touch()
     expected = contents(engines.weights)
     form, buffers = vllm_backend.pack(engines.to_remote())
     stored = [bytearray(buffer) for buffer in buffers]
