@@ -25,8 +25,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, Tensor):
             flat = thing.detach().cpu().contiguous().flatten().view(torch.uint8)
-            data = np.from_dlpack(flat)  # ``flat.numpy()`` would keep ``give_back`` from freeing the memory
-            buffer = pickle.PickleBuffer(memoryview(data))
+            data: Any = np.from_dlpack(flat)  # ``flat.numpy()`` would keep ``give_back`` from freeing the memory
+            buffer = pickle.PickleBuffer(data)
             return _tensor, (buffer, thing.dtype, tuple(thing.shape), thing.device)
         if isinstance(thing, np.ndarray):
             return thing.__reduce_ex__(4)  # within the pickle, so that its copy is writable
