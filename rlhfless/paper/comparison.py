@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,7 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Simulation, SimulationConfig, simulate
-from solver.bounds.headroom import curve_of, possible, share_of_possible
+from solver.bounds.headroom import Curve, curve_of, possible, share_of_possible
 from solver.model.objective import NonGenerationPhases, Objective
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
@@ -90,6 +91,19 @@ class Outcome:
     def planning(self) -> pd.DataFrame:
         """``policy, step, planning_s``: seconds that planning took on this machine."""
         return self.simulation.steps[["policy", "step", "planning_s"]]
+
+    @cached_property
+    def curves(self) -> dict[int, Curve]:
+        """Step to the bound of its generation, as a curve."""
+        logged, bounds = self.simulation.logged, self.simulation.bounds
+        return {one.step: curve_of(bound) for one, bound in zip(logged, bounds, strict=True)}
+
+    @cached_property
+    def least_gpu_s(self) -> dict[tuple[int, float], float]:
+        """(step, generation time of a policy) to the least GPU-seconds that any policy takes in that time."""
+        bounds = {one.step: bound for one, bound in zip(self.simulation.logged, self.simulation.bounds, strict=True)}
+        taken = set(zip(self.steps["step"], self.steps["generation_s"], strict=True))
+        return {(step, time_s): bounds[step].gpu_seconds(time_s * (1 + 1e-9)) for step, time_s in taken}
 
 
 def label_of(policy: str) -> str:
@@ -190,13 +204,11 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
         naive learner, at any cost), ``most_speedup_on_all`` (the same with a learner on all GPUs), ``most_cost_saved`` (of
         both, at any time).
     """
-    simulated, rows = outcome.simulation, []
+    curves, rows = list(outcome.curves.values()), []
 
     def value(time_s: float, gpu_s: float) -> float:
         return float(time_s**weight * gpu_s ** (1 - weight))
 
-    bounds = {one.step: bound for one, bound in zip(simulated.logged, simulated.bounds, strict=True)}
-    curves = [curve_of(bound) for bound in simulated.bounds]
     for scope in SCOPES:
         rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
         best = possible(curves, weight, rest_s, rest_gpu_s)
@@ -210,10 +222,7 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
         }  # fmt: skip
         for name, own in of.items():
             time_s, gpu_s = float(own[f"{scope}_s"].sum()), float(own[f"{scope}_gpu_s"].sum())
-            least = sum(
-                bounds[step].gpu_seconds(t * (1 + 1e-9)) + rest_gpu_s
-                for step, t in zip(own["step"], own["generation_s"], strict=True)
-            )
+            least = sum(outcome.least_gpu_s[key] + rest_gpu_s for key in zip(own["step"], own["generation_s"], strict=True))
             rows.append(
                 {
                     "scope": scope, "policy": name, "steps": len(own), "time_s": time_s, "gpu_s": gpu_s,
@@ -224,7 +233,7 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
             )  # fmt: skip
         rows.append(
             {
-                "scope": scope, "policy": "bound", "steps": len(simulated.bounds), "time_s": best.time_s, "gpu_s": best.gpu_s,
+                "scope": scope, "policy": "bound", "steps": len(curves), "time_s": best.time_s, "gpu_s": best.gpu_s,
                 "idle_gpu_s": np.nan, "bound_gpu_s": best.gpu_s, "speedup": naive_s / best.time_s,
                 "cost_saved": 1 - best.gpu_s / naive_gpu_s, "value": best.value / start, "share": 1.0, **most,
             }

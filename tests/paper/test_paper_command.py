@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from paper_samples import BESIDE, VERDICTS, small
+from paper_samples import BESIDE, VERDICTS, Paper, small
 
 from rlhfless.cli import main
 from rlhfless.paper import FIGURES, Sources, write_figures
@@ -170,8 +171,9 @@ def test_all_figures_are_made_alike(tmp_path: Path, small_settings: None) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
-def test_all_figures_are_made_with_small_settings(tmp_path: Path, small_settings: None) -> None:
+def test_all_figures_are_made_with_small_settings(tmp_path: Path, paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in FIGURES:
+        monkeypatch.setitem(FIGURES, name, replace(small(name), numbers=lambda *_, name=name: paper.found(name)))
     write_figures(tmp_path / "one", fast=True, sources=BESIDE)
     assert len([*(tmp_path / "one").glob("figure_*.html")]) == len(FIGURES)
     assert (tmp_path / "one" / "figure_10_measured.csv").is_file()
