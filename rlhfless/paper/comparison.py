@@ -42,9 +42,9 @@ ELASTIC = {"elastic": 1.0, "elastic-90": KEPT_PER_DOUBLING}
 """Elastic plain: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
 learning on all GPUs. Name to what each GPU keeps of its work per doubling of the learner's GPUs (``Machine.on_all_gpus``)."""
 ELASTIC_SAID = (
-    "It generates as the naive system does, gives all GPUs back when generation is over, then prepares and learns on all of "
-    "them. Perfect scaling means the same GPU-seconds on any number of GPUs, an upper hope; starting the larger learner is not "
-    "charged."
+    "Elastic plain generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on "
+    "all of them. Perfect scaling means the same GPU-seconds on any number of GPUs, which is optimistic. Starting the larger "
+    "learner is not charged."
 )
 NOT_BOUND = "Neither bound covers plans whose learning starts before generation is over."
 LABELS = {

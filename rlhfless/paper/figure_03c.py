@@ -84,14 +84,18 @@ def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     at = found.table[found.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
-    where = f"it is reached with prompts of {reached[0]} tokens" if reached else "it is reached at no prompt length here"
+    where = (
+        f"prompts of {reached[0]} tokens reach the paper's 22 %"
+        if reached
+        else "no prompt length here reaches the paper's 22 %"
+    )
     return Caption(
+        "The share of busy GPU time that computes the same KV caches again, by responses per prompt, a line per prompt length.",
         "Lengths of the responses (public GRPO log on GSM8K)." if found.table["basis"].iloc[0] == "log" else "Nothing.",
-        "Prefill and decode times are the profile's; lengths of prompts are set, as the log does not tell them.",
+        "Prefill and decode times come from the profile. Prompt lengths are set, because the log does not have them.",
         "22 % of GPU-time is redundant KV computation (GRPO, Qwen2.5-3B, GSM8K, 4 responses).",
-        f"With prompts as long as GSM8K's we find {at[GSM8K_PROMPT_TOKENS]:.1%}; {where}. The paper does not say how it "
-        "counts; time of the host around each prefill, a prefill without batching or shorter responses would bring it "
-        "nearer.",
+        f"With prompts as long as GSM8K's the share is {at[GSM8K_PROMPT_TOKENS]:.1%}; {where}. The paper does not say how it "
+        "counts. Host time around each prefill, prefill without batching or shorter responses would bring our number closer.",
     )
 
 
@@ -104,8 +108,8 @@ def rows(found: Numbers) -> list[Row]:
     return [
         Row(
             "GPU time that computes KV caches again (GRPO, GSM8K, 4 responses per prompt)", "22 %",
-            f"{share.iloc[0]:.1%} with GSM8K's prompts of {share.index[0]} tokens", "3 of 4 prefills, whatever they take",
-            f"{where}. How the paper counts is not said; our prefill times leave out the host's work.",
+            f"{share.iloc[0]:.1%} with GSM8K's prompts of {share.index[0]} tokens", "3 of 4 prefills, however long they take",
+            f"{where}. The paper does not say how it counts. Our prefill times leave out the host's work.",
         )
     ]  # fmt: skip
 
@@ -115,7 +119,7 @@ def claims(found: Numbers) -> list[Claim]:
     share = found.table.pivot(index="prompt_tokens", columns="samples_per_prompt", values="redundant_share")[PAPER_SAMPLES]
     own = GSM8K_PROMPT_TOKENS
     others = ", ".join(f"{value:.0%} with {tokens:,} tokens" for tokens, value in share.items() if tokens != own)
-    said = f"{share[own]:.0%} with GSM8K's prompts of {own} tokens; it would be {others}"
+    said = f"{share[own]:.0%} with GSM8K's prompts of {own} tokens; longer prompts would give {others}"
     stated = "22 % of GPU time is redundant KV computation with 4 responses per prompt"
     return [Claim.of(stated, [share[own] >= PAPER_SHARE], said)]
 

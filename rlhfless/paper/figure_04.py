@@ -74,11 +74,14 @@ def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
         tails.append(float(np.interp(0.99, by.index, by)) / float(by.iloc[len(by) // 2]))
     models = "; ".join(f"{m.name}: {m.basis}" for m in MODELS)
     return Caption(
-        "GSM8K and MATH-500 (public logs), arithmetic (this project's own run), where they are shown as lines without dots.",
+        "The share of responses up to each length, one line per data set.",
+        "The solid lines: GSM8K and MATH-500 (public logs) where they are at hand, arithmetic (this project's own run).",
         f"Lognormal lengths. {models}.",
-        "Distributions per data set, as a picture only: no number is printed.",
-        "Median and 99 % quantile in tokens: " + ", ".join(spread) + f". The longest 1 % are at least {min(tails):.1f} to "
-        f"{max(tails):.1f} times as long as the median, and caps hide how much more: GPUs wait for these few.",
+        "Distributions per data set, only as a picture: no number is printed.",
+        "Median and 99 % quantile in tokens: "
+        + ", ".join(spread)
+        + f". GPUs wait for few long responses: the longest 1 % are at least "
+        f"{min(tails):.1f} to {max(tails):.1f} times as long as the median. Caps on the length hide how much longer.",
     )
 
 
@@ -119,11 +122,12 @@ def caption_4b(setting: Figure04Setting, found: Numbers) -> Caption:
         moved.append(f"{name} ({basis}) from {first:.0f} to {last:.0f}")
     real = sorted({f"{n} ({b})" for n, b in zip(found.table["data_set"], found.table["basis"], strict=True) if b != MODEL})
     return Caption(
+        "The mean response length over the course of each run.",
         f"Mean lengths of {', '.join(real)}." if real else "Nothing: no log is at hand.",
         "Nothing." if MODEL not in set(found.table["basis"]) else "What the legend calls a length model.",
-        "Mean length moves with training, as a picture only: no number is printed.",
-        "Tokens, from the first to the last third of the run: " + "; ".join(moved) + ". How far and where to depends on task "
-        "and reward, so no direction is claimed.",
+        "Mean length changes with training, only as a picture: no number is printed.",
+        "Tokens, from the first to the last third of the run: " + "; ".join(moved) + ". The change and its direction "
+        "depend on task and reward, so we claim no direction.",
     )
 
 

@@ -96,17 +96,17 @@ def caption(setting: Figure09Setting, found: Numbers) -> Caption:
     prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
     node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
     return Caption(
+        "One row per actor of one step: start, weight sync, prefill, transfers and decoding over time.",
         "Nothing.",
         f"One step of the length model of GSM8K with prompts of about {setting.prompt_tokens:.0f} tokens. The prefill actor "
-        f"is on {setting.machine.learner_gpus} GPUs of the learner, taken to be as fast per GPU as an actor. Links at "
-        "nominal rates: 32 GB/s in a node (PCIe), 50 GB/s between nodes (400 Gbit/s). The learner's GPUs are held all the time "
+        f"runs on {setting.machine.learner_gpus} GPUs of the learner, assumed to be as fast per GPU as an actor. Links at "
+        "nominal rates: 32 GB/s in a node (PCIe), 50 GB/s between nodes (400 Gbit/s). The learner holds its GPUs all the time "
         "here; the other figures charge them from the end of generation on.",
-        "A timeline as a picture, and the rule that transfers are hidden when every other actor is done by the time of the "
-        "first.",
-        f"The prefill actor computes for {prefill:.2f} s; caches leave after the whole prefill, as in the paper, so actors "
-        "wait for it first. The paper puts the heaviest group nearest; here the placement of least makespan, then of least "
-        "GPU-seconds, is taken, and at nominal rates the network is no slower than PCIe: the longest group is on node "
-        f"{node}, the learner on node 0. Our own plans weigh that wait against what it saves, and mostly let samples on one "
+        "A timeline, only as a picture, and a rule: transfers are hidden when every other actor is done before the first one.",
+        f"The prefill actor computes for {prefill:.2f} s. As in the paper, caches are sent after the whole prefill, so all "
+        "actors wait for it first. The paper places the heaviest group nearest. Here the placement has the least makespan, "
+        f"then the least GPU-seconds: the longest group is on node {node}, the learner on node 0, because at nominal rates "
+        "the network is no slower than PCIe. Our own plans compare that wait with its saving, and mostly let samples on one "
         "actor share their prefill instead.",
     )
 

@@ -151,9 +151,9 @@ def elastic(found: Numbers) -> str:
     faster = of["elastic"]["speedup"] >= PAPER_SPEEDUP
     both = faster & (of["elastic"]["cost_saved"] >= PAPER_COST_SAVED)
     return (
-        f"at 1.35x or more in {int(faster.sum())} of {len(faster)} cells, in {int(both.sum())} of them at 44.8 % cheaper too: "
-        f"{perfect[0]}x and {perfect[1]} cheaper at perfect scaling, {lossy[0]}x and {lossy[1]} where every doubling of the "
-        f"learner's GPUs loses {1 - KEPT_PER_DOUBLING:.0%} (assumed)"
+        f"reaches 1.35x in {int(faster.sum())} of {len(faster)} cells, and 44.8 % lower cost as well in {int(both.sum())} of "
+        f"them. At perfect scaling it is {perfect[0]}x faster and {perfect[1]} cheaper. If every doubling of the learner's "
+        f"GPUs loses {1 - KEPT_PER_DOUBLING:.0%} (assumed), it is {lossy[0]}x faster and {lossy[1]} cheaper"
     )
 
 
@@ -205,9 +205,9 @@ def plot(setting: Figure10Setting, found: Numbers) -> go.Figure:
             _add_limits(fig, part[part["policy"] == "bound"], what, row, col)
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
     within = reach(found)
-    faster = f"up to 1.35x faster, in reach in {within.faster} of {within.cells} cells (naive learner), "
+    faster = f"up to 1.35x faster, possible in {within.faster} of {within.cells} cells (naive learner), "
     faster += f"in {within.faster_on_all} (on all GPUs)"
-    cheaper = f"up to 44.8 % cheaper, in reach in {within.cheaper} of {within.cells} cells"
+    cheaper = f"up to 44.8 % cheaper, possible in {within.cheaper} of {within.cells} cells"
     for row, y, said in ((1, 1 / PAPER_SPEEDUP, faster), (2, 1 - PAPER_COST_SAVED, cheaper)):
         paper_line(fig, y, "", row=row, col=1)
         fig.add_annotation(
@@ -266,25 +266,27 @@ def caption(setting: Figure10Setting, found: Numbers) -> Caption:
     best = ", ".join(f"{int(one.best_static)} at {int(one.responses):,}" for one in batches.itertuples())
     log = "Lengths of the GRPO runs on GSM8K (a public log, cap of 512 tokens)."
     return Caption(
+        "Time, cost and share of the possible of every policy, for whole steps (left) and generation alone (right). The last "
+        "row shows the effect of the batch size.",
         log if "log" in set(rule["basis"]) else "Nothing: no log is at hand.",
         f"{setting.machines[0].about}. All other lengths: stated lognormal models; the medians of GSM8K, GPQA and "
         "LiveCodeBench are assumed. Steps of the first epoch have no history "
-        "and are left out. Planning holds no GPUs and is not charged; what it took here is in the measured csv."
+        "and are left out. Planning holds no GPUs and is not charged; its seconds on this machine are in the measured csv."
         f"{about_logs(rule['basis'])}",
-        "Up to 1.35x faster and 44.8 % cheaper than naive static with 3 actors, the best number in the paper's profiling. "
-        "The bars themselves are only in the picture, so none is repeated here.",
+        "Up to 1.35x faster and 44.8 % cheaper than naive static with 3 actors, the best number of actors in the paper's "
+        "profiling. The paper shows the bars only as a picture, so none is repeated here.",
         f"The paper's rule reaches {spread(rule['speedup'], '.2f')}x and saves {spread(rule['cost_saved'], '.0%')} of the "
-        f"cost of whole steps, {spread(rule['share'], '.0%')} of the possible; ours with re-planning takes "
-        f"{spread(ours['share'], '.0%')}. With a learner of the naive system's size no schedule is more than "
-        f"{spread(bound['most_speedup'], '.2f')}x faster at any cost: {resting(found)} of the naive step are preparation and "
-        f"learning, which such a learner does not shorten. Elastic plain is {elastic(found)}. {ELASTIC_SAID} With a learner "
-        f"on all GPUs no schedule is more than {spread(bound['most_speedup_on_all'], '.2f')}x faster, and 1.35x is in reach in "
+        f"cost of whole steps, {spread(rule['share'], '.0%')} of the possible. Ours with re-planning reaches "
+        f"{spread(ours['share'], '.0%')} of the possible. With a learner of the naive system's size no schedule is more than "
+        f"{spread(bound['most_speedup'], '.2f')}x faster at any cost. Such a learner does not shorten preparation and "
+        f"learning, {resting(found)} of the naive step. Elastic plain {elastic(found)}. {ELASTIC_SAID} With a learner "
+        f"on all GPUs no schedule is more than {spread(bound['most_speedup_on_all'], '.2f')}x faster, and 1.35x is possible in "
         f"{within.faster_on_all} of {within.cells} cells instead of {within.faster}. No schedule saves more than "
         f"{spread(bound['most_cost_saved'], '.0%')} at any time, on however many GPUs it learns. {NOT_BOUND} In generation "
-        f"alone 1.35x is in reach in {alone.faster} of {alone.cells} cells. Larger batches leave more room with the naive "
-        f"system's learner: with {int(large['responses']):,} responses up to {large['possible']:.2f}x, of which the paper's "
-        f"rule reaches {large['rlhfless']:.2f}x and ours {large['ours']:.2f}x. The best number of static actors is {best} "
-        "responses, by time and cost as weighted in the objective.",
+        f"alone 1.35x is possible in {alone.faster} of {alone.cells} cells. Larger batches allow more speed with the naive "
+        f"system's learner: up to {large['possible']:.2f}x with {int(large['responses']):,} responses, where the paper's rule "
+        f"reaches {large['rlhfless']:.2f}x and ours {large['ours']:.2f}x. The best number of static actors is {best} "
+        "responses, with time and cost weighted as in the objective.",
     )
 
 
@@ -296,35 +298,35 @@ def rows(found: Numbers) -> list[Row]:
     most = by_policy(found, "generation")["bound"]["most_speedup"]
     enough = batches[batches["possible"] >= PAPER_SPEEDUP]
     last = batches.iloc[-1]
-    verdict = "Out of reach here" if within.faster == 0 else f"In reach in {within.faster} of {within.cells} cells"
+    verdict = "Not possible in any cell" if within.faster == 0 else f"Possible in {within.faster} of {within.cells} cells"
     larger = (
-        f"it becomes possible with that learner from {int(enough['responses'].iloc[0]):,} responses a step on"
+        f"With the naive system's learner 1.35x becomes possible from {int(enough['responses'].iloc[0]):,} responses a step on"
         if len(enough)
-        else f"with that learner and {int(last['responses']):,} responses a step {last['possible']:.2f}x would be possible"
+        else f"With the naive system's learner and {int(last['responses']):,} responses a step, {last['possible']:.2f}x would "
+        "be possible"
     )
     named = {"RLHFless' rule": rule, "right-sized random": random, "ours": ours, "the oracle": oracle}
     shares = ", ".join(f"{name} {spread(own['share'], '.0%')}" for name, own in named.items())
     return [
         Row(
-            "times faster a whole step is than on 3 static actors (16 L40S, best case)", "up to 1.35x",
+            "speedup of a whole step over 3 static actors (16 L40S, best case)", "up to 1.35x",
             f"RLHFless' rule {spread(rule['speedup'], '.2f')}x, ours {spread(ours['speedup'], '.2f')}x",
             f"at any cost, with {NAIVE_LEARNER}: {spread(bound['most_speedup'], '.2f')}x; with a learner on all GPUs: "
             f"{spread(bound['most_speedup_on_all'], '.2f')}x (generation alone {spread(most, '.2f')}x)",
-            f"{verdict} with {NAIVE_LEARNER} that starts after generation: {resting(found)} of the naive step are "
-            f"preparation and learning (a stated model), which such a learner does not shorten. With a learner on all GPUs it "
-            f"is in reach in {within.faster_on_all} of {within.cells} cells. Elastic plain, without any cleverness, is "
-            f"{elastic(found)}. In generation alone it is in reach in {alone.faster} of "
-            f"{within.cells} cells. The paper does not print its batch (ours: {spread(rule['responses'], ',d')} "
-            f"responses); {larger}.",
+            f"{verdict} with {NAIVE_LEARNER} that starts after generation. Such a learner does not shorten preparation and "
+            f"learning, which are {resting(found)} of the naive step (a stated model). With a learner on all GPUs 1.35x is "
+            f"possible in {within.faster_on_all} of {within.cells} cells. In generation alone it is possible in "
+            f"{alone.faster} of {within.cells} cells. Elastic plain, which plans nothing, {elastic(found)}. "
+            f"The paper does not print its batch; ours has {spread(rule['responses'], ',d')} responses. {larger}.",
         ),
         Row(
-            "cost of a whole step that is saved (same comparison)", "up to 44.8 %",
+            "saved cost of a whole step (same comparison)", "up to 44.8 %",
             f"RLHFless' rule {spread(rule['cost_saved'], '.0%')}, ours {spread(ours['cost_saved'], '.0%')}",
-            f"at any time, on however many GPUs it learns: {spread(bound['most_cost_saved'], '.0%')}; 44.8 % in reach in "
+            f"at any time, on however many GPUs it learns: {spread(bound['most_cost_saved'], '.0%')}; 44.8 % is possible in "
             f"{within.cheaper} of {within.cells} cells",
-            f"Most of it needs no prediction: giving GPUs back when generation ends saves "
-            f"{spread(of['static-generation']['cost_saved'], '.0%')}, the right number of actors and giving each back when it "
-            f"is done {spread(random['cost_saved'], '.0%')}. Of what is possible in time and cost together with "
+            f"Most of it needs no prediction. Releasing all GPUs when generation ends saves "
+            f"{spread(of['static-generation']['cost_saved'], '.0%')}. The right number of actors, each released when it is "
+            f"done, saves {spread(random['cost_saved'], '.0%')}. Share of the possible in time and cost together, with "
             f"{NAIVE_LEARNER}: {shares}.",
         ),
     ]  # fmt: skip
@@ -334,7 +336,7 @@ def claims(found: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
     own = by_policy(found)["rlhfless"]
     faster, cheaper = own["speedup"] > 1, own["cost_saved"] > 0
-    said = f"its rule is cheaper in {cheaper.sum()} of {len(own)} cells and faster in {faster.sum()}: "
+    said = f"RLHFless' rule is cheaper in {cheaper.sum()} of {len(own)} cells and faster in {faster.sum()}: "
     stated = "faster and cheaper than naive static for every algorithm, model and data set"
     return [Claim.of(stated, [*faster, *cheaper], said + f"{spread(own['speedup'], '.2f')}x")]
 

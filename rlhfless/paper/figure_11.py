@@ -151,12 +151,13 @@ def caption(setting: Figure11Setting, found: Numbers) -> Caption:
         f"{sums.loc[p, 'share']:.0%}" for p, (name, *_) in STAGES.items() if p != "static"
     ]  # fmt: skip
     return Caption(
-        "Nothing: it needs several steps with prompts that come back.",
+        "Time and cost of every step, one point per step and policy, and the lower bound of all steps.",
+        "Nothing: the figure needs several steps with prompts that come back.",
         f"Lengths and prompts are the stated model of GSM8K. {setting.machine.about}.",
-        "A scatter of the same four systems with static and oracle points, as a picture only.",
+        "A scatter of the same four systems with static and oracle points, only as a picture.",
         f"Times faster than (a), cost saved, and share of the possible, over all steps: {'; '.join(said)}. Generation "
-        f"alone: {generation}. Giving GPUs back when an actor is done is part of (c); the bound charges every prompt "
-        "once, as deduplicated prefill does.",
+        f"alone: {generation}. Releasing GPUs when an actor is done is part of (c). The bound charges every "
+        "prompt's prefill once, as deduplicated prefill does.",
     )  # fmt: skip
 
 

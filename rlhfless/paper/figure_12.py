@@ -141,11 +141,12 @@ def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
 def caption(setting: Figure12Setting, found: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     return Caption(
+        "Each actor's completed tokens and held seconds, step by step; below, time and cost of all policies over the steps.",
         "The public log's lengths, where the text says 'log'." if len(cost_saved(found)) > 1 else "Nothing: no log is at hand.",
         f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.{about_logs(found.table['basis'])}",
         "12.8 % lower cost than RLHFuse's global cut without ranking (PPO, GSM8K, 3 actors, 4 steps, trace replay).",
-        "RLHFuse cuts at 20 % unfinished here, the share that is reported as best; the paper does not say at which share it "
-        f"ran it. Of what is possible in generation alone the policies take: {shares(found)}.",
+        "Here RLHFuse migrates when 20 % of the responses are unfinished, the share reported as best. The paper does not say "
+        f"which share it used. Share of the possible in generation alone: {shares(found)}.",
     )
 
 
@@ -155,12 +156,12 @@ def rows(found: Numbers) -> list[Row]:
     word = "The order holds" if min(saved.values()) > 0 else "The order does not hold everywhere"
     return [
         Row(
-            "cost of generation that ranking and a local cut save against RLHFuse's global cut", "12.8 %",
+            "saved cost of generation by ranking and a local cut, compared with RLHFuse's global cut", "12.8 %",
             ", ".join(f"{value:.1%} on {name} ({basis})" for (name, basis), value in saved.items()),
             f"any policy in RLHFuse's own time: {most:.0%}",
-            f"{reached(PAPER_COST_SAVED, {'': most})}. {word}. Of what is possible in "
-            f"generation alone: {shares(found)}. RLHFuse cuts at 20 % unfinished here, the share "
-            "reported as best; the paper does not say where it cut.",
+            f"{reached(PAPER_COST_SAVED, {'': most})}. {word}. Share of the possible in "
+            f"generation alone: {shares(found)}. Here RLHFuse migrates when 20 % of the responses are unfinished, the share "
+            "reported as best. The paper does not say which share it used.",
         )
     ]  # fmt: skip
 

@@ -205,17 +205,19 @@ def caption(setting: Figure13Setting, found: Numbers) -> Caption:
     first, last = part.iloc[0], part.iloc[-1]
     cost = prefill_cost_saved(found)
     return Caption(
+        "(a) Time, cost, share of the possible and actors while lengths drift. (b) Prefill tokens and GPU-seconds with every "
+        "response prefilled, and with each prompt prefilled once.",
         "Nothing.",
-        f"Lengths are the stated model of GSM8K with a drift that is ours. {setting.machine.about}.",
-        "Scaling follows the drift of lengths (a picture); one prefill per prompt instead of three computes 66 % fewer tokens.",
+        f"Lengths are the stated model of GSM8K; their drift is our choice. {setting.machine.about}.",
+        "Scaling follows the drift of lengths (a picture). One prefill per prompt instead of three computes 66 % fewer tokens.",
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
-        f"from {int(first['actors'])} to {int(last['actors'])} actors: its min-max scaling compares every count with the "
-        "largest and the smallest of the same step, so it follows the shape of the lengths more than their size; ours takes "
-        f"{mine.min()} to {mine.max()}. Of what is possible in each step's time and cost the policies take, in whole steps and "
-        f"in generation alone: {shares(found)}. Elastic plain has a larger learner than that bound, so it can be above 100 %. "
-        f"{ELASTIC_SAID} {NOT_BOUND} Of the GPU-seconds "
-        f"of generation prefilling each prompt once saves {cost[max(cost)]:.1%} with {max(cost)} responses per "
-        f"prompt, {prefill_share(found)[max(cost)]:.0%} of what is possible there: prompts of GSM8K are short.",
+        f"from {int(first['actors'])} to {int(last['actors'])} actors; ours takes {mine.min()} to {mine.max()}. "
+        "The rule's min-max scaling compares every count with the largest and the smallest of the same step, so it follows the "
+        "shape of the lengths more than their size. Share of the possible of each step, in whole steps and in generation "
+        f"alone: {shares(found)}. Elastic plain has a larger learner than that bound, so it can be above 100 %. "
+        f"{ELASTIC_SAID} {NOT_BOUND} Prefilling each prompt once saves {cost[max(cost)]:.1%} of the GPU-seconds of generation "
+        f"with {max(cost)} responses per prompt, {prefill_share(found)[max(cost)]:.0%} of the possible there, because prompts "
+        "of GSM8K are short.",
     )
 
 
@@ -226,8 +228,8 @@ def rows(found: Numbers) -> list[Row]:
         Row(
             "prefill tokens saved by one prefill per prompt instead of three", "66 %", f"{share:.1%}",
             "(G - 1) / G: 66.7 % for G = 3",
-            f"{'Counting, and it holds exactly' if abs(share - 2 / 3) < 1e-9 else 'Not what counting says'}. Prompts of GSM8K "
-            f"are short, so of generation's GPU time it saves {cost:.1%}.",
+            f"{'It follows from counting and holds exactly' if abs(share - 2 / 3) < 1e-9 else 'It does not match the count'}. "
+            f"Prompts of GSM8K are short, so this saves {cost:.1%} of generation's GPU time.",
         )
     ]  # fmt: skip
 
@@ -240,7 +242,7 @@ def claims(found: Numbers) -> list[Claim]:
     return [
         Claim.of(
             "scaling follows the drift of lengths", [actors.iloc[-1] > actors.iloc[0], rank >= 0.5],
-            f"lengths grow {tokens.iloc[-1] / tokens.iloc[0]:.1f} times, its actors go from {actors.iloc[0]} to "
+            f"lengths grow {tokens.iloc[-1] / tokens.iloc[0]:.1f} times, the rule's actors go from {actors.iloc[0]} to "
             f"{actors.iloc[-1]} (rank correlation {rank:.1f}): min-max scaling compares actor counts of one step with each "
             "other",
         ),

@@ -214,15 +214,16 @@ def caption(setting: Figure14Setting, found: Numbers) -> Caption:
     ]
     logs = sorted({f"{n} ({b})" for _, n, b in steadiness(found).index if b != "length model"})
     return Caption(
+        "Above: how steady response lengths are from epoch to epoch. Below: the share of the possible with each predictor.",
         f"Steadiness of {', '.join(logs)}.",
-        f"Length models: GSM8K's was fitted to the printed 70 % and 90 %, so it confirms nothing. {setting.machine.about}."
-        f"{about_logs(found.table['basis'])}",
-        "About 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100 (PPO, GSM8K); with a "
-        "predictor that is right for 44 % still 1.22x faster and 28.9 % cheaper.",
+        f"Length models: GSM8K's was fitted to the printed 70 % and 90 %, so it is no evidence for them. "
+        f"{setting.machine.about}.{about_logs(found.table['basis'])}",
+        "About 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100 (PPO, GSM8K). With a "
+        "predictor that is right for 44 %, the system is still 1.22x faster and 28.9 % cheaper.",
         f"Prompts that change by at most 50 / 100 tokens: {', '.join(_steady(found))}; in the length models of other figures: "
-        + steady_elsewhere(found) + ". Share of the possible that the paper's "
-        "rule takes: " + "; ".join(said) + f". Generation alone: with 44 % right the rule is at {', '.join(alone)}. '44 % "
-        "accurate' is not defined in the paper; here that share of the prompts is predicted exactly, and the others get "
+        + steady_elsewhere(found) + ". Share of the possible of the paper's "
+        "rule: " + "; ".join(said) + f". Generation alone: with 44 % right, speedup and saved cost are {', '.join(alone)}. "
+        "The paper does not define '44 % accurate'. Here that share of the prompts is predicted exactly, and the others get "
         "each other's lengths.",
     )  # fmt: skip
 
@@ -236,23 +237,23 @@ def rows(found: Numbers) -> list[Row]:
     most = poor.set_axis([f"on {a}, {n} ({b})" for a, n, b in poor.index])
     speed = reached_by(PAPER_POOR[1], most["most_speedup"], most["most_speedup_on_all"])
     cost = reached(PAPER_POOR[2], most["most_cost_saved"], "any learner")
-    fitted = "Our model of PPO's lengths was fitted to this, so only the others tell anything"
+    fitted = "Our model of PPO's lengths was fitted to these numbers, so only the other data sets are evidence"
     return [
         Row(
-            "speed and cost of a step with a predictor that is right for 44 %", "1.22x and 28.9 %", _poor(found),
+            "speedup and saved cost of a step with a predictor that is right for 44 %", "1.22x and 28.9 %", _poor(found),
             f"with {NAIVE_LEARNER}: {spread(poor['most_speedup'], '.2f')}x; with a learner on all GPUs: "
             f"{spread(poor['most_speedup_on_all'], '.2f')}x; with either: {spread(poor['most_cost_saved'], '.0%')} cheaper",
-            f"The speed is {lower(speed)}. The cost is {lower(cost)}. Of what is possible in "
-            f"time and cost together the rule takes {spread(poor['share'], '.0%')}, with the last epoch's lengths "
+            f"The speed is {lower(speed)}. The cost is {lower(cost)}. Share of the possible in time and cost together: the "
+            f"rule {spread(poor['share'], '.0%')}, with the last epoch's lengths "
             f"{spread(last['share'], '.0%')}, right-sized random {spread(random['share'], '.0%')}. With the last epoch's "
-            f"lengths the rule is at {spread(last['speedup'], '.2f')}x and {spread(last['cost_saved'], '.0%')}, "
-            f"a right-sized random split at {spread(random['speedup'], '.2f')}x and "
+            f"lengths the rule reaches {spread(last['speedup'], '.2f')}x and saves {spread(last['cost_saved'], '.0%')}. "
+            f"A right-sized random split reaches {spread(random['speedup'], '.2f')}x and saves "
             f"{spread(random['cost_saved'], '.0%')}.",
         ),
         Row(
             "prompts whose length changes by at most 50 / 100 tokens between epochs", "about 70 % / 90 %",
-            "; ".join(_steady(found)), "a fact about lengths",
-            f"{fitted}{': real lengths move more or less, by data set.' if len(measured) else '.'} "
+            "; ".join(_steady(found)), "no bound: a property of lengths",
+            f"{fitted}{'. Real lengths change more or less, depending on the data set.' if len(measured) else '.'} "
             f"Length models that only other figures use: {steady_elsewhere(found)}.",
         ),
     ]  # fmt: skip

@@ -199,7 +199,7 @@ def saved_below_half(found: Numbers) -> dict[str, float]:
 
 def said_of(more: Mapping[str, float]) -> str:
     """Describe ``saved_below_half`` in words."""
-    return "from 0.5 to 0.3 another " + ", ".join(f"{value:+.1%} ({label})" for label, value in more.items())
+    return "going from tau = 0.5 to 0.3 saves another " + ", ".join(f"{value:+.1%} ({label})" for label, value in more.items())
 
 
 def sides(more: Mapping[str, float]) -> str:
@@ -257,17 +257,19 @@ def caption(setting: Figure15Setting, found: Numbers) -> Caption:
     saves = [f"{saved(own, 0.5, 1.0):.0%} ({label})" for label, own in curves(found, "tau").items()]
     more = saved_below_half(found)
     return Caption(
+        "Time, cost and share of the possible by window, tau and lambda; below, that share of all policies.",
         "Lengths of GRPO on GSM8K and of the arithmetic run, where the legend says 'log' or 'run'.",
         f"PPO's lengths are the stated model of GSM8K, GPQA's that of GPQA. {setting.machine.about}."
         f"{about_logs(found.table['basis'])}",
-        "Smaller tau is cheaper and slower, no further saving at tau <= 0.5; lambda = 0.7 gives second-lowest cost and "
-        "second-shortest time; windows of 1 to 4 epochs differ marginally.",
+        "A smaller tau is cheaper and slower, with no further saving at tau <= 0.5. lambda = 0.7 gives second-lowest cost and "
+        "second-shortest time. Windows of 1 to 4 epochs differ marginally.",
         f"Against no cut at all (tau = 1), tau = 0.5 saves {', '.join(saves)} of the cost of generation on 3 actors; "
-        f"{said_of(more)}. {sides(more)} The number of actors is whole, so lambda moves in "
-        "jumps, and neighbours share a plan. Of what is possible in generation alone, from 3 static actors on, the rule takes "
+        f"{said_of(more)}. {sides(more)} The number of actors is a whole number, so neighbouring "
+        "values of lambda often give the same plan. Share of the possible of the rule in generation alone, measured from 3 "
+        "static actors: "
         + "; ".join(f"{shares(found, panel)} over all values of {name}" for panel, name in NAMES.items())
-        + f". Beside it, with the paper's choices, in generation alone and in whole steps: {comparators(found)}. Elastic plain "
-        f"has a larger learner than that bound, so it can be above 100 % of whole steps. {ELASTIC_SAID}",
+        + f". The same share with the paper's choices, in generation alone and in whole steps: {comparators(found)}. Elastic "
+        f"plain has a larger learner than that bound, so it can be above 100 % of whole steps. {ELASTIC_SAID}",
     )
 
 
@@ -281,21 +283,21 @@ def rows(found: Numbers) -> list[Row]:
     return [
         Row(
             "tau from which a smaller one saves no further cost", "tau <= 0.5", said_of(tau), possible("tau", 0.5, "tau = 0.5"),
-            f"Of the cost of generation on 3 actors. {sides(tau)} Of what is possible in generation alone it "
-            f"takes {shares(found, 'tau')}, by tau and lengths.",
+            f"Savings are of the cost of generation on 3 actors. {sides(tau)} Share of the possible in generation alone: "
+            f"{shares(found, 'tau')}, depending on tau and lengths.",
         ),
         Row(
             "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost", _places(found),
             possible("lambda", 0.7, "lambda = 0.7"),
-            "A larger lambda is faster and dearer, so one of many values can be second in both only where several give the "
-            "same plan. Of what is possible in generation alone it takes "
-            f"{shares(found, 'lambda')}, by lambda and lengths.",
+            "A larger lambda is faster and more expensive. One of many values can therefore be second in both only where "
+            "several values give the same plan. Share of the possible in generation alone: "
+            f"{shares(found, 'lambda')}, depending on lambda and lengths.",
         ),
         Row(
             "predicting from 1 to 4 past epochs", "marginal differences", f"cost differs by {wide:.1%} at most",
             possible("window", 1, "a window of 1"),
-            "On this project's own recorded run of 15 epochs. Of what is possible in generation alone it takes "
-            f"{shares(found, 'window')}, by window.",
+            "Lengths are this project's own recorded run of 15 epochs. Share of the possible in generation alone: "
+            f"{shares(found, 'window')}, depending on the window.",
         ),
     ]  # fmt: skip
 

@@ -134,15 +134,16 @@ def _caption(setting: Figure17Setting, found: Numbers, printed: str) -> Caption:
     idle_shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
     basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
     return Caption(
+        "Time (above) and GPU-seconds (below) of a step by part: generation, idle GPUs, preparation, learning.",
         f"{basis[0].upper()}{basis[1:]}.",
         f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.{about_logs(found.table['basis'])}",
         printed,
-        "Of the naive system's GPU-seconds these are idle: "
+        "Idle share of the naive system's GPU-seconds: "
         + ", ".join(idle_shares)
-        + ". Of what is possible in a whole step's time and cost together the policies take: "
+        + ". Share of the possible in time and cost of whole steps together: "
         + ", ".join(f"{label_of(str(policy))} {spread(share, '.0%')}" for policy, share in shares(found).items())
         + ". Preparation and learning are the same for "
-        "all policies, and grow or shrink with the assumed MFU; PPO also trains a critic of the same size.",
+        "all policies, and depend on the assumed MFU. PPO also trains a critic of the same size.",
     )
 
 
@@ -150,7 +151,7 @@ def claims(found: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
     idle = idle_share(found)
     naive, rule = idle["static"], idle["rlhfless"]
-    said = f"idle: {spread(naive, '.0%')} of the naive step's GPU time, {spread(rule, '.0%')} under its rule"
+    said = f"idle: {spread(naive, '.0%')} of the naive step's GPU time, {spread(rule, '.0%')} under RLHFless' rule"
     return [Claim.of("less GPU time is idle than under naive static", rule < naive, said)]
 
 
@@ -167,11 +168,11 @@ def _plot_17(setting: Figure17Setting, found: Numbers) -> go.Figure:
 
 
 def _caption_2b(setting: Figure17Setting, found: Numbers) -> Caption:
-    return _caption(setting, found, "A breakdown with idle parts, as bars only: no number is printed.")
+    return _caption(setting, found, "A breakdown with idle parts, only as bars: no number is printed.")
 
 
 def _caption_17(setting: Figure17Setting, found: Numbers) -> Caption:
-    return _caption(setting, found, "A breakdown of PPO and GRPO steps, as bars only: no number is printed.")
+    return _caption(setting, found, "A breakdown of PPO and GRPO steps, only as bars: no number is printed.")
 
 
 NAIVE = Figure17Setting(policies=("static", "static-generation"), bound=False)

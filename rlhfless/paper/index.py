@@ -19,21 +19,22 @@ from rlhfless.system.templates import render
 
 TITLE = "RLHFless: the paper's figures, made again"
 LEAD = (
-    "Settings and printed numbers are those of arXiv 2602.22718; every value in a plot is ours. What is a log and what is a "
-    "model is said under each figure."
+    "Settings and printed numbers come from arXiv 2602.22718. Every value in a plot was computed here. The text under each "
+    "figure says which lengths are a log and which come from a model."
 )
 READING = (
     "The naive system is the paper's own code with all its ideas switched off: 3 actors (replicas of the model that generate "
-    "responses) keep their GPUs until the step is over. The bound is a curve of time and cost below which no schedule can be "
-    "that decodes one token per pass, whatever it knows. A policy's share of the possible is how much of the way from the "
-    "naive system (0 %) to the bound (100 %) it goes, in time and cost together."
+    "responses) keep their GPUs until the step is over. The bound is a lower bound on time and cost: no schedule that "
+    "decodes one token per pass is below it, even with every length known beforehand. A policy's share of the possible says "
+    "how far it goes from the naive system (0 %) to the bound (100 %), in time and cost together."
 )
 FAMILIES = (
-    "The bound of whole steps has an assumption: preparation and learning start when generation is over, on as many GPUs as in "
-    "the naive system (8 of the 16 L40S with the 3B model, 4 with the 7B model). A second bound lets them have all GPUs; it "
-    "allows more speed and the same saving. Both assume perfect scaling of learning: the same GPU-seconds on any number of "
-    "GPUs. Neither covers a learner that starts before generation is over. Elastic plain is the comparator for the second "
-    "bound: the naive system's generation, all GPUs given back when it is over, then preparation and learning on all of them."
+    "The bound of whole steps assumes that preparation and learning start when generation is over, on as many GPUs as in the "
+    "naive system: 8 of the 16 L40S with the 3B model, 4 with the 7B model. A second bound gives them all GPUs; it allows more "
+    "speed and the same saving. Both bounds assume perfect scaling of learning: the same GPU-seconds on any number of GPUs. "
+    "Neither bound covers a learner that starts before generation is over. Elastic plain is the comparator for the second "
+    "bound: it generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on all "
+    "of them."
 )
 FAST = "These are the fast settings: smaller batches and fewer cells than the paper's."
 FOOTER = f"Written by rlhfless {__version__}; nothing is loaded from elsewhere."
@@ -93,9 +94,9 @@ def page(
 def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) -> str:
     """Return the two tables as Markdown, with the command that measured them."""
     made = (
-        f"Every number below was written by `{command}`, with the planning times of the machine that ran it; the same command "
-        "makes the figures, with captions and an index. `notebooks/08_paper/01_figures.ipynb` shows both. What is called a log "
-        "is a public one that is no part of the project (`--logs FOLDER`); without them stated models take their place."
+        f"Every number below was written by `{command}`, with the planning times of the machine that ran it. The same command "
+        "makes the figures, with captions and an index; `notebooks/08_paper/01_figures.ipynb` shows both. Logs are public and "
+        "no part of the project (`--logs FOLDER`); without a log, a stated length model takes its place."
     )
     parts = [f"# {TITLE}", LEAD, READING, FAMILIES, made]
     for title, head, rows in tables(findings, claims):

@@ -89,13 +89,13 @@ class Machine:
 
     @property
     def about(self) -> str:
-        """Describe the modelled parts in one sentence."""
+        """Describe the modelled parts in sentences, without the last full stop."""
         kind = self.latency.kind.upper()
         return (
-            f"Decoding and prefill: profile {self.profile} (operator times measured on {kind}, summed, without the host's "
-            f"work). Preparation and learning: 2 N and 6 N FLOPs a token (Kaplan et al., 2020) at an assumed {self.mfu:.0%} of "
-            f"the peak of {self.learner_gpus} GPUs, which start when generation is over, in the bound of whole steps too; "
-            "rewards take no time"
+            f"Decoding and prefill: profile {self.profile}, the sum of operator times measured on {kind}, without the host's "
+            f"work. Preparation and learning: 2 N and 6 N FLOPs a token (Kaplan et al., 2020) at an assumed {self.mfu:.0%} of "
+            f"the peak of {self.learner_gpus} GPUs. Both start when generation is over, in the bound of whole steps too. "
+            "Rewards take no time"
         )
 
 

@@ -19,8 +19,9 @@ S = TypeVar("S")
 
 
 class Caption(NamedTuple):
-    """The context of a figure: what was measured, what is a model, what the paper prints, where and why they differ."""
+    """What is drawn, what was measured, what is a model, what the paper prints, and where and why they differ."""
 
+    drawn: str
     measured: str
     modelled: str
     paper: str
@@ -29,6 +30,7 @@ class Caption(NamedTuple):
     def lines(self) -> list[tuple[str, str]]:
         """Return heading and text of each part."""
         return [
+            ("Drawn", self.drawn),
             ("Measured", self.measured),
             ("Modelled", self.modelled),
             ("The paper prints", self.paper),

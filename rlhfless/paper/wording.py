@@ -23,7 +23,7 @@ def reached(paper: float, most: Mapping[str, float], learner: str = "") -> str:
     """
     out = [name for name, value in most.items() if value < paper]
     where = "" if len(out) == len(most) else f" {' and '.join(out)}"
-    return f"{'Out of' if out else 'In'} reach{f' with {learner}' if learner else ''}{where if out else ''}"
+    return f"{'Not possible' if out else 'Possible'}{f' with {learner}' if learner else ''}{where if out else ''}"
 
 
 def reached_by(paper: float, most: Mapping[str, float], on_all: Mapping[str, float]) -> str:

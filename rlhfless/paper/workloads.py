@@ -83,7 +83,7 @@ def modelled(
 
 def about_logs(bases: Iterable[str]) -> str:
     """Return the caption's note on GSM8K's log, with a leading blank; empty where no log is among the bases."""
-    said = " The GSM8K log does not tell prompt lengths: they count as 0 in prefill and learning."
+    said = " The GSM8K log has no prompt lengths: they count as 0 in prefill and learning."
     return said if "log" in set(bases) else ""
 
 

@@ -14,9 +14,9 @@ QUICK = ("3c", "4a", "4b", "7b", "9")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name not in QUICK)) for name in FIGURES])
-def test_every_caption_says_its_four_things(name: str, paper: Paper) -> None:
+def test_every_caption_says_its_five_things(name: str, paper: Paper) -> None:
     lines = paper.caption(name).lines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     for heading, text in lines:
         assert text.endswith("."), heading
         assert not set("{}") & set(text), heading
@@ -27,13 +27,13 @@ def test_every_caption_says_its_four_things(name: str, paper: Paper) -> None:
 def test_captions_and_labels_say_which_lengths_are_a_log_and_which_a_model(paper: Paper) -> None:
     figure, models = small("10"), paper.found("10")
     assert all("(model)" in label for label in paper.plot("10").data[0].x)
-    assert "does not tell prompt lengths" not in paper.caption("10").modelled
+    assert "has no prompt lengths" not in paper.caption("10").modelled
     for name in ("10", "12", "14", "15", "17"):
         rows = paper.found(name).table
         logged = rows.assign(basis="log")  # figure 12 has the log beside the model, the others in its place
         rows = pd.concat([rows, logged], ignore_index=True) if name == "12" else logged
         said = small(name).caption(small(name).fast, Numbers(rows)).modelled
-        assert said.endswith("The GSM8K log does not tell prompt lengths: they count as 0 in prefill and learning."), name
+        assert said.endswith("The GSM8K log has no prompt lengths: they count as 0 in prefill and learning."), name
     logged = Numbers(models.table.assign(basis="log"))
     assert any("GSM8K (log)" in label for label in figure.plot(figure.fast, logged).data[0].x)
 

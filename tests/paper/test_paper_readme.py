@@ -65,7 +65,7 @@ def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(p
     numbers = paper.found("14")
     speed = next(row for row in figure_14.rows(numbers) if row.paper == "1.22x and 28.9 %")
     assert numbers.table.query("measure == 'most_speedup' and scope == 'step'")["value"].max() < 1.22
-    assert speed.plain.startswith("The speed is out of reach with a learner of the naive system's size; ")
+    assert speed.plain.startswith("The speed is not possible with a learner of the naive system's size; ")
     assert not re.search(r"any policy|no policy", " ".join(text for row in figure_10.rows(paper.found("10")) for text in row))
     rows = numbers.table.copy()
     rows.loc[rows["measure"] == "most_speedup", "value"] = 1.21
@@ -73,8 +73,8 @@ def test_what_is_out_of_reach_and_with_which_learner_is_decided_by_the_numbers(p
     rows.loc[(rows["measure"] == "most_cost_saved") & (rows["algorithm"] == "PPO"), "value"] = 0.2
     (turned, *_) = figure_14.rows(Numbers(rows))
     assert turned.plain.startswith(
-        "The speed is out of reach with a learner of the naive system's size; in reach with a learner on all GPUs. The cost is "
-        "out of reach with any learner on PPO, GSM8K (length model)."
+        "The speed is not possible with a learner of the naive system's size; possible with a learner on all GPUs. The cost is "
+        "not possible with any learner on PPO, GSM8K (length model)."
     )
 
 
