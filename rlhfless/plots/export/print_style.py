@@ -165,7 +165,7 @@ def _above(fig: go.Figure, inner: float, em: float) -> float:
     top = [note.text for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1.0]
     arrows = [LINE * em - note.ay - (1.0 - note.y) * inner for note in fig.layout.annotations if note.showarrow and note.ay]
     at_bars = any(trace.type == "bar" and trace.textposition == "outside" for trace in fig.data)
-    return 0.6 * em + max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0)
+    return float(0.6 * em + max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0))
 
 
 def _below(fig: go.Figure, width: float, em: float) -> float:
