@@ -19,12 +19,12 @@ _OPTIONS = (
     click.option("--weight-decay", type=float, default=0.0, show_default=True, help="Weight decay of the optimizer."),
     click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Norm that gradients are clipped to."),
     click.option(
-        "--schedule", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True,
+        "--lr-scheduler-type", type=click.Choice(["constant", "linear", "cosine"]), default="constant", show_default=True,
         help="Learning rate after the warm-up.",
     ),
     click.option("--warmup-steps", type=int, default=0, show_default=True,
         help="Steps while the learning rate rises from 0."),
-    click.option("--schedule-steps", type=int, help="Step at which the learning rate reaches 0.  [default: --steps]"),
+    click.option("--lr-scheduler-steps", type=int, help="Step at which the learning rate reaches 0.  [default: --steps]"),
     click.option(
         "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
         help="Precision of matrix products.",

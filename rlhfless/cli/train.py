@@ -15,18 +15,16 @@ from rlhfless.cli.options import check_size, seed_option, time_weight_option
 HEADINGS = {
     "Run": ["out", "resume", "steps", "seed", "save_total_limit", "loggers"],
     "Task": [
-        "task", "prompt_column", "answer_column", "model", "rewards", "pool", "prompts_per_step", "samples_per_prompt",
-        "max_response_tokens",
-        "temperature",
+        "task", "prompt_column", "answer_column", "model", "rewards", "prompts", "prompts_per_step", "samples_per_prompt",
+        "max_response_tokens", "temperature",
     ],
     "Algorithm": [
         "algorithm", "num_updates", "loss_aggregation", "clip_ratio_low", "clip_ratio_high", "advantage_std", "kl_coef",
-        "mask_truncated", "old_logprobs_from",
-        "importance_ratio_cap", "critic", "gamma", "lam", "vf_coef",
+        "mask_truncated", "old_logprobs_from", "importance_ratio_cap", "critic", "gamma", "lam", "vf_coef",
     ],
     "Learner": [
-        "learning_rate", "critic_learning_rate", "schedule", "warmup_steps", "schedule_steps", "optimizer", "weight_decay",
-        "max_grad_norm", "precision", "max_tokens_per_micro_batch", "learner_processes", "device",
+        "learning_rate", "critic_learning_rate", "lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "optimizer",
+        "weight_decay", "max_grad_norm", "precision", "max_tokens_per_micro_batch", "learner_processes", "device",
     ],
     "Schedule": ["policy", "time_weight", "preparation", "preparation_actors"],
     "Actors": [
@@ -68,7 +66,7 @@ HEADINGS = {
     help="Reward such as 0.5*exact; repeat to add up.",
 )
 @click.option(
-    "--prompts", "pool", type=int, default=128, show_default=True, help="Number of training prompts; an epoch visits each once."
+    "--prompts", type=int, default=128, show_default=True, help="Number of training prompts; an epoch visits each once."
 )
 @click.option("--prompts-per-step", type=int, default=32, show_default=True, help="Number of prompts in a step.")
 @click.option("--samples-per-prompt", type=int, default=8, show_default=True, help="Number of responses to each prompt.")
@@ -121,8 +119,7 @@ HEADINGS = {
     "--preparation-actors", type=int, default=1, show_default=True, help="Actors that score responses at the same time."
 )
 @click.option(
-    "--pool",
-    "executor",
+    "--executor",
     type=click.Choice(["virtual", "local", "ray"]),
     default="virtual",
     show_default=True,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 OPTIONS = {
+    "pool": "prompts",
     "samples": "samples_per_prompt",
     "response_limit": "max_response_tokens",
     "updates": "num_updates",
@@ -24,6 +25,8 @@ OPTIONS = {
     "judge_s": "reward_s_per_response",
     "keep": "save_total_limit",
     "keep_s": "idle_timeout_s",
+    "schedule": "lr_scheduler_type",
+    "schedule_steps": "lr_scheduler_steps",
 }
 """Stored name -> name of today; version 0.1.0 wrote the former."""
 

@@ -52,7 +52,7 @@ class TrainConfig:
         task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``. All but
             ``arithmetic`` need a ``model``.
         algorithm: ``grpo`` or ``ppo``. steps: number of steps of the whole run, resumed ones included.
-        pool: number of training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: size of a batch.
+        prompts: number of training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: size of a batch.
         max_response_tokens: longest response, in tokens; longer ones are truncated.
         rewards: names of rewards with weights, see ``rewards.registry.make_rewards``.
         learning_rate: of the policy. num_updates, clip_ratio_low, clip_ratio_high, loss_aggregation, mask_truncated, kl_coef,
@@ -62,8 +62,9 @@ class TrainConfig:
         critic, critic_learning_rate, gamma, lam, value_clip, vf_coef, whiten: options of PPO, see ``algorithms.ppo`` and
             ``algorithms.critic``.
         optimizer, weight_decay: see ``algorithms.optimizer.make_optimizer``.
-        schedule, warmup_steps, schedule_steps: schedule of the learning rates, see ``algorithms.optimizer.make_schedule``.
-            ``schedule_steps`` is ``steps`` if None.
+        lr_scheduler_type, warmup_steps, lr_scheduler_steps: schedule of the learning rates, see
+            ``algorithms.optimizer.make_schedule``.
+            ``lr_scheduler_steps`` is ``steps`` if None.
         learner_processes: number of learner processes. Above 1 they shard weights, gradients and optimizer state (FSDP2), with
             one GPU per process if the model is on a GPU. A run may be resumed with another number.
         device: device of policy, critic, reference and reward models, and of torch engines on the virtual clock: ``cpu``,
@@ -106,7 +107,7 @@ class TrainConfig:
     task: str = "arithmetic"
     algorithm: str = "grpo"
     steps: int = 60
-    pool: int = 128
+    prompts: int = 128
     prompts_per_step: int = 32
     samples_per_prompt: int = 8
     max_response_tokens: int = 320
@@ -134,9 +135,9 @@ class TrainConfig:
     optimizer: str = "adamw"
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    schedule: str = "constant"
+    lr_scheduler_type: str = "constant"
     warmup_steps: int = 0
-    schedule_steps: int | None = None
+    lr_scheduler_steps: int | None = None
     precision: str = "float32"
     learner_processes: int = 1
     device: str = "auto"
@@ -176,14 +177,14 @@ class TrainConfig:
             )
         for name, known in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
-            ("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS), ("preparation", PREPARATION),
-            ("device", DEVICES), ("prewarm", PREWARM),
+            ("optimizer", OPTIMIZERS), ("lr_scheduler_type", SCHEDULES), ("precision", PRECISIONS),
+            ("preparation", PREPARATION), ("device", DEVICES), ("prewarm", PREWARM),
         ):  # fmt: skip
             if getattr(self, name) not in known:
                 raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
         for name in (
             "steps",
-            "pool",
+            "prompts",
             "prompts_per_step",
             "samples_per_prompt",
             "window",
@@ -223,9 +224,9 @@ class TrainConfig:
                 f"memory_gib is {self.memory_gib} with engine {self.engine!r}; it must be above 0 and finite, and needs engine "
                 "'torch', because the slots of vLLM come from the profile"
             )
-        if self.pool % self.prompts_per_step:
+        if self.prompts % self.prompts_per_step:
             raise TrainError(
-                f"prompts_per_step is {self.prompts_per_step}, which does not divide the pool of {counted(self.pool, 'prompt')}"
+                f"prompts_per_step is {self.prompts_per_step}, which does not divide prompts, which is {self.prompts}"
                 "; an epoch must be a whole number of steps"
             )
         if self.gpus % self.gpus_of_node:
@@ -260,8 +261,8 @@ class TrainConfig:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Return the number of steps that visit every prompt of the pool once."""
-        return self.pool // self.prompts_per_step
+        """Return the number of steps that visit every prompt once."""
+        return self.prompts // self.prompts_per_step
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, ready for JSON."""
@@ -284,10 +285,10 @@ class TrainConfig:
             "mask_truncated",
         ]
         names += ["kl_coef", "old_logprobs_from", "importance_ratio_cap", "temperature", "max_tokens_per_micro_batch"]
-        names += ["optimizer", "weight_decay", "max_grad_norm", "schedule", "warmup_steps", "precision"]
+        names += ["optimizer", "weight_decay", "max_grad_norm", "lr_scheduler_type", "warmup_steps", "precision"]
         names += ["advantage_std"] if self.algorithm == "grpo" else CRITIC_OPTIONS
-        ends = None if self.schedule == "constant" else self.schedule_steps or self.steps
-        return {**{name: getattr(self, name) for name in names}, "schedule_steps": ends}
+        ends = None if self.lr_scheduler_type == "constant" else self.lr_scheduler_steps or self.steps
+        return {**{name: getattr(self, name) for name in names}, "lr_scheduler_steps": ends}
 
     def check_resume(self, earlier: Mapping[str, Any]) -> None:
         """Check that a run may be resumed with these options.
@@ -301,7 +302,7 @@ class TrainConfig:
         Raises:
             TrainError: other options differ; the message names them with both values.
         """
-        ends = self.schedule != "constant" and self.schedule_steps is None
+        ends = self.lr_scheduler_type != "constant" and self.lr_scheduler_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
         known = {**TrainConfig().to_dict(), **current_options(earlier)}

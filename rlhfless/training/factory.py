@@ -196,12 +196,12 @@ def _of_the_model(
         )
         warnings.warn(told + "but later responses are not the same bit for bit", DeviceWarning, stacklevel=2)
     tokenizer = origin.tokenizer
-    task = given.task or make_task(config.task, tokenizer, seed=config.seed, pool=config.pool, **config.columns())
-    problems = task.problems[: config.pool]
-    if len({problem.prompt_id for problem in problems}) < config.pool:
+    task = given.task or make_task(config.task, tokenizer, seed=config.seed, prompts=config.prompts, **config.columns())
+    problems = task.problems[: config.prompts]
+    if len({problem.prompt_id for problem in problems}) < config.prompts:
         raise TrainError(
-            f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, but the pool is "
-            f"{config.pool}; choose a pool of at most as many"
+            f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, but prompts is "
+            f"{config.prompts}; choose at most as many"
         )
     learned_from = digest(problems)
     if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:

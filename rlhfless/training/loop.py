@@ -60,7 +60,7 @@ class Trainer:
     Args:
         config: options of the run.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
-        task: replaces ``config.task``; its first ``config.pool`` problems are trained on.
+        task: replaces ``config.task``; its first ``config.prompts`` problems are trained on.
         model: a transformers folder, or a model with its tokenizer, which is trained in place; None warms up a new model. A
             resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
         algorithm: made for the passed model; replaces ``config.algorithm`` and its options.
@@ -232,7 +232,7 @@ class Trainer:
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
         epoch, part = divmod(step, self.config.steps_per_epoch)
-        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.pool)
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.prompts)
         size = self.config.prompts_per_step
         return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
 

@@ -32,10 +32,10 @@ from rlhfless.training.models.tiny_model import load_model, save_model
 from rlhfless.training.run_state import make_model
 
 SIZE: dict[str, Any] = {
-    "steps": 44, "pool": 512, "prompts_per_step": 32, "samples_per_prompt": 8, "schedule": "linear",
+    "steps": 44, "prompts": 512, "prompts_per_step": 32, "samples_per_prompt": 8, "lr_scheduler_type": "linear",
     "gpus": 32, "time_weight": 0.5,  # neither end of the front, so that plans stay below the cluster's size as lengths grow
 }  # fmt: skip
-TINY: dict[str, Any] = {"steps": 2, "pool": 8, "prompts_per_step": 4, "samples_per_prompt": 2, "max_response_tokens": 40}
+TINY: dict[str, Any] = {"steps": 2, "prompts": 8, "prompts_per_step": 4, "samples_per_prompt": 2, "max_response_tokens": 40}
 OPTIONS: dict[str, dict[str, Any]] = {
     "grpo": {"learning_rate": 4e-4, "num_updates": 2, "warmup_steps": 4},
     "ppo": {"learning_rate": 3e-4, "critic_learning_rate": 5e-3, "num_updates": 2, "warmup_steps": 4},

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the model that training begins with")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
-    size = {"steps": 1, "prompts_per_step": 4, "samples_per_prompt": 2, "pool": 8} if given.tiny else {"steps": given.steps}
+    size = {"steps": 1, "prompts_per_step": 4, "samples_per_prompt": 2, "prompts": 8} if given.tiny else {"steps": given.steps}
     steps = size.pop("steps")
     rows, lines = [], []
     for algorithm, options in ALGORITHMS.items():

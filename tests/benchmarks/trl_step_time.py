@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
     steps = 2 if given.tiny else given.steps + 1
-    changes = {"pool": 4, "prompts_per_step": 2, "samples_per_prompt": 2} if given.tiny else {}
+    changes = {"prompts": 4, "prompts_per_step": 2, "samples_per_prompt": 2} if given.tiny else {}
     lengths = last_lengths() // 20 + 1 if given.tiny else last_lengths()
     runs: dict[str, Callable[[], list[dict[str, float]]]] = {
         "engine": lambda: ours(steps, lengths, changes, "virtual"),

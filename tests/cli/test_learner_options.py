@@ -14,7 +14,7 @@ from rlhfless.cli import main
     ("arguments", "message"),
     [
         (["--learner-processes", "0"], "learner_processes is 0; at least 1 is needed"),
-        (["--schedule", "linear", "--warmup-steps", "9", "--steps", "3"], "ends at step 3, with 9 steps of warm-up"),
+        (["--lr-scheduler-type", "linear", "--warmup-steps", "9", "--steps", "3"], "ends at step 3, with 9 steps of warm-up"),
         (["--learner-processes", "2", "--optimizer", "adafactor"], "needs whole matrices, but 2 processes shard them"),
         (["--precision", "float8"], "'float8' is not one of 'float32', 'bfloat16'"),
         (["--max-grad-norm", "-1"], "max_grad_norm (-1.0) must be above 0"),

@@ -15,7 +15,7 @@ from rlhfless.training.config import TrainConfig
 from rlhfless.training.tasks.arithmetic import ArithmeticProblem, ArithmeticTask
 
 SMALL = {
-    "steps": 3, "pool": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24, "time_limit_s": 0.05,
+    "steps": 3, "prompts": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24, "time_limit_s": 0.05,
     "learning_rate": 1e-2,
 }  # fmt: skip
 

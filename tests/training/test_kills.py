@@ -21,7 +21,12 @@ from rlhfless.training.callbacks import Callback
 from rlhfless.training.loop import Trainer
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
-OPTIONS: dict[str, Any] = {"save_total_limit": 2, "policy": "solver+replan", "preparation": "overlap", "schedule": "linear"}
+OPTIONS: dict[str, Any] = {
+    "save_total_limit": 2,
+    "policy": "solver+replan",
+    "preparation": "overlap",
+    "lr_scheduler_type": "linear",
+}
 
 
 class Says(Callback):

@@ -18,7 +18,14 @@ from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.rewards import RewardWarning
 
-SMALL = {"steps": 3, "pool": 8, "prompts_per_step": 4, "samples_per_prompt": 3, "max_response_tokens": 24, "time_limit_s": 0.05}
+SMALL = {
+    "steps": 3,
+    "prompts": 8,
+    "prompts_per_step": 4,
+    "samples_per_prompt": 3,
+    "max_response_tokens": 24,
+    "time_limit_s": 0.05,
+}
 
 
 @pytest.fixture(scope="module")

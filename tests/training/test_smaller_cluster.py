@@ -42,7 +42,7 @@ SMALL = [
     3,
 ]
 SMALL += ["--learning-rate", 0.01]
-ON = ["--pool", "ray", "--ray-address", "10.0.0.1:6379"]
+ON = ["--executor", "ray", "--ray-address", "10.0.0.1:6379"]
 
 
 class PretendedNodes(RayPool):

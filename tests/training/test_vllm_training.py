@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM is not installed; `make test` installs its CPU build"
 )
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed; `make test` installs it")
-COMMAND = "train --task arithmetic --engine vllm --pool ray --gpus 1 --gpus-per-actor 1"
+COMMAND = "train --task arithmetic --engine vllm --executor ray --gpus 1 --gpus-per-actor 1"
 
 
 def trained(out: Path, *options: object) -> Trace:
@@ -89,7 +89,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     after every step itself. At the end neither processes nor weights are left."""
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
     options = TrainConfig(
-        steps=3, pool=8, prompts_per_step=4, samples_per_prompt=3, max_response_tokens=32, gpus=2, gpus_per_node=2,
+        steps=3, prompts=8, prompts_per_step=4, samples_per_prompt=3, max_response_tokens=32, gpus=2, gpus_per_node=2,
         executor="local",
         engine="vllm", policy="static",
     )  # fmt: skip

@@ -53,32 +53,33 @@ def make_optimizer(
     return made
 
 
-def check_schedule(kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> None:
+def check_schedule(kind: str = "constant", warmup_steps: int = 0, lr_scheduler_steps: int | None = None) -> None:
     """Check the arguments of ``make_schedule``.
 
     Raises:
         InputError: an unknown kind, or numbers of batches that make no valid schedule.
     """
     if kind not in SCHEDULES:
-        raise InputError(f"schedule is {kind!r}; choose from {', '.join(SCHEDULES)}")
-    if kind != "constant" and (schedule_steps is None or schedule_steps <= warmup_steps):
+        raise InputError(f"lr_scheduler_type is {kind!r}; choose from {', '.join(SCHEDULES)}")
+    if kind != "constant" and (lr_scheduler_steps is None or lr_scheduler_steps <= warmup_steps):
         raise InputError(
-            f"schedule {kind!r} ends at step {schedule_steps}, with {warmup_steps} steps of warm-up; it must end later"
+            f"lr_scheduler_type {kind!r} ends at step {lr_scheduler_steps}, with {warmup_steps} steps of warm-up; "
+            "it must end later"
         )
     if warmup_steps < 0:
         raise InputError(f"warmup_steps is {warmup_steps}; it must be 0 or more")
 
 
-def make_schedule(optimizer: Any, kind: str = "constant", warmup_steps: int = 0, schedule_steps: int | None = None) -> Any:
+def make_schedule(optimizer: Any, kind: str = "constant", warmup_steps: int = 0, lr_scheduler_steps: int | None = None) -> Any:
     """Return a schedule that changes the learning rates from batch to batch; the updates on a batch share one rate.
 
     After a linear rise from 0 over ``warmup_steps`` batches the rate is ``constant``, or falls to 0 at batch
-    ``schedule_steps``, linearly (``linear``) or as half a cosine (``cosine``). The first batch of a warm-up has rate 0, as in
-    transformers.
+    ``lr_scheduler_steps``, linearly (``linear``) or as half a cosine (``cosine``). The first batch of a warm-up has rate 0, as
+    in transformers.
 
     Raises:
         InputError: see ``check_schedule``.
     """
-    check_schedule(kind, warmup_steps, schedule_steps)
+    check_schedule(kind, warmup_steps, lr_scheduler_steps)
     name = "constant_with_warmup" if kind == "constant" else kind
-    return get_scheduler(name, optimizer, num_warmup_steps=warmup_steps, num_training_steps=schedule_steps)
+    return get_scheduler(name, optimizer, num_warmup_steps=warmup_steps, num_training_steps=lr_scheduler_steps)

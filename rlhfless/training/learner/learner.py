@@ -64,7 +64,7 @@ class LocalLearner:
 
     Args:
         algorithm: with its optimizer.
-        schedule, warmup_steps, schedule_steps: see ``make_schedule``.
+        lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
 
     Raises:
@@ -76,15 +76,15 @@ class LocalLearner:
         algorithm: Algorithm,
         *,
         ranks: Ranks = ONE,
-        schedule: str = "constant",
+        lr_scheduler_type: str = "constant",
         warmup_steps: int = 0,
-        schedule_steps: int | None = None,
+        lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.algorithm, self.ranks = algorithm, ranks
-        self.schedule = make_schedule(algorithm.optimizer, schedule, warmup_steps, schedule_steps)
-        self._ends = math.inf if schedule_steps is None else schedule_steps
-        rates = {"schedule": schedule, "warmup_steps": warmup_steps, "schedule_steps": schedule_steps}
+        self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
+        self._ends = math.inf if lr_scheduler_steps is None else lr_scheduler_steps
+        rates = {"lr_scheduler_type": lr_scheduler_type, "warmup_steps": warmup_steps, "lr_scheduler_steps": lr_scheduler_steps}
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
 
     @classmethod
@@ -98,7 +98,11 @@ class LocalLearner:
         Raises:
             InputError: an option or a value is unknown.
         """
-        rates = {option: options.pop(option) for option in ("schedule", "warmup_steps", "schedule_steps") if option in options}
+        rates = {
+            option: options.pop(option)
+            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps")
+            if option in options
+        }
         algorithm = make_algorithm(name, model, ranks=ranks, **options)
         return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
 

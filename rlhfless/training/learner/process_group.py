@@ -47,9 +47,9 @@ def check_learner(
     name: str,
     *,
     processes: int = 1,
-    schedule: str = "constant",
+    lr_scheduler_type: str = "constant",
     warmup_steps: int = 0,
-    schedule_steps: int | None = None,
+    lr_scheduler_steps: int | None = None,
     optimizer: str = "adamw",
     weight_decay: float = 0.0,
     **options: Any,
@@ -59,7 +59,7 @@ def check_learner(
     Raises:
         InputError: an option or a value is unknown.
     """
-    check_schedule(schedule, warmup_steps, schedule_steps)
+    check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
     of_the_model = ("learning_rate", "critic", "critic_learning_rate")
     algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})

@@ -14,7 +14,7 @@ from rlhfless.training.tasks.gsm8k import HUB, Gsm8kTask
 __all__ = ["DatasetTask", "Gsm8kTask", "PretrainedTokenizer", "Problem", "Task", "TextProblem", "digest", "make_task"]
 
 
-def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, pool: int = 128, **columns: Any) -> Task:
+def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, prompts: int = 128, **columns: Any) -> Task:
     """Return the task of a run.
 
     Args:
@@ -27,8 +27,8 @@ def make_task(name: str | Path, tokenizer: Any, *, seed: int = 0, pool: int = 12
         InputError: the arguments do not fit the task; see the tasks.
     """
     if name == "arithmetic":
-        return ArithmeticTask(seed, pool)
+        return ArithmeticTask(seed, prompts)
     kind, _, source = str(name).partition(":")
     if kind == "gsm8k":
-        return Gsm8kTask(source or HUB, tokenizer, seed=seed, pool=pool, **columns)
-    return DatasetTask(name, tokenizer, seed=seed, pool=pool, **columns)
+        return Gsm8kTask(source or HUB, tokenizer, seed=seed, prompts=prompts, **columns)
+    return DatasetTask(name, tokenizer, seed=seed, prompts=prompts, **columns)

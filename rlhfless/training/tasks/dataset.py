@@ -21,8 +21,8 @@ class DatasetTask:
     Args:
         source, split: see ``read_rows``.
         tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template applies it to prompts.
-        seed, pool: ``pool`` rows are taken, in an order determined by ``seed``; a larger pool begins with a smaller one. None
-            takes all rows.
+        seed, prompts: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
+            smaller one. None takes all rows.
         prompt_column: a text, or a conversation as a list of {"role", "content"}.
         answer_column: what rewards compare with. reference_column: a text as long as a good response; by default the answer's.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
@@ -30,7 +30,7 @@ class DatasetTask:
         instruction: text added to every plain-text prompt.
 
     Raises:
-        InputError: a column is missing, a row has no text, there are fewer rows than the pool, or a template is missing.
+        InputError: a column is missing, a row has no text, there are fewer rows than ``prompts``, or a template is missing.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DatasetTask:
         tokenizer: TextTokenizer,
         *,
         seed: int = 0,
-        pool: int | None = None,
+        prompts: int | None = None,
         split: str = "train",
         prompt_column: str = "prompt",
         answer_column: str = "answer",
@@ -54,14 +54,14 @@ class DatasetTask:
         where = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
         reference_column = reference_column or answer_column
         require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, where)
-        if pool is not None and not 1 <= pool <= len(rows):
-            raise InputError(f"{where}: has {len(rows)} rows, but the pool is {pool}; give a pool from 1 to {len(rows)}")
+        if prompts is not None and not 1 <= prompts <= len(rows):
+            raise InputError(f"{where}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
         self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
         self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
-        order = np.random.default_rng(seed).permutation(len(rows))[:pool].tolist()
+        order = np.random.default_rng(seed).permutation(len(rows))[:prompts].tolist()
         self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{where}: row {i}") for i in order)
 
     def reward(self, problem: TextProblem, response_text: str) -> float:

@@ -128,8 +128,8 @@ def test_loss_and_gradient_are_those_of_trl(case: str, tmp_path: Path) -> None:
     ("ours", "theirs", "updates"),
     [
         ({}, {"lr_scheduler_type": "constant"}, 2),
-        ({"schedule": "linear", "warmup_steps": 1}, {"lr_scheduler_type": "linear", "warmup_steps": 1}, 1),
-        ({"schedule": "cosine", "max_grad_norm": 0.1}, {"lr_scheduler_type": "cosine", "max_grad_norm": 0.1}, 1),
+        ({"lr_scheduler_type": "linear", "warmup_steps": 1}, {"lr_scheduler_type": "linear", "warmup_steps": 1}, 1),
+        ({"lr_scheduler_type": "cosine", "max_grad_norm": 0.1}, {"lr_scheduler_type": "cosine", "max_grad_norm": 0.1}, 1),
         (
             {"optimizer": "sgd", "learning_rate": 0.1},
             {"lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.1},
@@ -150,7 +150,7 @@ def test_weights_after_several_updates_are_those_of_trl(
         "num_updates": updates,
         **ours,
     }
-    learner = LocalLearner.make("grpo", model, schedule_steps=3, **given)
+    learner = LocalLearner.make("grpo", model, lr_scheduler_steps=3, **given)
     rates = [learner.learn(batch)["learning_rate"] for batch in batches]
 
     trainer = trl_trainer(tmp_path, other, batches, 4, **{"loss_type": "dapo", "learning_rate": 1e-3, **theirs})

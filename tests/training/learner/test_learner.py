@@ -72,8 +72,8 @@ def test_rates_follow_the_schedule_and_stay_after_its_end() -> None:
 
     assert rates() == [1] * 6
     assert rates(warmup_steps=2) == pytest.approx([0, 0.5, 1, 1, 1, 1])
-    assert rates(schedule="linear", schedule_steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0, 0])
-    cosine = rates(schedule="cosine", schedule_steps=4, warmup_steps=1)
+    assert rates(lr_scheduler_type="linear", lr_scheduler_steps=4) == pytest.approx([1, 0.75, 0.5, 0.25, 0, 0])
+    cosine = rates(lr_scheduler_type="cosine", lr_scheduler_steps=4, warmup_steps=1)
     assert cosine == pytest.approx([0, 1, 0.75, 0.25, 0, 0], abs=1e-9)
 
 
@@ -105,9 +105,9 @@ def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_g
     [
         ({"optimizer": "lion"}, ("'lion'",)),
         ({"weight_decay": -1.0}, ("weight_decay", "-1.0")),
-        ({"schedule": "step"}, ("'step'",)),
-        ({"schedule": "linear"}, ("'linear'",)),
-        ({"schedule": "cosine", "schedule_steps": 3, "warmup_steps": 3}, ("step 3",)),
+        ({"lr_scheduler_type": "step"}, ("'step'",)),
+        ({"lr_scheduler_type": "linear"}, ("'linear'",)),
+        ({"lr_scheduler_type": "cosine", "lr_scheduler_steps": 3, "warmup_steps": 3}, ("step 3",)),
         ({"warmup_steps": -1}, ("warmup_steps",)),
         ({"precision": "float16"}, ("'float16'", "32", "16")),
         ({"max_grad_norm": 0.0}, ("max_grad_norm", "0.0")),
@@ -122,11 +122,11 @@ def test_wrong_options_are_named(options: dict[str, Any], message: tuple[str, ..
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "grpo": ("grpo", {"num_updates": 2, "schedule": "cosine", "warmup_steps": 1, "schedule_steps": 5}),
+    "grpo": ("grpo", {"num_updates": 2, "lr_scheduler_type": "cosine", "warmup_steps": 1, "lr_scheduler_steps": 5}),
     "adafactor": ("grpo", {"optimizer": "adafactor"}),
     "sgd": ("grpo", {"optimizer": "sgd", "precision": "bfloat16"}),
     "head": ("ppo", {"critic_learning_rate": 1e-2, "kl_coef": 0.1}),
-    "model": ("ppo", {"critic": "model", "schedule": "linear", "schedule_steps": 5, "weight_decay": 0.1}),
+    "model": ("ppo", {"critic": "model", "lr_scheduler_type": "linear", "lr_scheduler_steps": 5, "weight_decay": 0.1}),
 }
 
 
@@ -217,7 +217,8 @@ def test_the_files_are_whole_tensors_by_name(tmp_path: Path) -> None:
         assert moments[f"{name}/exp_avg"].shape == moments[f"{name}/exp_avg_sq"].shape == value.shape
     state = json.loads((folder_of(tmp_path, 3) / "state.json").read_text())
     assert state["configuration"] == {
-        "algorithm": "ppo", "schedule": "constant", "warmup_steps": 0, "schedule_steps": None, "learning_rate": 0.001,
+        "algorithm": "ppo", "lr_scheduler_type": "constant", "warmup_steps": 0, "lr_scheduler_steps": None,
+        "learning_rate": 0.001,
     }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ from rlhfless.training.micro_batches import dealt, micro_batches, padded_tokens 
 from rlhfless.training.random_state import streams_of  # noqa: E402
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "grpo": {"kl_coef": 0.1, "loss_aggregation": "sequence", "schedule": "linear", "schedule_steps": 5},
+    "grpo": {"kl_coef": 0.1, "loss_aggregation": "sequence", "lr_scheduler_type": "linear", "lr_scheduler_steps": 5},
     "ppo": {"kl_coef": 0.1, "critic": "model", "critic_learning_rate": 2e-3, "mask_truncated": True, "lam": 0.95},
 }
 SHARED = {
@@ -175,7 +175,7 @@ def test_the_loop_with_two_processes_goes_on_with_one(model: Path, tmp_path: Pat
     ours, theirs = (read_trace(tmp_path / name).rollouts for name in ("one", "two"))
     assert theirs["response"].tolist() == ours["response"].tolist()
     with refused(TrainError, "'constant'", "'linear'", "warmup_steps"):
-        train(config(steps=2, schedule="linear", warmup_steps=1), tmp_path / "two", resume=True)
+        train(config(steps=2, lr_scheduler_type="linear", warmup_steps=1), tmp_path / "two", resume=True)
 
 
 @pytest.mark.nightly

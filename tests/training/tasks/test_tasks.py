@@ -45,7 +45,7 @@ def sources(folder: Path) -> dict[str, Any]:
 
 
 def test_every_source_gives_the_same_problems(tmp_path: Path) -> None:
-    found = {name: DatasetTask(source, TOKENIZER, seed=1, pool=6) for name, source in sources(tmp_path).items()}
+    found = {name: DatasetTask(source, TOKENIZER, seed=1, prompts=6) for name, source in sources(tmp_path).items()}
     prompts = {name: [(p.prompt, p.answer, p.reference_answer_tokens) for p in task.problems] for name, task in found.items()}
     assert all(each == prompts["list"] for each in prompts.values())
     assert found["jsonl"].name == "sums"
@@ -59,9 +59,9 @@ def test_a_datasets_dataset_is_a_source() -> None:
 
 
 def test_the_pool_is_a_function_of_the_seed_and_a_larger_one_begins_with_it() -> None:
-    small, large = DatasetTask(ROWS, TOKENIZER, seed=1, pool=4), DatasetTask(ROWS, TOKENIZER, seed=1, pool=10)
+    small, large = DatasetTask(ROWS, TOKENIZER, seed=1, prompts=4), DatasetTask(ROWS, TOKENIZER, seed=1, prompts=10)
     assert small.problems == large.problems[:4]
-    assert DatasetTask(ROWS, TOKENIZER, seed=2, pool=10).problems != large.problems
+    assert DatasetTask(ROWS, TOKENIZER, seed=2, prompts=10).problems != large.problems
 
 
 def test_prompts_are_filled_into_the_chat_template() -> None:
@@ -96,7 +96,7 @@ def test_the_reference_column_says_how_long_answers_are() -> None:
         ([{"prompt": " ", "answer": "1"}], {}, ("row 0", "'prompt'")),
         ([{"prompt": ["hello"], "answer": "1"}], {}, ("row 0", "'prompt'")),
         ([{"prompt": "?", "answer": None}], {}, ("row 0", "'answer'")),
-        (ROWS, {"pool": 11}, ("10", "11")),
+        (ROWS, {"prompts": 11}, ("10", "11")),
         ([], {}, ()),
         (7, {}, ()),
         ("nowhere.jsonl", {}, ("nowhere.jsonl",)),
@@ -156,7 +156,7 @@ def test_the_tokenizer_is_found_again_beside_the_model(tmp_path: Path) -> None:
 def test_the_hub_needs_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with refused(MissingExtra):
-        make_task("gsm8k", TOKENIZER, pool=4)
+        make_task("gsm8k", TOKENIZER, prompts=4)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_hub_is_asked_for_path_configuration_and_split(
         return datasets.Dataset.from_list(rows)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    task = make_task(name, TOKENIZER, pool=2, **options)
+    task = make_task(name, TOKENIZER, prompts=2, **options)
     assert calls == [asked]
     assert task.name == asked[0].split("/")[1]
     assert {problem.answer for problem in task.problems} == ({"4", "3"} if name == "gsm8k" else {"#### 4", "#### 3"})
@@ -198,7 +198,7 @@ def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     with refused(ValueError, "someone/sums"):
-        make_task("someone/sums", TOKENIZER, pool=2)
+        make_task("someone/sums", TOKENIZER, prompts=2)
 
 
 # --- GSM8K ------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_what_the_hub_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_gsm8k_problems_and_their_reward(tmp_path: Path) -> None:
     row = {"question": "2 and 2?", "answer": "2+2=<<2+2=4>>4\n#### 1,004"}
     (tmp_path / "train.jsonl").write_text(json.dumps(row))
-    task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, pool=1)
+    task = make_task(f"gsm8k:{tmp_path / 'train.jsonl'}", TOKENIZER, prompts=1)
     assert isinstance(task, Gsm8kTask)
     problem = task.problems[0]
     assert problem.prompt == f"<user>2 and 2?{INSTRUCTION}</><me>"
@@ -229,7 +229,7 @@ def test_the_whole_of_gsm8k_is_read() -> None:
 
 
 def test_the_shipped_task_is_still_there() -> None:
-    assert make_task("arithmetic", None, seed=3, pool=8).problems == ArithmeticTask(3, 8).problems
+    assert make_task("arithmetic", None, seed=3, prompts=8).problems == ArithmeticTask(3, 8).problems
 
 
 # --- reward model -----------------------------------------------------------------------------------------------------
