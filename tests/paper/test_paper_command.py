@@ -172,8 +172,9 @@ def test_all_figures_are_made_alike(tmp_path: Path, small_settings: None) -> Non
 
 @pytest.mark.full
 def test_all_figures_are_made_with_small_settings(tmp_path: Path, paper: Paper, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in FIGURES:
-        monkeypatch.setitem(FIGURES, name, replace(small(name), numbers=lambda *_, name=name: paper.found(name)))
+    made = {name: paper.found(name) for name in FIGURES}
+    for name, numbers in made.items():
+        monkeypatch.setitem(FIGURES, name, replace(small(name), numbers=lambda *_, numbers=numbers: numbers))
     write_figures(tmp_path / "one", fast=True, sources=BESIDE)
     assert len([*(tmp_path / "one").glob("figure_*.html")]) == len(FIGURES)
     assert (tmp_path / "one" / "figure_10_measured.csv").is_file()

@@ -64,10 +64,7 @@ VERDICTS = {
     ("15", "a larger lambda is faster"): "yes",
     ("15", "lambda = 0.7 is second in time and second in cost"): "no",
     ("15", "windows of 1 to 4 epochs differ marginally"): "yes",
-    (
-        "16",
-        "faster and cheaper on average on up to 160 GPUs",
-    ): "in part",  # faster than 3 actors and dearer, or cheaper than all
+    ("16", "faster and cheaper on average on up to 160 GPUs"): "in part",
     ("16", "planning takes at most 30 ms at every cluster size"): None,  # this machine decides
     ("17", "less GPU time is idle than under naive static"): "yes",
 }
