@@ -74,8 +74,8 @@ def paper_style(
     height = above + inner + below if height_mm is None else height_mm * PX_PER_MM
     for axis in fig.select_yaxes():
         _fit_axis(axis, max(height - above - below, 2 * em), em, turned=False)
-    for one in ("sliders", "updatemenus"):
-        fig.layout[one] = []
+    for one in ("sliders", "updatemenus", "hoverlabel"):
+        fig.layout[one] = None
     return fig.update_layout(
         autosize=False,
         width=width,
@@ -165,7 +165,7 @@ def _above(fig: go.Figure, inner: float, em: float) -> float:
     top = [note.text for note in fig.layout.annotations if note.yanchor == "bottom" and note.y == 1.0]
     arrows = [LINE * em - note.ay - (1.0 - note.y) * inner for note in fig.layout.annotations if note.showarrow and note.ay]
     at_bars = any(trace.type == "bar" and trace.textposition == "outside" for trace in fig.data)
-    return float(0.6 * em + max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0))
+    return 0.6 * em + float(max(_lines(top) * LINE * em, at_bars * em, *arrows, 0.0))
 
 
 def _below(fig: go.Figure, width: float, em: float) -> float:
