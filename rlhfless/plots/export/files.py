@@ -13,7 +13,6 @@ The same figure gives the same bytes.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +24,7 @@ from plotly.basedatatypes import BaseFigure
 from rlhfless.errors import InputError
 from rlhfless.plots.export.render import PX_PER_INCH, ImageRequest, draw
 from rlhfless.plots.style import plain
+from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import replace_file
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -149,12 +149,8 @@ def _drawing(figure: go.Figure, path: Path, dpi: float, background: str | None) 
 def _page(figure: go.Figure) -> bytes:
     """Return a page that holds only the figure."""
     shown = figure.to_html(config=STILL, include_plotlyjs=True, full_html=False, div_id="figure", auto_play=False)
-    title = html.escape(plain(figure.layout.title.text or "figure"))
-    page = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n</head>\n'
-        f'<body style="margin:0;background:#ffffff">\n{shown}\n</body>\n</html>\n'
-    )
-    return page.encode("utf-8", "replace")
+    title = plain(figure.layout.title.text or "figure")
+    return render("plots/export/figure.html.j2", title=title, figure=Markup(shown)).encode("utf-8", "replace")
 
 
 def _write(path: Path, data: bytes) -> None:
