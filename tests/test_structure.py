@@ -21,7 +21,6 @@ SPREAD = frozenset(
     {
         "DrainingFold",
         "Gsm8kTask",
-        "InFlightPredictor",
         "LazyState",
         "LazyView",
         "VirtualOrders",

@@ -226,7 +226,7 @@ class TrainConfig:
             )
         if self.prompts % self.prompts_per_step:
             raise TrainError(
-                f"prompts_per_step is {self.prompts_per_step}, which does not divide prompts, which is {self.prompts}"
+                f"prompts_per_step is {self.prompts_per_step}, which does not divide prompts={self.prompts}"
                 "; an epoch must be a whole number of steps"
             )
         if self.gpus % self.gpus_of_node:

@@ -227,7 +227,8 @@ def test_a_verl_log_becomes_a_router_by_one_command(tmp_path: Path) -> None:
     command = ["export", str(log), "--verl-router", str(tmp_path / "router"), "--gpus", "8", "--profile", PROFILE]
     refused = CliRunner().invoke(main, command)
     assert refused.exit_code == 2
-    assert "--verl-router needs --tokenizer" in refused.output
+    assert "--verl-router needs the cluster" in refused.output
+    assert "give --tokenizer" in refused.output
     shipped = str(Path(__file__).parents[1] / "trace" / "importers" / "golden" / "trl")
     done = CliRunner().invoke(main, [*command, "--tokenizer", shipped])
     assert done.exit_code == 0, done.output

@@ -126,7 +126,7 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
             (),
             "needs a tokenizer with a chat template",
         ),
-        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, but the pool is 4"),
+        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, but prompts is 4"),
         ("chat", [], (), "has no rows; at least 1 is needed"),
         (
             None,

@@ -58,7 +58,7 @@ def test_runs_of_other_options_are_not_mixed() -> None:
     as_read = json.loads(json.dumps([run]))
     learning_curves.refuse_others(as_read, size, 1000, Path("curves.json"))
     for other, problems, message in (
-        ({**size, "prompts": 256}, 1000, r"curves\.json: its grpo of seed 0 has pool 512 instead of 256; name another file"),
+        ({**size, "prompts": 256}, 1000, r"curves\.json: its grpo of seed 0 has prompts 512 instead of 256; name another file"),
         ({**size, "max_response_tokens": 40}, 1000, "has max_response_tokens None instead of 40"),
         (size, 8, "has problems 1000 instead of 8"),
     ):
