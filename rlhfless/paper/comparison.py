@@ -28,7 +28,7 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Simulation, SimulationConfig, simulate
-from solver.bounds.headroom import Curve, curve_of, possible, share_of_possible
+from solver.bounds.headroom import Curve, curve_of, possible, share_of_headroom
 from solver.model.objective import NonGenerationPhases, Objective
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
@@ -228,7 +228,7 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
                     "scope": scope, "policy": name, "steps": len(own), "time_s": time_s, "gpu_s": gpu_s,
                     "idle_gpu_s": float(own[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": least, "speedup": naive_s / time_s,
                     "cost_saved": 1 - gpu_s / naive_gpu_s, "value": value(time_s, gpu_s) / start,
-                    "share": share_of_possible(value(time_s, gpu_s), start, best.value), **most,
+                    "share": share_of_headroom(value(time_s, gpu_s), start, best.value), **most,
                 }
             )  # fmt: skip
         rows.append(

@@ -24,7 +24,7 @@ from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.baselines import Static
-from solver.bounds.headroom import possible, share_of_possible
+from solver.bounds.headroom import possible, share_of_headroom
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_SAMPLES = 3
@@ -81,7 +81,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     rests = {"bound": rest_s, **({"bound-on-all": outcome.phases_on_all.seconds} if scope == "step" else {})}
     bounds = pd.DataFrame(
         [
-            {"policy": name, "step": step, "time_s": curve.shortest_s + own_s, "gpu_s": curve.never_gpu_s + rest_gpu_s}
+            {"policy": name, "step": step, "time_s": curve.shortest_s + own_s, "gpu_s": curve.least_gpu_s + rest_gpu_s}
             for name, own_s in rests.items() for step, curve in outcome.curves.items()
         ]
     )  # fmt: skip
@@ -91,7 +91,7 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     value = steps["time_s"] ** WEIGHT * steps["gpu_s"] ** (1 - WEIGHT)
     naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
     least = {step: possible([curve], WEIGHT, rest_s, rest_gpu_s).value for step, curve in outcome.curves.items()}
-    steps["share"] = [share_of_possible(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
+    steps["share"] = [share_of_headroom(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
     return pd.concat([steps, bounds], ignore_index=True).assign(scope=scope)
 
 

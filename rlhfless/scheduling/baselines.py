@@ -13,7 +13,7 @@ import numpy as np
 from rlhfless.scheduling.policy import PlanningInput
 from solver.model.plan import Plan
 from solver.model.workload import IntArray
-from solver.planning.random_split import deal_prompts, random_split
+from solver.planning.random_split import assign_prompts, random_split
 from solver.timing.build_plan import assemble, check_fits
 
 
@@ -38,7 +38,7 @@ class Static:
         check_fits(given.workload, given.cluster, given.latency)
         prompts = _order(given, self.shuffled)
         count = given.cluster.max_actors if self.actors is None else self.actors
-        groups = deal_prompts(given.workload, prompts, count)
+        groups = assign_prompts(given.workload, prompts, count)
         return assemble(
             self.name, groups, given.workload, given.cluster, given.latency, given.phases,
             release=self.hold, admission=given.admission,

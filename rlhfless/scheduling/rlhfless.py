@@ -19,7 +19,7 @@ from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
-from solver.planning.random_split import candidate_counts, deal_prompts
+from solver.planning.random_split import assign_prompts, candidate_counts
 from solver.timing.build_plan import assemble, check_fits
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes
@@ -117,7 +117,7 @@ class RLHFless:
         order = used[np.lexsort((used, -mean))]  # longest first, so that the longest group is actor 0
         most = min(given.cluster.max_actors, len(used))
         counts = [n for n in candidate_counts(most) if n >= min(self.min_actors, most)]
-        groups = [deal_prompts(workload, order, n) for n in counts]
+        groups = [assign_prompts(workload, order, n) for n in counts]
         admission = admission_of(given.latency, None, given.admission)
         times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups[0]))  # one order, cut n times
         pricing = Pricing.of(

@@ -16,7 +16,7 @@ from solver.model.plan import Plan
 from solver.model.workload import IntArray, Workload
 
 
-def in_turn(workload: Workload, actors: int, seed: int) -> list[IntArray]:
+def assign_round_robin(workload: Workload, actors: int, seed: int) -> list[IntArray]:
     """Assign responses round-robin to ``actors`` actors, prompts in random order (never more actors than responses)."""
     rank = np.random.default_rng(seed).permutation(len(workload.prompt_tokens))
     order = np.argsort(rank[workload.prompt_of], kind="stable")
@@ -33,4 +33,4 @@ class Spread:
     def plan(self, given: PlanningInput) -> Plan:
         """See ``SchedulingPolicy``."""
         workload = given.workload
-        return right_sized_deal(self.name, lambda n: in_turn(workload, n, given.seed), len(workload), given)
+        return right_sized_deal(self.name, lambda n: assign_round_robin(workload, n, given.seed), len(workload), given)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.round_robin import in_turn
+from rlhfless.scheduling.round_robin import assign_round_robin
 from solver.model.plan import Plan
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.planning.actor_count import EXACT_RESPONSES
@@ -59,7 +59,7 @@ class Solver:
         dealt = [groups_of(split)]
         actors, most = len(dealt[0]), min(given.cluster.max_actors, len(work))
         if len(work) <= max(EXACT_RESPONSES, actors * given.latency.max_batch):  # else it takes long, and refilling evens out
-            dealt += [in_turn(work, n, given.seed) for n in (actors, actors + 1) if n <= most]
+            dealt += [assign_round_robin(work, n, given.seed) for n in (actors, actors + 1) if n <= most]
         affordable_s = SOLVER_SHARE * split.makespan_s
         if SOLVER_S * max(len(work), 200) / 1000 <= affordable_s:
             limit_s = given.time_limit_s if given.time_limit_s <= affordable_s else min(given.time_limit_s, QUICK_S)

@@ -69,7 +69,7 @@ SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is p
 
 
 @dataclass(frozen=True, eq=False)
-class CostTerms:
+class ResponseGroups:
     """The responses of the third way, in at most ``GROUPS`` groups of similar length; no token counts with more
     context than it has.
 
@@ -87,7 +87,7 @@ class CostTerms:
     contexts: FloatArray
 
     @classmethod
-    def of(cls, length: FloatArray, context: FloatArray) -> CostTerms:
+    def of(cls, length: FloatArray, context: FloatArray) -> ResponseGroups:
         """Return the groups of (R,) lengths and contexts."""
         order = np.lexsort((context, length))
         weight = np.cumsum(length[order] ** 2 + 1e-9)  # long responses differ most in what they pay: smaller groups for them
@@ -131,7 +131,7 @@ def references(least: float, most: float, slots: int) -> FloatArray:
 
 
 @dataclass(frozen=True, eq=False)
-class ResponseShare:
+class MinorantTerms:
     """Terms of one minorant: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
 
     base_s: float
@@ -164,8 +164,8 @@ class ClairvoyantBound:
     kv_root_squared: FloatArray
     kv_tokens: float
     reserved_steps: float
-    parts: CostTerms
-    shares: tuple[ResponseShare, ...]
+    parts: ResponseGroups
+    shares: tuple[MinorantTerms, ...]
 
     def gpu_seconds(self, time_s: float) -> float:
         """Return a lower bound on the GPU-seconds of any policy that completes the workload within ``time_s``;
@@ -278,7 +278,7 @@ def clairvoyant_bound(
     for a, b, c in affine_minorants(latency, most_context):
         load = b * length + c * (context * length + length * (length - 1) / 2)
         root_squared = _root_sum(b, c, context, length) ** 2
-        shares.append(ResponseShare(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
+        shares.append(MinorantTerms(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
     reserved = workload.reserved_tokens.astype(float) if admission == "reserve" else np.zeros_like(length)
     last = np.where(length > 0, context + length - 1, 0.0)
     works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
@@ -295,7 +295,7 @@ def clairvoyant_bound(
         _root_sum(0.0, 1.0, context, length) ** 2,
         max(float(latency.kv_capacity_tokens), float(last.max(initial=0.0)), float(reserved.max(initial=0.0))),
         float(reserved @ length),
-        CostTerms.of(length, context),
+        ResponseGroups.of(length, context),
         tuple(shares),
     )
 

@@ -21,7 +21,7 @@ NEVER_S = 1e12
 
 
 @dataclass(frozen=True)
-class Headroom:
+class SummedBounds:
     """Lower bounds summed over steps.
 
     Attributes:
@@ -40,11 +40,11 @@ class Curve(NamedTuple):
     """The bound of one step's generation at a grid of times.
 
     Attributes:
-        shortest_s: no policy is faster. never_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
+        shortest_s: no policy is faster. least_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
     """
 
     shortest_s: float
-    never_gpu_s: float
+    least_gpu_s: float
     time_s: FloatArray
     gpu_s: FloatArray
 
@@ -59,7 +59,7 @@ def curve_of(bound: ClairvoyantBound, points: int = POINTS, furthest: float = FU
     return Curve(shortest, bound.gpu_seconds(NEVER_S), times[known], costs[known])
 
 
-def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> Headroom:
+def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> SummedBounds:
     """Return the summed bounds of these steps.
 
     Cost falls with time, so between two times of the grid no policy is below the earlier time with the later cost.
@@ -69,14 +69,14 @@ def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_g
     """
     sums = np.zeros(5)
     for curve in curves:
-        times, costs, never = curve.time_s + rest_s, curve.gpu_s + rest_gpu_s, curve.never_gpu_s + rest_gpu_s
+        times, costs, never = curve.time_s + rest_s, curve.gpu_s + rest_gpu_s, curve.least_gpu_s + rest_gpu_s
         later = np.append(costs[1:], never)
         best = int(np.argmin(times**weight * costs ** (1 - weight)))
         least = float((times**weight * later ** (1 - weight)).min())
         sums += (curve.shortest_s + rest_s, never, least, times[best], costs[best])
-    return Headroom(*sums.tolist())
+    return SummedBounds(*sums.tolist())
 
 
-def share_of_possible(value: float, of_static: float, least: float) -> float:
+def share_of_headroom(value: float, of_static: float, least: float) -> float:
     """Return the share of the headroom that a policy took, on a logarithmic scale: 0 at the static system, 1 at the bound."""
     return float(np.log(of_static / value) / np.log(of_static / least)) if least < of_static else float("nan")

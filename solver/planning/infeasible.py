@@ -86,11 +86,11 @@ def capacity_hint(
     enough = factors(high)
     names = [("slots", slots), ("KV tokens", kv_tokens)]
     have = " and ".join(f"{_range(names[i][1])} {names[i][0]}" for i in chosen)
-    needed = " and ".join(f"{_range([more(v, enough[i]) for v in names[i][1]])}" for i in chosen)
+    needed = " and ".join(f"{_range([scaled_up(v, enough[i]) for v in names[i][1]])}" for i in chosen)
     return f"; the cause is an actor's {have}: with {needed} a plan meets the {what}"
 
 
-def more(value: int, factor: float) -> int:
+def scaled_up(value: int, factor: float) -> int:
     """Return a number of slots or KV tokens times a factor, rounded up."""
     return value if factor == 1.0 else math.ceil(value * factor * (1 - 1e-12))
 

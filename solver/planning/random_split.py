@@ -34,7 +34,7 @@ def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
-def deal_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
+def assign_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
     """Return the responses of each of ``actors`` actors, with whole prompts assigned in the given order and in equal counts."""
     order, first = _dealt(workload, prompts)
     return [order[first[a] : first[b]] for a, b in equal_counts(len(prompts), actors)]

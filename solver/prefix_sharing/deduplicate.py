@@ -26,7 +26,7 @@ from solver.model.offers import Latencies, check_priced, latency_of
 from solver.model.plan import ActorPlan, Plan
 from solver.model.workload import IntArray, Workload
 from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes
-from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_rate
+from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_coefficients
 from solver.prefix_sharing.placement import check_options, place, retimed
 from solver.prefix_sharing.placement_result import Placement
 from solver.prefix_sharing.step_value import StepValue
@@ -171,7 +171,7 @@ def deduplicate(
 def _rate(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
     """Return (base seconds, seconds per KV token) of a transfer between two nodes."""
     ends = pool_of_node(cluster, source), pool_of_node(cluster, target)
-    return transfer_rate(model, bandwidth_bytes_per_s(*ends, source == target))
+    return transfer_coefficients(model, bandwidth_bytes_per_s(*ends, source == target))
 
 
 def _tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTree:

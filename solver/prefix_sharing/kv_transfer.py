@@ -41,7 +41,7 @@ def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> 
     return None if None in speeds else min(s for s in speeds if s is not None)
 
 
-def transfer_rate(latency: LatencyModel, bytes_per_s: float | None) -> tuple[float, float]:
+def transfer_coefficients(latency: LatencyModel, bytes_per_s: float | None) -> tuple[float, float]:
     """Return (base seconds, seconds per KV token) of a transfer.
 
     Over the link if its bandwidth and the bytes of a token are known, else from the latency model.

@@ -30,7 +30,7 @@ from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import ActorPlan, Plan, Prefill
 from solver.model.workload import FloatArray, IntArray, Workload
-from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_rate
+from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_coefficients
 from solver.prefix_sharing.node_layouts import Layouts, gpu_ids_on
 from solver.prefix_sharing.placement_result import Placement
 from solver.prefix_sharing.prefix_tree import PrefixTree
@@ -252,7 +252,7 @@ class _Placer:
             transfer, extra = [], []
             for actor, model, tokens in zip(actors, models, received.tolist(), strict=True):
                 speed = bandwidth_bytes_per_s(source_pool, pool_of_node(self.cluster, actor.node), near)
-                base, per_token = transfer_rate(model, speed)
+                base, per_token = transfer_coefficients(model, speed)
                 transfer.append(base + per_token * tokens if tokens else 0.0)
                 known = speed is not None and self.learner_node is not None
                 extra.append(max(0.0, model.weight_bytes / speed - model.sync_s) if known and speed else 0.0)

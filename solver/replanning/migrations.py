@@ -1,6 +1,6 @@
 """Decides in one re-planning round which actor is released and which responses migrate, best first.
 
-Inputs: the running responses (``RunningResponses``) and a forecast of their lengths. ``look`` computes a round once. As links
+Inputs: unfinished responses (``UnfinishedResponses``) and a forecast of their lengths. ``look`` computes a round once. As links
 become free, ``MigrationRound.send`` sends the next responses of its lists and tests each of them again first.
 ``solver.replanning.replan`` decides when a round takes place.
 
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from solver.lengths.remaining import RemainingLengths
 from solver.model.runtime_rules import Move
 from solver.model.workload import FloatArray, IntArray
-from solver.replanning.receivers import MigrationCandidate, ReceiverState, offers
-from solver.replanning.running_responses import RunningResponses
+from solver.replanning.receivers import MigrationCandidate, ReceiverState, candidates_of
+from solver.replanning.running_responses import UnfinishedResponses
 
 FOLD_CANDIDATES = 2  # actors with the least to lose that are tried
 LEAST_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
@@ -102,7 +102,7 @@ class MigrationRound:
         return min(times, default=math.inf)
 
 
-def look(s: RunningResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
+def look(s: UnfinishedResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
     """Compute one re-planning round: decide whether an actor is released, and list the responses that should move.
 
     An actor that keeps running lists at most ``OFFERS`` responses, and so does an actor that is being drained.
@@ -132,14 +132,16 @@ def look(s: RunningResponses, remaining: RemainingLengths, price: float, links: 
         for k in np.unique(s.owner[pays]).tolist():
             listed[k] = pays[s.owner[pays] == k][:OFFERS]
     everyone = np.concatenate([np.zeros(0, np.int64), *listed.values()])
-    waiting = iter(offers(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes))
+    waiting = iter(
+        candidates_of(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes)
+    )
     return MigrationRound(
         ReceiverState(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)}
     )
 
 
 def _fold(
-    s: RunningResponses, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
+    s: UnfinishedResponses, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
     stall: FloatArray, loses: FloatArray,
 ) -> int | None:  # fmt: skip
     """Return the position of the actor to release now, or None. Responses still being drained count as spread over the other
@@ -174,7 +176,7 @@ def _fold(
     return chosen
 
 
-def _as_if_drained(s: RunningResponses, stays: NDArray[np.bool_]) -> RunningResponses:
+def _as_if_drained(s: UnfinishedResponses, stays: NDArray[np.bool_]) -> UnfinishedResponses:
     """Return the running responses with those of leaving actors assigned to the actors that stay, the least loaded first."""
     pending = np.flatnonzero(~stays[s.owner])
     if not len(pending):
@@ -196,7 +198,7 @@ def _as_if_drained(s: RunningResponses, stays: NDArray[np.bool_]) -> RunningResp
     )  # fmt: skip
 
 
-def _places_worth(s: RunningResponses, k: int, stays: NDArray[np.bool_]) -> float:
+def _places_worth(s: UnfinishedResponses, k: int, stays: NDArray[np.bool_]) -> float:
     """Return an estimate from above of what the other actors gain from the responses of ``k``.
 
     Each response counts at its best receiver as if it came alone. Losses count half, as they shrink with the responses that

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solver.model.workload import FloatArray, IntArray
-from solver.replanning.running_responses import RunningResponses
+from solver.replanning.running_responses import UnfinishedResponses
 
 
 class MigrationCandidate(NamedTuple):
     """A response that waits to be sent.
 
     Attributes:
-        response: its index. worth, reserved, kv_tokens: as in ``RunningResponses``.
+        response: its index. worth, reserved, kv_tokens: as in ``UnfinishedResponses``.
         load: its load on an actor of each of M classes.
         stall: for a receiver of each class, the time that its batch stands still as a share of the time in which the move pays.
         least_gain: for each class, the rise of the value per second that the move must exceed (unless its actor is drained).
@@ -39,9 +39,9 @@ class MigrationCandidate(NamedTuple):
 
 
 class ReceiverState:
-    """Free slots, KV memory, load and worth of K actors, addressed by their positions in ``RunningResponses``."""
+    """Free slots, KV memory, load and worth of K actors, addressed by their positions in ``UnfinishedResponses``."""
 
-    def __init__(self, s: RunningResponses, stays: NDArray[np.bool_]) -> None:
+    def __init__(self, s: UnfinishedResponses, stays: NDArray[np.bool_]) -> None:
         self.base_s: list[float] = s.base_s.tolist()
         self.kind: list[int] = s.kind.tolist()
         self.ids = list(s.ids)
@@ -58,7 +58,8 @@ class ReceiverState:
         """Return the position of the best receiver for a response of ``sender``, and the rise of the grouping's value per
         second there.
 
-        The rise is that of ``RunningResponses.gains`` less the cost of the stall. It is minus infinity when no actor has room.
+        The rise is that of ``UnfinishedResponses.gains`` less the cost of the stall. It is minus infinity when no actor has
+        room.
         """
         _, worth, reserved, _, loads, stalls, _, _ = offer
         to, most = -1, -math.inf
@@ -92,8 +93,8 @@ class ReceiverState:
                 open_actors.remove(position)
 
 
-def offers(
-    s: RunningResponses, chosen: IntArray, stall: FloatArray, least_gain: FloatArray, pass_s: FloatArray
+def candidates_of(
+    s: UnfinishedResponses, chosen: IntArray, stall: FloatArray, least_gain: FloatArray, pass_s: FloatArray
 ) -> list[MigrationCandidate]:
     """Return the chosen positions of ``s`` as migration candidates; the other arrays, (n, M), are over all of ``s``."""
     of = (s.response, s.worth, s.reserved, s.kv_tokens, s.load_on, stall, least_gain, pass_s)

@@ -23,7 +23,7 @@ FOLD_PARTS = 24  # parts in which the responses of an actor are dealt to others 
 
 
 @dataclass(eq=False)
-class RunningResponses:
+class UnfinishedResponses:
     """n unfinished responses on K actors.
 
     Attributes:
@@ -135,7 +135,7 @@ class RunningResponses:
 
 def survivors_of(
     state: StepState, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float
-) -> RunningResponses:
+) -> UnfinishedResponses:
     """Return the unfinished responses of a state, valued for a makespan whose last second costs ``price``.
 
     ``price`` is in actor-seconds, or in the unit of the rates of an ``ActorClasses``.
@@ -156,7 +156,7 @@ def survivors_of(
 def valued(
     actors: IntArray, kind: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
     prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float,
-) -> RunningResponses:  # fmt: skip
+) -> UnfinishedResponses:  # fmt: skip
     """Return ``survivors_of`` computed from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and
     prompt tokens of responses."""
     fleet = ActorClasses.of(latency)
@@ -175,7 +175,7 @@ def valued(
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(actors)), dtype=float)
 
-    return RunningResponses(
+    return UnfinishedResponses(
         actors=actors,
         response=response,
         owner=owner,

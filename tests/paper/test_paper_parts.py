@@ -17,7 +17,7 @@ from rlhfless.scheduling import PlanningInput, make_policy
 from rlhfless.scheduling.baselines import Static
 from solver import Cluster, Workload
 from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.bounds.headroom import curve_of, possible, share_of_possible
+from solver.bounds.headroom import curve_of, possible, share_of_headroom
 from solver.timing.evaluate import evaluate
 
 CLUSTER = Cluster(2, 8, 2, "l40s")
@@ -47,10 +47,10 @@ def test_no_split_beats_the_possible_with_or_without_the_rest_of_the_step() -> N
 
 
 def test_the_share_of_the_possible_is_0_for_the_naive_system_and_1_at_the_bound() -> None:
-    assert share_of_possible(4.0, 4.0, 1.0) == 0
-    assert share_of_possible(1.0, 4.0, 1.0) == 1
-    assert share_of_possible(2.0, 4.0, 1.0) == pytest.approx(0.5)
-    assert share_of_possible(8.0, 4.0, 1.0) == pytest.approx(-0.5)
+    assert share_of_headroom(4.0, 4.0, 1.0) == 0
+    assert share_of_headroom(1.0, 4.0, 1.0) == 1
+    assert share_of_headroom(2.0, 4.0, 1.0) == pytest.approx(0.5)
+    assert share_of_headroom(8.0, 4.0, 1.0) == pytest.approx(-0.5)
 
 
 def test_a_length_model_sees_every_prompt_once_an_epoch_and_keeps_its_limit() -> None:

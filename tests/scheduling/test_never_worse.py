@@ -82,7 +82,7 @@ def test_noise_is_not_taken_for_a_prediction():
     wrong[1::2] = wrong[1::2][:, rng.permutation(len(forecast))]
     asked = given(with_scenarios(forecast, wrong))
     dealt = [responses(Random().plan(asked)), *(
-        [tuple(g.tolist()) for g in solver_policy.in_turn(asked.workload, n, asked.seed)] for n in range(1, 9)
+        [tuple(g.tolist()) for g in solver_policy.assign_round_robin(asked.workload, n, asked.seed)] for n in range(1, 9)
     )]  # fmt: skip
     assert responses(Solver().plan(asked)) in dealt
 

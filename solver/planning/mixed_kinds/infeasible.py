@@ -14,7 +14,7 @@ import numpy as np
 
 from solver.model.offers import Offer
 from solver.model.plurals import counted
-from solver.planning.infeasible import capacity_hint, limit_message, limit_of, more
+from solver.planning.infeasible import capacity_hint, limit_message, limit_of, scaled_up
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.sequence_bound import Sequences
@@ -76,7 +76,7 @@ def room_of(problem: MixedProblem, keeps: Callable[[MixedProblem], bool], stop_a
 
     def roomier(offer: Offer, slots: float, kv_tokens: float) -> Offer:
         model = offer.latency
-        room = more(model.max_batch, slots), more(model.kv_capacity_tokens, kv_tokens)
+        room = scaled_up(model.max_batch, slots), scaled_up(model.kv_capacity_tokens, kv_tokens)
         return replace(offer, latency=replace(model, max_batch=room[0], kv_capacity_tokens=room[1]))
 
     def kept(slots: float, kv_tokens: float) -> bool:

@@ -22,7 +22,7 @@ from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.lp_bound import Relaxation
 from solver.planning.mixed_kinds.parametric_lp import load
 from solver.planning.mixed_kinds.problem import MixedProblem
-from solver.planning.mixed_kinds.search import BoundSearch, Node
+from solver.planning.mixed_kinds.search import BoundSearch, SearchInterval
 from solver.planning.mixed_kinds.sequence_bound import Sequences
 from solver.planning.mixed_kinds.work_budget import WorkBudget
 
@@ -132,7 +132,7 @@ class _MixedPlanner:
         self.bound = 0.0
         self.started = False  # whether the bound search has its first intervals
         self.history = SearchHistory(self.began)
-        self.waiting: list[Node] = []  # intervals whose actors have not been filled yet
+        self.waiting: list[SearchInterval] = []  # intervals whose actors have not been filled yet
 
     def linear(self) -> Relaxation:
         """Return the linear relaxation, built at the first call."""
@@ -223,7 +223,7 @@ class _MixedPlanner:
         self.started = True
         self.note("sequences")
 
-    def round(self, node: Node) -> None:
+    def round(self, node: SearchInterval) -> None:
         """Fill the actors that the relaxations of a node propose."""
         if node.bound >= self.plans.value or self.effort.over:
             return

@@ -29,7 +29,7 @@ SHARE = 0.05  # of the gap that is left: what an interval may lose before it is 
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class SearchInterval:
     """Makespans in [low_s, high_s] with actor counts in ``box``.
 
     ``cost`` is a lower bound for them; ``relaxed`` the solution of the linear programme, once solved; ``cut`` whether some
@@ -61,11 +61,11 @@ class BoundSearch:
         self._relaxation = relaxation
         self.asked = 0  # linear programmes
         self.closed = math.inf  # the least bound of nodes that cannot be split any more
-        self._heap: list[tuple[float, int, Node]] = []
+        self._heap: list[tuple[float, int, SearchInterval]] = []
         self._arrivals = 0
         self._first_s, self._last_s = first_s, max(first_s, last_s)
 
-    def start(self, grid: list[float], enough: float) -> list[Node]:
+    def start(self, grid: list[float], enough: float) -> list[SearchInterval]:
         """Open one node per interval between the makespans of ``grid`` (those between the first and the last)."""
         edges = sorted({self._first_s, self._last_s, *(m for m in grid if self._first_s < m < self._last_s)})
         low, nodes = self._first_s, []
@@ -79,7 +79,7 @@ class BoundSearch:
         """Return a lower bound on the value of any plan; infinite if there is no plan."""
         return min(self.closed, self._heap[0][0] if self._heap else math.inf)
 
-    def split(self, enough: float, linear: bool = True) -> list[Node] | None:
+    def split(self, enough: float, linear: bool = True) -> list[SearchInterval] | None:
         """Split the node with the least bound and return the new nodes; an empty list if it only got a better bound.
 
         Returns None if its bound is ``enough`` or more, or no node is left to split. ``linear``: whether the linear programme
@@ -111,7 +111,7 @@ class BoundSearch:
             children.append(self._ask(node, box))
         return [child for child in children if child is not None]
 
-    def _halve(self, node: Node, enough: float) -> list[Node]:
+    def _halve(self, node: SearchInterval, enough: float) -> list[SearchInterval]:
         middle = (node.low_s + node.high_s) / 2
         if node.high_s > 2 * node.low_s > 0:
             middle = math.sqrt(node.low_s * node.high_s)
@@ -119,7 +119,9 @@ class BoundSearch:
         lower = self._open(node.low_s, middle, node.bound, enough, node)
         return [child for child in (upper, lower) if child is not None]
 
-    def _open(self, low_s: float, high_s: float, known: float, enough: float, parent: Node | None = None) -> Node | None:
+    def _open(
+        self, low_s: float, high_s: float, known: float, enough: float, parent: SearchInterval | None = None
+    ) -> SearchInterval | None:
         """Return a node with the bound of the sequences, and of the linear programme if the parent had solved it."""
         cost = parent.cost if parent is not None else 0.0
         found = self.sequences.at(high_s, self.worth.most_cost(enough, low_s), low_s)
@@ -130,9 +132,11 @@ class BoundSearch:
             relaxed = self._relaxation().at(high_s, parent.box, low_s)
             cost = max(cost, relaxed.cost)
         box = parent.box if parent is not None else ()
-        return self._add(Node(self._bound(low_s, cost, known), low_s, high_s, box, cost, relaxed, found.cut, found.actors))
+        return self._add(
+            SearchInterval(self._bound(low_s, cost, known), low_s, high_s, box, cost, relaxed, found.cut, found.actors)
+        )
 
-    def _ask(self, node: Node, box: Box) -> Node | None:
+    def _ask(self, node: SearchInterval, box: Box) -> SearchInterval | None:
         """Return the node with this box, bounded by the linear programme as well."""
         self.asked += 1
         relaxed = self._relaxation().at(node.high_s, box, node.low_s)
@@ -143,7 +147,7 @@ class BoundSearch:
     def _bound(self, low_s: float, cost: float, known: float) -> float:
         return math.inf if math.isinf(cost) else max(known, self.worth.value(low_s, cost))
 
-    def _add(self, node: Node) -> Node | None:
+    def _add(self, node: SearchInterval) -> SearchInterval | None:
         if math.isinf(node.bound):
             return None
         # equal bounds are taken in order of arrival, so that the search is the same in every run

@@ -14,7 +14,7 @@ from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 from solver.model.plurals import counted
 from solver.model.workload import Workload
-from solver.planning.infeasible import capacity_hint, limit_message, limit_of, more
+from solver.planning.infeasible import capacity_hint, limit_message, limit_of, scaled_up
 from solver.planning.single_kind.items import SortedWork
 from solver.planning.single_kind.relaxation import least_makespan_s, relaxed
 from solver.planning.single_kind.rounding import next_fit
@@ -53,7 +53,7 @@ def room_of(
     """
 
     def kept(slots: float, kv_tokens: float) -> bool:
-        room = more(latency.max_batch, slots), more(latency.kv_capacity_tokens, kv_tokens)
+        room = scaled_up(latency.max_batch, slots), scaled_up(latency.kv_capacity_tokens, kv_tokens)
         return keeps(replace(latency, max_batch=room[0], kv_capacity_tokens=room[1]))
 
     most = len(workload), int(workload.reserved_tokens.sum())

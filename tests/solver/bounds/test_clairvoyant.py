@@ -136,7 +136,7 @@ def test_grouping_responses_for_the_bound_only_lowers_it(monkeypatch, groups):
     length, context = rng.integers(0, 60, 40).astype(float), rng.integers(0, 30, 40).astype(float)
     a, b, c, slots, left = 5e-3, 1e-3, 1e-4, 6, 1.2
     monkeypatch.setattr(clairvoyant, "GROUPS", groups)
-    parts = clairvoyant.CostTerms.of(length, context)
+    parts = clairvoyant.ResponseGroups.of(length, context)
     lam = np.geomspace(1e-4, 1e3, 2000)[:, None]
     assert parts.tokens.sum() == pytest.approx(length.sum())
     assert parts.count.sum() == len(length)

@@ -15,7 +15,7 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan
-from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_rate
+from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_coefficients
 from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import assemble
@@ -124,8 +124,10 @@ def test_bandwidths_come_from_the_cluster_or_else_from_the_latency_model():
     pairs = ((a, a, True), (a, a, False), (a, b, False), (b, b, True))
     assert [bandwidth_bytes_per_s(*pair) for pair in pairs] == [9.0, 5.0, 3.0, None]
     slow = replace(LATENCY, transfer_per_kv_token_s=7.0)
-    assert transfer_rate(slow, 100.0) == (0.5, 0.1)
-    assert transfer_rate(slow, None) == transfer_rate(replace(slow, kv_bytes_per_token=0.0), 100.0) == (0.5, 7.0)
+    assert transfer_coefficients(slow, 100.0) == (0.5, 0.1)
+    assert (
+        transfer_coefficients(slow, None) == transfer_coefficients(replace(slow, kv_bytes_per_token=0.0), 100.0) == (0.5, 7.0)
+    )
 
 
 def test_a_profile_says_how_many_bytes_a_token_has():
@@ -177,7 +179,7 @@ def test_no_other_nodes_are_better(seed, actors, streamed, own, shared):
     for nodes in itertools.product((0, 1), repeat=actors):
         if sum(n == 0 for n in nodes) > 6 - own:
             continue
-        rates = [transfer_rate(latency, bandwidth_bytes_per_s(pool, pool, n == 0)) for n in nodes]
+        rates = [transfer_coefficients(latency, bandwidth_bytes_per_s(pool, pool, n == 0)) for n in nodes]
         arrives = served(
             np.maximum(3.0, computed), [b + n * t for n, (b, t) in zip(tokens, rates, strict=True)], decode, nodes
         )[1]

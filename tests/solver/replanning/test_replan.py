@@ -15,7 +15,7 @@ from solver import ActorView, LatencyModel, Move, StepState, Workload
 from solver.lengths.survival import from_batch, from_samples, known_lengths
 from solver.replanning.marginal_value import delay_s, group_by_worth, price_of, stall_s, time_left_s, token_worth
 from solver.replanning.migrations import LinkSchedule
-from solver.replanning.receivers import ReceiverState, offers
+from solver.replanning.receivers import ReceiverState, candidates_of
 from solver.replanning.replan import LOOK_RESPONSE_S, LOOK_S, LOOKING_SHARE, Replan, replan
 from solver.replanning.running_responses import survivors_of
 
@@ -264,7 +264,7 @@ def test_moves_raise_the_value_of_the_grouping(seed, price):
     before = sum(places.rate)
     for m in moves:
         i = int(np.flatnonzero(s.response == m.response)[0])
-        (offer,), sender = offers(s, np.array([i]), nothing, nothing, nothing), int(s.owner[i])
+        (offer,), sender = candidates_of(s, np.array([i]), nothing, nothing, nothing), int(s.owner[i])
         to, gain = places.best(offer, sender)
         assert (to, gain > 0) == (m.to_actor, True)
         if m is moves[0]:
