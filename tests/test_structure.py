@@ -25,7 +25,7 @@ SPREAD = frozenset(
         "LazyView",
         "VirtualOrders",
         "VirtualStep",
-        "WallLosses",
+        "LostActorHandling",
         "WallStep",
         "Zoom",
     }

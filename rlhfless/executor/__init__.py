@@ -4,7 +4,7 @@ Each step runs by ``run_step`` on the virtual clock, by ``ProcessPool.run_step``
 ``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
 """
 
-from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.messages import ActorError
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep

@@ -98,7 +98,7 @@ class _Handle:
     def up_s(self) -> float | None:
         return self.actor.up_s
 
-    def end(self) -> str:
+    def how_it_ended(self) -> str:
         return self.actor.why
 
     def join(self) -> None:

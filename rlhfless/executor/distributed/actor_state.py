@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor.distributed.failure_detection import Speed
+from rlhfless.executor.distributed.failure_limits import Speed
 from rlhfless.executor.distributed.messages import RemoteActor, StartActor
 from rlhfless.executor.step.actor_state import Actor
 from solver.model.admission import Admission

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.failure_detection import Faults, Speed
+from rlhfless.executor.distributed.failure_limits import Faults, Speed
 from rlhfless.executor.distributed.messages import StepActors
 from rlhfless.executor.step.actor_state import Allocation, with_prefixes, without_prompt
 from rlhfless.executor.step.prefixes import prefixes_of
@@ -30,7 +30,7 @@ from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState
 from solver.timing.evaluate import admission_of
 
 
-class WallOrders(Step[RemoteActorState]):
+class WallClockDispatch(Step[RemoteActorState]):
     """A step on the wall clock that can send orders to its actors.
 
     Attributes:

@@ -18,8 +18,8 @@ import numpy as np
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.failure_detection import Faults
-from rlhfless.executor.distributed.failure_handling import WallLosses
+from rlhfless.executor.distributed.failure_handling import LostActorHandling
+from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import ActorError, ActorLost, ActorReport, StepActors
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.plan_validation import check_gpus
@@ -32,7 +32,7 @@ from solver.model.offers import Latencies
 from solver.model.plan import Plan
 
 
-class WallStep(WallLosses):
+class WallStep(LostActorHandling):
     """One step of a plan on the wall clock.
 
     Args:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.dispatch import WallOrders
+from rlhfless.executor.distributed.dispatch import WallClockDispatch
 from rlhfless.executor.distributed.messages import ActorError, ActorLost
 from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
 from solver.lengths.remaining import RemainingLengths
@@ -28,7 +28,7 @@ GRACE_S = 1.0  # after the time by which an actor should have been heard of: thi
 LOOKING_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
 
 
-class WallLosses(WallOrders):
+class LostActorHandling(WallClockDispatch):
     """A step on the wall clock that continues when actors are lost."""
 
     forecast: RemainingLengths | None

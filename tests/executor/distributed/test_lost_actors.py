@@ -17,7 +17,7 @@ from remote_samples import ScriptedActor, ScriptedCrew
 from rlhfless.engine.protocol import EngineSpan
 from rlhfless.executor import ActorError, Faults, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
-from rlhfless.executor.distributed.failure_detection import Speed
+from rlhfless.executor.distributed.failure_limits import Speed
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
 from rlhfless.executor.distributed.recovery import RemainingWork, Survivor, resolve, what_is_left
 from rlhfless.scheduling import PlanningInput, make_policy

@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutErro
 from rlhfless.executor.distributed.messages import ActorLost, NoRoom
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.ray import handle as ray_handle
-from rlhfless.executor.distributed.ray.actor import RayActorReady, ReportBatch
+from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
 from rlhfless.executor.distributed.ray.actors import RayStepActors
 from rlhfless.executor.distributed.ray.clock_sync import SAME
 from rlhfless.executor.distributed.ray.handle import RayActorHandle
@@ -45,7 +45,7 @@ class Handle:
     answers: bool = True
     full: bool = False
     said: list[Any] = field(default_factory=list)
-    told: list[ReportBatch] = field(default_factory=list)
+    told: list[VersionedOrder] = field(default_factory=list)
     killed: int = 0
     there: set[str] = field(default_factory=set)  # exports that are laid out
 
@@ -118,7 +118,7 @@ def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> No
     member = RayActorHandle(
         handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
     )
-    member.tell(ReportBatch(0, BEGIN), {})  # before it is up
+    member.tell(VersionedOrder(0, BEGIN), {})  # before it is up
     up_s = CLOCK.now_s()
     handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
     member.hear()
@@ -140,7 +140,7 @@ def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monk
 def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(handle: Handle) -> None:
     member = member_on(handle)
     before, handle.answers = member.clock, False
-    member.tell(ReportBatch(1, BEGIN), {})
+    member.tell(VersionedOrder(1, BEGIN), {})
     assert member.clock == before
     assert handle.told[-1].order.origin_s == BEGIN.origin_s + before.offset_s
 
@@ -162,7 +162,7 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
     member = member_on(handle)
     handle.full = True
     with refused(NoRoom):
-        member.tell(ReportBatch(0, worker.End()), {})
+        member.tell(VersionedOrder(0, worker.End()), {})
 
 
 def test_a_failure_without_a_message_is_named_by_its_kind() -> None:

@@ -157,7 +157,7 @@ class LocalStepActors:
             return replace(said, time_s=self.now_s())
         name = f"(process {process.pid} on {process.device})"
         if said is None:
-            return ActorLost(f"{name} {process.end()}")
+            return ActorLost(f"{name} {process.how_it_ended()}")
         return ActorLost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
 
 

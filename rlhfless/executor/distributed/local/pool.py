@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
-from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.local.actors import LocalStepActors
 from rlhfless.executor.distributed.local.process import Process
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle

@@ -71,7 +71,7 @@ class Process:
         """
         self._outbox.put(order)
 
-    def end(self) -> str:
+    def how_it_ended(self) -> str:
         """Return how the process ended, as part of a sentence."""
         return how_it_ended(self._process, SOON_S)
 

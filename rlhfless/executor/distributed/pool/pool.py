@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, Self, cast
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
-from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import StartActor, StepActors
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement

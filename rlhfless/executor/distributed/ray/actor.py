@@ -34,7 +34,7 @@ GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "
 
 
 @dataclass(frozen=True)
-class ReportBatch:
+class VersionedOrder:
     """An order for a worker with this version of the weights. ``within_s``: how long it may wait for objects of other
     actors.
     """
@@ -143,7 +143,7 @@ class DecodeActor:
         threading.Thread(target=self._serve, args=(ahead, buffers), name="rlhfless-decode", daemon=True).start()
 
     def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
-        """Receive the order (a pickled ``ReportBatch``) with this number, counted from 0, and the Ray objects that it names.
+        """Receive the order (a pickled ``VersionedOrder``) with this number, counted from 0, and the Ray objects that it names.
 
         Calls may overtake each other; orders are obeyed by number.
         """

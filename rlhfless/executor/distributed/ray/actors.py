@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, RemoteActor, StartActor
-from rlhfless.executor.distributed.ray.actor import ReportBatch
+from rlhfless.executor.distributed.ray.actor import VersionedOrder
 from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
@@ -96,7 +96,7 @@ class RayStepActors:
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
             begin = worker.StartStep(self._origin_s, block, order.latency, order.admission, version)
-            member.tell(ReportBatch(version, begin), {block.name: weights})
+            member.tell(VersionedOrder(version, begin), {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
 
     def prefill(
@@ -186,7 +186,7 @@ class _RayRemote:
         self._member, self._version, self._crew = member, version, crew
 
     def _tell(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._member.tell(ReportBatch(self._version, order, self._crew._within_s), objects)
+        self._member.tell(VersionedOrder(self._version, order, self._crew._within_s), objects)
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         received = [*blocks(requests), *([] if prefixes is None else [prefixes])]

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlhfless.errors import reason
 from rlhfless.executor.distributed.messages import NoRoom
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
-from rlhfless.executor.distributed.ray.actor import RayActorReady, ReportBatch
+from rlhfless.executor.distributed.ray.actor import RayActorReady, VersionedOrder
 from rlhfless.executor.distributed.ray.clock_sync import SAME, Offset, boot_id, offset_of
 from rlhfless.executor.distributed.ray.placement import RayNode
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
@@ -80,7 +80,7 @@ class RayActorHandle:
         self.lost: str | None = None
         self.node_lost = self.out_of_memory = False
         self._doubt: ActorUnavailableError | None = None
-        self._early: list[tuple[ReportBatch, Mapping[str, Any]]] = []  # orders before it was up
+        self._early: list[tuple[VersionedOrder, Mapping[str, Any]]] = []  # orders before it was up
         self._told = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
 
@@ -90,7 +90,7 @@ class RayActorHandle:
         process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
         return f"{process}node {self.node.address}"
 
-    def tell(self, told: ReportBatch, objects: Mapping[str, Any]) -> None:
+    def tell(self, told: VersionedOrder, objects: Mapping[str, Any]) -> None:
         """Send an order with the Ray objects of its blocks, by name. If the actor is dead, the call does nothing: ``hear``
         reports it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlhfless.executor.distributed.failure_detection import Faults
+from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
