@@ -5,7 +5,7 @@ Knows traces, logs and simulated results; nothing of plots or pages. All compari
 
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
-from rlhfless.analysis.framework_defaults import DISPATCHES, HABITS, SHUFFLED, RunSetup, run_setup
+from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
 from rlhfless.analysis.log_checks import generation_checks, log_checks
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
@@ -15,7 +15,7 @@ from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 
 __all__ = [
     "DISPATCHES",
-    "HABITS",
+    "FRAMEWORK_DEFAULTS",
     "SHUFFLED",
     "Account",
     "Advice",

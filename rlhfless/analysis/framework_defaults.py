@@ -44,7 +44,7 @@ class FrameworkDefaults:
     why: str
 
 
-HABITS = {
+FRAMEWORK_DEFAULTS = {
     "verl": FrameworkDefaults("least-loaded", True, True, "verl sends a request to the replica with the fewest in "
                                                           "flight (releases before "
                   "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs"),
@@ -115,7 +115,7 @@ def run_setup(
         raise InputError(f"dispatch {dispatch!r} is unknown; one of {', '.join(DISPATCHES)} is needed")
     if learner_gpus is not None and learner_gpus < 0:
         raise InputError(f"learner_gpus is {learner_gpus}; 0 (the learner shares the actors' GPUs) or more is needed")
-    habit = HABITS.get(framework, UNKNOWN)
+    habit = FRAMEWORK_DEFAULTS.get(framework, UNKNOWN)
     own = habit.dispatch if dispatch is None else dispatch
     others = () if dispatch is not None else tuple(other for other in DISPATCHES if other != own)
     candidates = (own, *others)

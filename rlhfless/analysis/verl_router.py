@@ -5,8 +5,9 @@ of verl 0.9.1) and the planning model's times. verl's log has a prompt's text, n
 hash of their decoded text, both in the log and in the running system.
 
 verl shuffles its data every epoch, so no batch of the log comes again. The router waits a moment until the requests of the
-batch have arrived and assigns them by the lengths that the log predicts (``deal``). A prompt that the log does not hold goes to
-the replica with the fewest requests in flight, as in verl itself. So does every request of a batch that cannot be planned.
+batch have arrived and assigns them by the lengths that the log predicts (``assign_longest_first``). A prompt that the log does
+not hold goes to the replica with the fewest requests in flight, as in verl itself. So does every request of a batch that cannot
+be planned.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ LONGEST_S = 1.0  # ... or its first request has waited for this long
 MOST_WAITING = {most_waiting:_}  # requests at a time; Ray itself lets 1,000 in, and would cut a batch into parts
 
 
-{deal}
+{assign_longest_first}
 
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
@@ -108,7 +109,7 @@ class PlannedRouter(GlobalRequestLoadBalancer):
         if not servers:
             return
         busy = [[one[1:] for one in self._at_work.values() if one[0] == server] for server in servers]
-        chosen = deal([one[1:3] for one in batch], busy, self._times)
+        chosen = assign_longest_first([one[1:3] for one in batch], busy, self._times)
         for (request_id, prompt, tokens, _), replica in zip(batch, chosen):
             self._request_id_to_server[request_id] = servers[replica]
             self._at_work[request_id] = servers[replica], prompt, tokens
@@ -118,7 +119,7 @@ Router = ray.remote(max_concurrency=MOST_WAITING)(PlannedRouter)
 '''
 
 
-def deal(
+def assign_longest_first(
     requests: list[tuple[int, float]], busy: list[list[tuple[int, float]]], times: tuple[float, float, float]
 ) -> list[int]:
     """The replica of every request: the longest first, each to the replica that would be done earliest with it.
@@ -249,7 +250,7 @@ def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Simulati
     busy = [[(int(prompt_tokens[i]), usual) for i in new[ours[new] == replica]] for replica in range(replicas)]
     known = np.flatnonzero(is_known)
     pairs = [(int(prompt_tokens[i]), expected[names.iloc[i]]) for i in known]
-    ours[known] = deal(pairs, busy, _times(setting))
+    ours[known] = assign_longest_first(pairs, busy, _times(setting))
 
     def seconds(chosen: np.ndarray) -> float:
         groups = [group for replica in range(replicas) if len(group := np.flatnonzero(chosen == replica))]
@@ -291,7 +292,9 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
         "tokenizer": absolute(tokenizer), "pass_s": pass_s, "token_s": token_s, "context_token_s": context_token_s,
     }  # fmt: skip
     texts = {
-        MODULE: ROUTER_CODE.format(deal=inspect.getsource(deal), quiet_s=QUIET_S, most_waiting=MOST_WAITING),
+        MODULE: ROUTER_CODE.format(
+            assign_longest_first=inspect.getsource(assign_longest_first), quiet_s=QUIET_S, most_waiting=MOST_WAITING
+        ),
         EXPECTED: json.dumps({name: round(tokens, 1) for name, tokens in expected_tokens(rollouts).items()}, indent=0),
         ROUTER: "".join(f"{key}: {json.dumps(value)}\n" for key, value in configuration.items()),
     }

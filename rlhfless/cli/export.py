@@ -37,7 +37,7 @@ def export(
     if (perfetto is None) == (verl_router is None):
         raise InputError("one output is needed; give either --perfetto FILE or --verl-router FOLDER")
     if perfetto is not None:
-        if log.without_limits != LogOptions() or any(
+        if log.with_default_limits != LogOptions() or any(
             value is not None for value in (*vars(hardware).values(), max_response_tokens)
         ):
             raise InputError(

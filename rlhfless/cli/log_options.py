@@ -40,11 +40,11 @@ class LogOptions:
         return Limits.of_options(self.max_line_mib, self.max_rows, self.max_unpacked_gib)
 
     @property
-    def without_limits(self) -> LogOptions:
+    def with_default_limits(self) -> LogOptions:
         """Return the same options with the default limits."""
         return replace(self, max_line_mib=None, max_rows=None, max_unpacked_gib=None)
 
-    def imported(self, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
+    def import_options(self, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> ImportOptions:
         """Return the options of an import.
 
         Raises:
@@ -69,7 +69,7 @@ class LogOptions:
         """
         from rlhfless.trace import open_log
 
-        return open_log(path, self.imported(max_response_tokens, keep), self.framework).of_run(self.run)
+        return open_log(path, self.import_options(max_response_tokens, keep), self.framework).of_run(self.run)
 
 
 def limits_of_import(command: Command) -> Command:

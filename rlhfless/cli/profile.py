@@ -172,7 +172,7 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
     elif (log / "scalars.parquet").is_file():
         scalars = read_scalars(log, options.limits)
     else:
-        read = import_log(log, options.imported(), options.framework)
+        read = import_log(log, options.import_options(), options.framework)
         trace, scalars = None if read.rollouts is None else read.trace(), read.scalars
     runs = [] if trace is None else sorted(map(str, trace.rollouts["run"].unique()))
     if options.run is None and len(runs) > 1:

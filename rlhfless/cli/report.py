@@ -101,7 +101,7 @@ def report(
     if out.suffix == ".ipynb":
         if len(trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
-        source = LogSource(path, log.imported(max_response_tokens), log.framework, log.run)
+        source = LogSource(path, log.import_options(max_response_tokens), log.framework, log.run)
         write_report_notebook(source, out, profile, setting, assumptions, max_steps=max_steps)
     else:
         write_report(opened, out, setting, assumptions, max_steps=max_steps)

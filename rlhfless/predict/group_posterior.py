@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhfless.predict.censoring import FloatArray
-from rlhfless.predict.length_variance import RESIDUALS, STEP, Scatter
+from rlhfless.predict.length_variance import RESIDUALS, STEP, LengthModelParameters
 from rlhfless.predict.signal_probe import FittedProbe
 from solver.lengths.remaining import SurvivalTable
 from solver.model.runtime_rules import Signals
@@ -47,7 +47,7 @@ class Siblings:
         prompt_of: (R,) prompt of each response. known: (P,) whether a prompt has history. centre: (P,) of each prompt.
     """
 
-    scatter: Scatter
+    scatter: LengthModelParameters
     prompt_of: IntArray
     known: NDArray[np.bool_]
     centre: FloatArray

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.group_posterior import InFlightLengths, Siblings
-from rlhfless.predict.length_variance import Scatter, scatter_of
+from rlhfless.predict.length_variance import LengthModelParameters, scatter_of
 from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.remaining import quantiles_left
 from rlhfless.predict.signal_probe import FittedProbe, SignalProbe, moments, outcomes, signals_at
@@ -50,7 +50,7 @@ class InFlightPredictor(Predictor):
     def _forget(self) -> None:
         super()._forget()
         self._probe = SignalProbe()
-        self._scatters: dict[int, Scatter | None] = {}
+        self._scatters: dict[int, LengthModelParameters | None] = {}
 
     def update(self, rollouts: pd.DataFrame) -> Self:
         """See ``Predictor.update``.
@@ -136,7 +136,7 @@ class InFlightPredictor(Predictor):
         known = np.array([name in scatter.centres for name in names], dtype=bool)
         return Siblings(scatter, prompt_of, known, centre, max_response_tokens)
 
-    def _scatter(self, max_response_tokens: int) -> Scatter | None:
+    def _scatter(self, max_response_tokens: int) -> LengthModelParameters | None:
         if self._history.empty:
             return None
         visits = self._visits(max_response_tokens)

@@ -29,7 +29,7 @@ RETURN = 0.2**2  # variance of a prompt's change until it comes back, where none
 
 
 @dataclass(frozen=True, eq=False)
-class Scatter:
+class LengthModelParameters:
     """Parameters of the length model.
 
     Attributes:
@@ -48,7 +48,7 @@ class Scatter:
     residual: FloatArray
 
 
-def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptHistory) -> Scatter | None:
+def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptHistory) -> LengthModelParameters | None:
     """Estimate the parameters from the last visits of every prompt; None with fewer than 8 prompts.
 
     If at least 8 prompts were visited again, their last visits are compared with what was predicted for these. Otherwise the
@@ -101,7 +101,7 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
         between = float((trust * within / count).mean()) + RETURN
         drift, shares = UNSEEN_DRIFT, (1 / 16, 1 / 4, 1.0)  # as nothing tells, rather too wide than too narrow
     between = max(between, LEAST_VARIANCE)
-    return Scatter(
+    return LengthModelParameters(
         dict(zip(distinct.tolist(), centre.tolist(), strict=True)), float(centre.mean()), between,
         between + float(centre.var(ddof=1)), drift, shares, _smooth(residuals[used[owner]], whole[used[owner]]),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless import plots
-from rlhfless.analysis import HABITS, configuration_lines, prices_of
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, configuration_lines, prices_of
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.log_checks import checks_table, contradicted
@@ -226,13 +226,13 @@ def _advice(page: Page, found: LoggedRunFindings) -> None:
     for what, replicas, size, lines in configured(found):
         if lines:
             page.code(f"{found.setup.framework}, {what}", lines)
-        elif found.setup.framework in HABITS:
+        elif found.setup.framework in FRAMEWORK_DEFAULTS:
             page.text(
                 f"Configuration lines for {counted(replicas, 'replica')} of {counted(size, 'GPU')} are left out: the "
                 f"documentation of {found.setup.framework} does not say how to spread them over nodes of "
                 f"{counted(cluster.gpus_per_node, 'GPU')}."
             )
-    if found.setup.framework not in HABITS:
+    if found.setup.framework not in FRAMEWORK_DEFAULTS:
         page.text("Configuration lines are left out, because the framework of the log is unknown.")
     if found.setup.colocated:
         page.text(

@@ -36,7 +36,7 @@ class TrainError(ValueError):
     """A training option is wrong, or a run cannot be resumed."""
 
 
-class DeviceWarning(UserWarning):
+class ReproducibilityWarning(UserWarning):
     """A run continues on another device or cluster, where it is not the same bit for bit."""
 
 

@@ -30,7 +30,7 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
-from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
+from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.models.tiny_model import choose_device
@@ -194,7 +194,7 @@ def _of_the_model(
         told = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
-        warnings.warn(told + "but later responses are not the same bit for bit", DeviceWarning, stacklevel=2)
+        warnings.warn(told + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     task = given.task or make_task(config.task, tokenizer, seed=config.seed, prompts=config.prompts, **config.columns())
     problems = task.problems[: config.prompts]

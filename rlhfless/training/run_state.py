@@ -29,7 +29,7 @@ from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
-from rlhfless.training.config import DeviceWarning, TrainConfig, TrainError
+from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.models.char_tokenizer import CharTokenizer
@@ -128,7 +128,7 @@ class RunStart:
         was, now = writer.meta.get("learner_device"), meta["learner_device"]
         if was is not None and was != now:
             told = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
-            warnings.warn(told, DeviceWarning, stacklevel=2)
+            warnings.warn(told, ReproducibilityWarning, stacklevel=2)
         weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):
             model[0].load_state_dict(weights.state_dict())

@@ -14,7 +14,7 @@ from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.response_reason import ResponseDetails, response_details
 from rlhfless.widgets.run_table import Compared, compared
 from rlhfless.widgets.settings import Settings
-from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
+from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
 
 if TYPE_CHECKING:
     from rlhfless.widgets.comparison import compare
@@ -35,7 +35,7 @@ __all__ = [
     "Alternatives",
     "Compared",
     "LiveRun",
-    "Planned",
+    "PlannedRun",
     "ResponseDetails",
     "Settings",
     "WhatIf",

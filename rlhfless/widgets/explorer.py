@@ -25,7 +25,7 @@ from rlhfless.widgets.fallback import SaysWhy
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
-from rlhfless.widgets.what_if import Alternatives, Planned, WhatIf
+from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
 from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -52,7 +52,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
 
     def __init__(self, what_if: WhatIf, settings: Settings) -> None:
         self.what_if, self.settings = what_if, settings
-        self.planned: Planned | None = None
+        self.planned: PlannedRun | None = None
         self.others: Alternatives | None = None
         self.error: Exception | None = None
         self.actor = 0
@@ -155,7 +155,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
-    def _show_plan(self, planned: Planned, asked: int) -> None:
+    def _show_plan(self, planned: PlannedRun, asked: int) -> None:
         plan = planned.plan
         figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
@@ -175,15 +175,15 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         )
         self.actor = min(self.actor, len(plan.actors) - 1)
         self._show_actor(planned, asked)
-        code, text = self.copied()
+        code, text = self.as_code()
         self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
 
-    def _show_actor(self, planned: Planned, asked: int) -> None:
+    def _show_actor(self, planned: PlannedRun, asked: int) -> None:
         self.panes.put("actors", actors_table(planned.actors, self.actor))
         self.panes.draw("responses", plot_responses(planned.trace, f"actor-{self.actor}", self.what_if.step), asked)
         self._show_response(planned)
 
-    def _show_response(self, planned: Planned) -> None:
+    def _show_response(self, planned: PlannedRun) -> None:
         self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
 
     def _show_others(self, others: Alternatives, asked: int) -> None:
@@ -220,7 +220,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             self.response = response
             self.panes.put("response", told)
 
-    def copied(self) -> tuple[str, str]:
+    def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
         return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
 

@@ -17,7 +17,7 @@ from rlhfless.system.templates import Markup
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.response_reason import response_details
 from rlhfless.widgets.settings import Settings
-from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, Planned, WhatIf
+from rlhfless.widgets.what_if import POLICIES, THIS_PLAN, Alternatives, PlannedRun, WhatIf
 
 HINT = "Click a bar of the timeline to see that actor's responses. Click a response to see why it was assigned to this actor."
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
@@ -58,7 +58,7 @@ def actors_table(actors: pd.DataFrame, chosen: int) -> Markup:
     return html_parts.table(head, rows, "Actors of this plan")
 
 
-def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
+def neighbours(planned: PlannedRun, actor: int, response: int | None) -> Iterator[html_parts.Choice]:
     """Return the actor's responses before and after the given one, in joining order; its first response for None."""
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
@@ -70,14 +70,14 @@ def neighbours(planned: Planned, actor: int, response: int | None) -> Iterator[h
     yield html_parts.Choice("next response", order[min(len(order) - 1, at + 1)])
 
 
-def response_html(what_if: WhatIf, planned: Planned, actor: int, response: int | None) -> Markup:
+def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: int | None) -> Markup:
     """Return the details of a response as HTML; texts of the log are escaped. Without a response: how to choose one."""
     if response is None:
         return html_parts.paragraph(HINT) + Markup().join(map(html_parts.choice, neighbours(planned, actor, None)))
     one = response_details(what_if, planned, response)
     parts = [
         *map(html_parts.choice, neighbours(planned, one.actor, response)),
-        html_parts.prompt(one.prompt_id, one.sample),
+        html_parts.response_name(one.prompt_id, one.sample),
         html_parts.paragraph(
             f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
             f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."

@@ -55,7 +55,7 @@ def paragraph(text: str) -> Markup:
     return _made("paragraph", text)
 
 
-def prompt(prompt_id: str, sample: int) -> Markup:
+def response_name(prompt_id: str, sample: int) -> Markup:
     """Return the name of a response: its prompt and sample."""
     return _made("prompt", prompt_id[:80], sample)
 

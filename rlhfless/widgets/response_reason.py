@@ -12,7 +12,7 @@ from numbers import Integral
 import numpy as np
 import pandas as pd
 
-from rlhfless.widgets.what_if import Planned, WhatIf
+from rlhfless.widgets.what_if import PlannedRun, WhatIf
 from solver.timing.build_plan import assemble
 
 MOST_TRIED = 12  # other actors, the nearest in length first
@@ -78,7 +78,7 @@ class ResponseDetails:
         )
 
 
-def response_details(what_if: WhatIf, planned: Planned, response: int) -> ResponseDetails:
+def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> ResponseDetails:
     """Return the details of a response of the plan, and the effect of moving it.
 
     Args:
@@ -119,7 +119,7 @@ def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
     return visits.agg(samples="size", mean_tokens="mean", longest_tokens="max").reset_index()
 
 
-def _elsewhere(planned: Planned, response: int, actor: int) -> pd.DataFrame:
+def _elsewhere(planned: PlannedRun, response: int, actor: int) -> pd.DataFrame:
     setting, plan, lengths = planned.settings.setting, planned.plan, planned.logged.predicted.response_tokens
     groups = [[i for i in one.responses if i != response] for one in plan.actors]
     distance = {i: abs(float(np.mean(lengths[g])) - float(lengths[response])) for i, g in enumerate(groups) if i != actor and g}

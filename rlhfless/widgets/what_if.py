@@ -39,7 +39,7 @@ FRONT_POINTS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class PlannedRun:
     """A plan of the step for some settings, and its execution with the true lengths.
 
     Attributes:
@@ -172,7 +172,7 @@ class WhatIf:
             self._logged[predictor] = next(found)
         return self._logged[predictor]
 
-    def plan(self, settings: Settings) -> Planned:
+    def plan(self, settings: Settings) -> PlannedRun:
         """Plan the step and run the plan on simulated engines with the true lengths.
 
         Raises:
@@ -190,9 +190,9 @@ class WhatIf:
         plan = replace(plan, policy=THIS_PLAN)
         record = self._run(plan, settings)
         trace = trace_of([(record, rollout_rows(record, logged))], setting, THIS_PLAN)
-        return Planned(settings, logged, plan, record, trace, time.perf_counter() - began)
+        return PlannedRun(settings, logged, plan, record, trace, time.perf_counter() - began)
 
-    def alternatives(self, planned: Planned, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
+    def alternatives(self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
         """Run every policy of ``POLICIES`` under the plan's settings, and compute front and bound.
 
         Args:
@@ -201,7 +201,7 @@ class WhatIf:
         Raises:
             InputError: ``planned`` is no result of ``plan``.
         """
-        if not isinstance(planned, Planned):
+        if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
         logged, setting = planned.logged, planned.settings.setting
         front = pareto_front(

@@ -23,7 +23,14 @@ import pytest
 from click.testing import CliRunner
 from error_messages import refused
 
-from rlhfless.analysis.verl_router import MOST_WAITING, RouterEffect, deal, expected_tokens, router_effect, write_router
+from rlhfless.analysis.verl_router import (
+    MOST_WAITING,
+    RouterEffect,
+    assign_longest_first,
+    expected_tokens,
+    router_effect,
+    write_router,
+)
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.simulate import SimulationConfig
@@ -175,11 +182,11 @@ def test_a_batch_that_cannot_be_planned_goes_where_verl_would_send_it(
 
 
 def test_dealing_keeps_short_responses_away_from_the_longest() -> None:
-    chosen = deal([(9, 4000), *[(9, 100)] * 60], [[], []], (0.02, 0.0002, 0.0))
+    chosen = assign_longest_first([(9, 4000), *[(9, 100)] * 60], [[], []], (0.02, 0.0002, 0.0))
     assert Counter(chosen[1:])[chosen[0]] < 30
-    even = Counter(deal([(9, 100)] * 32, [[], []], (0.02, 0.0002, 0.0)))
+    even = Counter(assign_longest_first([(9, 100)] * 32, [[], []], (0.02, 0.0002, 0.0)))
     assert set(even.values()) == {16}, "32 equal responses are 16 on each of two replicas"
-    busy = deal([(9, 100)] * 4, [[(9, 100)] * 4, []], (0.02, 0.0002, 0.0))
+    busy = assign_longest_first([(9, 100)] * 4, [[(9, 100)] * 4, []], (0.02, 0.0002, 0.0))
     assert busy == [1, 1, 1, 1]
 
 

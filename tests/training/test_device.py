@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
-from rlhfless.training.config import DeviceWarning, TrainError  # noqa: E402
+from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 from rlhfless.training.models import tiny_model as models  # noqa: E402
 from rlhfless.training.models.tiny_model import choose_device, load_model  # noqa: E402
@@ -61,12 +61,12 @@ def test_a_run_on_another_device_is_resumed_with_a_warning(model: Path, tmp_path
     assert trace.meta["device"] == trace.meta["learner_device"]
     assert "CPU, torch" in trace.meta["device"]
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeviceWarning)
+        warnings.simplefilter("error", ReproducibilityWarning)
         train(config(steps=2, device="cpu"), out, resume=True)
     meta = json.loads((out / "meta.json").read_text())
     meta["learner_device"] = "abacus, torch 1.0"
     (out / "meta.json").write_text(json.dumps(meta))
-    with warned(DeviceWarning, "1.0"):
+    with warned(ReproducibilityWarning, "1.0"):
         assert train(config(steps=3, device="cpu"), out, resume=True).steps == [0, 1, 2]
 
 

@@ -21,7 +21,7 @@ from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes  # 
 from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.trace.metrics.phase_costs import step_costs  # noqa: E402
 from rlhfless.training import engines  # noqa: E402
-from rlhfless.training.config import DeviceWarning, TrainError  # noqa: E402
+from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
 from rlhfless.training.engines import same_bits  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 
@@ -99,7 +99,7 @@ def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
     train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
     fewer = {"gpus": 2, "gpus_per_node": 2, "policy": "static"}
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeviceWarning)
+        warnings.simplefilter("error", ReproducibilityWarning)
         train(config(**fewer, steps=2), tmp_path / "run", resume=True)
         run = train(config(**fewer, preparation_actors=2), tmp_path / "run", resume=True)
     assert same_weights(tmp_path / "run", tmp_path / "whole")
@@ -116,7 +116,7 @@ def test_a_resumed_run_may_have_fewer_gpus(model: Path, tmp_path: Path) -> None:
 def test_where_bits_may_differ_it_is_said(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config(gpus=16, policy="static", steps=1), tmp_path / "run", model=model)
     monkeypatch.setattr("rlhfless.training.factory.same_bits", lambda *_, **__: False)
-    with warned(DeviceWarning, "16"):
+    with warned(ReproducibilityWarning, "16"):
         Trainer(config(gpus=1, policy="static"), tmp_path / "run", resume=True, progress=False).close()
 
 

@@ -220,7 +220,7 @@ def test_hostile_texts_are_text_everywhere(explorer: Explorer) -> None:
 
 
 def test_the_state_can_be_copied(explorer: Explorer) -> None:
-    code, text = explorer.copied()
+    code, text = explorer.as_code()
     assert Settings.from_json(text) == explorer.settings
     assert "what_if.plan(Settings(profile='cpu-tiny-qwen2'" in code
     assert 'data-copy=".as-python"' in explorer.panes.pane_copy
@@ -228,5 +228,5 @@ def test_the_state_can_be_copied(explorer: Explorer) -> None:
 
 def test_a_source_that_is_code_stays_a_string(explorer: Explorer) -> None:
     explorer.what_if.source = "'); import os; ('"
-    compile(explorer.copied()[0], "copied", "exec")
-    assert repr(explorer.what_if.source) in explorer.copied()[0]
+    compile(explorer.as_code()[0], "copied", "exec")
+    assert repr(explorer.what_if.source) in explorer.as_code()[0]

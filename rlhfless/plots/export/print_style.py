@@ -92,7 +92,7 @@ def paper_style(
     )  # fmt: skip
 
 
-def length_of(text: str) -> int:
+def longest_line_chars(text: str) -> int:
     """Return the number of letters in the longest line, without markup."""
     return max(len(unmarked(line)) for line in re.split(r"<br\s*/?>", text))
 
@@ -100,7 +100,7 @@ def length_of(text: str) -> int:
 def wrapped(text: str, width_px: float, em: float) -> str:
     """Return the text in lines that fit; text with markup that has spaces in it stays unchanged."""
     most = max(8, int(width_px / (LETTER * em)))
-    if length_of(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
+    if longest_line_chars(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
         return text
     lines = re.split(r"<br\s*/?>", text)
     return "<br>".join(
@@ -153,7 +153,7 @@ def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float,
     if axis.tickvals is None or not len(axis.tickvals):
         return
     texts = axis.ticktext if axis.ticktext is not None else axis.tickvals
-    each = max((length_of(str(text)) + 1) * LETTER * em for text in texts) if turned else 1.2 * em
+    each = max((longest_line_chars(str(text)) + 1) * LETTER * em for text in texts) if turned else 1.2 * em
     step = max(1, math.ceil(each * len(axis.tickvals) / own))
     if axis.ticktext is not None:
         axis.ticktext = np.asarray(axis.ticktext)[::step]
@@ -174,5 +174,5 @@ def _below(fig: go.Figure, width: float, em: float) -> float:
     shown = {trace.name for trace in fig.data if trace.name and trace.showlegend is not False}
     if fig.layout.showlegend is False or len(shown) < 2:
         return ticks
-    columns = max(1, int(width / (max(map(length_of, shown)) * LETTER * em + 45)))
+    columns = max(1, int(width / (max(map(longest_line_chars, shown)) * LETTER * em + 45)))
     return ticks + math.ceil(len(shown) / columns) * 1.6 * em * _lines(list(shown))
