@@ -14,7 +14,10 @@ from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.baselines import LeastLoaded, Static
 
 DISPATCHES = ("static", "least-loaded")
-"""Scheduling policies that no framework needs predictions for: equal chunks of the given order, and fewest in flight."""
+"""Scheduling policies that need no predictions: equal chunks of the given order, and fewest responses in flight.
+
+Both keep the samples of a prompt together, although routers of frameworks send every request alone.
+"""
 
 ORDERS = 6  # random orders of prompts that stand in for one that is not known
 SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
@@ -51,8 +54,9 @@ FRAMEWORK_DEFAULTS = {
     "trl": FrameworkDefaults("static", True, True,
                  "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
     "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
-    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin and learns "
-                                                             "on other GPUs"),
+    "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin, which is "
+                                                             "simulated as fewest responses in flight (both give every "
+                                                             "server equally many), and learns on other GPUs"),
     "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
                                                             "has other GPUs"),
     "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "

@@ -232,7 +232,11 @@ def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
 
 
 def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: SimulationConfig, seed: int) -> tuple[float, float]:
-    """Seconds of generation of a batch with its true lengths, under verl's own router and under the planned one."""
+    """Seconds of generation of a batch with its true lengths, under verl's own router and under the planned one.
+
+    verl's router sends every request alone to the replica with the fewest in flight. Requests arrive in random order and
+    before any has ended, so that is round-robin. (The policy ``least-loaded`` keeps the samples of a prompt together.)
+    """
     names, replicas = text_names(rows), setting.cluster.max_actors
     owner, _ = pd.factorize(names)
     first = np.unique(owner, return_index=True)[1]
@@ -241,7 +245,7 @@ def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Simulati
     work = Workload(prompt_tokens[first], owner, rows["response_tokens"].to_numpy(dtype=np.int64), max_response_tokens=limit)
     arrival = np.random.default_rng(seed).permutation(len(rows))
     theirs = np.empty(len(rows), dtype=np.int64)
-    theirs[arrival] = np.arange(len(rows)) % replicas  # fewest in flight, before anything has ended
+    theirs[arrival] = np.arange(len(rows)) % replicas
     is_known = names.isin(expected.keys()).to_numpy()
     ours = np.empty(len(rows), dtype=np.int64)
     new = arrival[~is_known[arrival]]

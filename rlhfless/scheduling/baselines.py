@@ -69,7 +69,10 @@ class Random:
 
 @dataclass(frozen=True)
 class LeastLoaded:
-    """verl's dispatch: the next prompt goes to the actor with the fewest responses in flight; all actors are started.
+    """Assign whole prompts in order, each to the actor with the fewest responses so far; start all actors.
+
+    It stands for frameworks that balance requests in flight, such as verl. They route every request alone, while the samples
+    of a prompt stay together here. All are assigned at once, so none has ended: those so far are those in flight.
 
     Args:
         release: as of ``Random``. shuffled: as of ``Static``.

@@ -17,7 +17,10 @@ from solver.model.workload import IntArray, Workload
 
 
 def assign_round_robin(workload: Workload, actors: int, seed: int) -> list[IntArray]:
-    """Assign responses round-robin to ``actors`` actors, prompts in random order (never more actors than responses)."""
+    """Assign responses round-robin to ``actors`` actors, prompts in random order.
+
+    With more actors than responses, the last actors get none.
+    """
     rank = np.random.default_rng(seed).permutation(len(workload.prompt_tokens))
     order = np.argsort(rank[workload.prompt_of], kind="stable")
     return [order[first::actors] for first in range(actors)]

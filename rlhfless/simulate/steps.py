@@ -1,6 +1,7 @@
 """The steps of a log as planning sees them: lengths predicted from earlier steps, and true lengths for clairvoyant policies.
 
-Input are the rollouts of one run and a ``SimulationConfig``; output is one ``LoggedStep`` per step, in order.
+Inputs are the rollouts of one run and a predictor; output is one ``LoggedStep`` per step, in order. ``SimulationConfig`` holds
+what simulating the steps needs in addition.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
 
   (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
   concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
-  tokens may be counted with less context than they have. The first two ways are close to h = u_max and h = u_min.
+  tokens may be counted with less context than they have. The ways by load and by head are close to h = u_max and h = u_min.
   For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
   bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
   (More memory does not either: only its Q is in a denominator.)
@@ -60,9 +60,9 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, Workload
 from solver.timing.evaluate import ready_s
 
-GROUPS = 48  # of responses that share one lam in the third way
+GROUPS = 48  # of responses that share one lam in the last way, by load up to s h, then by head
 PARTS = 8  # parts of a response's tokens there
-FINE = 3  # values of h, in the third way, between one and its double
+FINE = 3  # values of h, in that way, between one and its double
 LEAST_REFERENCE = 1 / 32  # h, relative to the largest load of a token, unless the least load is more
 MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
 SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is printed is read
@@ -70,8 +70,8 @@ SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is p
 
 @dataclass(frozen=True, eq=False)
 class ResponseGroups:
-    """The responses of the third way, in at most ``GROUPS`` groups of similar length; no token counts with more
-    context than it has.
+    """The responses in at most ``GROUPS`` groups of similar length, for the way by load up to s h, then by head; no token
+    counts with more context than it has.
 
     A group shares one lam, and counts its responses with their least length and context; tokens beyond the least length have
     at least the context of the last one within it.
@@ -132,7 +132,7 @@ def references(least: float, most: float, slots: int) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class MinorantTerms:
-    """Terms of one minorant: a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
+    """What the bound of one minorant needs: its a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
 
     base_s: float
     per_response_s: float

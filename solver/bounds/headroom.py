@@ -22,7 +22,7 @@ NEVER_S = 1e12
 
 @dataclass(frozen=True)
 class SummedBounds:
-    """Lower bounds summed over steps.
+    """Lower bounds summed over steps: where the headroom ends, not how large it is.
 
     Attributes:
         shortest_s: no policy is faster, at any cost. least_gpu_s: no policy takes fewer GPU-seconds, at any time.

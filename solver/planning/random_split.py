@@ -35,7 +35,10 @@ def equal_counts(count: int, groups: int) -> list[tuple[int, int]]:
 
 
 def assign_prompts(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
-    """Return the responses of each of ``actors`` actors, with whole prompts assigned in the given order and in equal counts."""
+    """Return the responses of at most ``actors`` actors: whole prompts, in the given order and in equal counts.
+
+    There are as many groups as prompts if that is fewer; no group is empty.
+    """
     order, first = _dealt(workload, prompts)
     return [order[first[a] : first[b]] for a, b in equal_counts(len(prompts), actors)]
 

@@ -268,7 +268,7 @@ class Timeline:
         boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1. It begins with prefill;
             the remainder counts as decoding, including the join time of newly admitted responses.
         prefill_s: (I,) part of each iteration spent on prefill, at its start.
-        prefill_tokens: (I,) tokens computed in it.
+        prefill_tokens: (I,) tokens that prefill is charged for in it (``Residency.prefill``).
         batch, kv_tokens: (I,) responses in the batch and their KV tokens.
         end_s: (n,) completion time of each response.
     """

@@ -22,13 +22,13 @@ class Iterations:
 
     Args:
         batch, kv_tokens: (I,) responses in the batch of each iteration, and their KV tokens.
-        prefill_tokens: computed at the start of the first iteration, for ``computing`` responses; joins: number of responses
-            that join then.
+        prefill_tokens: that prefill is charged for at the start of the first iteration, for ``computing`` responses; joins:
+            number of responses that join then.
 
     Attributes:
         boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are computed.
-        prefill_at: (P,) iterations with a prefill; prefill_s, prefill_tokens, computing: (P,) seconds, tokens and responses of
-            these.
+        prefill_at: (P,) iterations with a prefill; prefill_s, prefill_tokens, computing: (P,) seconds, charged tokens and
+            responses of these.
     """
 
     __slots__ = (

@@ -35,8 +35,9 @@ GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "
 
 @dataclass(frozen=True)
 class VersionedOrder:
-    """An order for a worker with this version of the weights. ``within_s``: how long it may wait for objects of other
-    actors.
+    """One order from the driver to an actor, and the version of the weights that the actor must have.
+
+    ``within_s``: how long the actor may wait for objects of other actors.
     """
 
     version: int
