@@ -2,7 +2,7 @@
 
 Inputs are scalars of steps (those of an import, which ``trace/metrics/step_times.py`` completes) and simulated times. A latency
 profile that is off by the same factor everywhere is corrected by that factor. The variation from step to step is stated as a
-range, and as the error on held-out steps.
+range, and as the error on held-out steps. ``rlhfless/latency/calibrate_from_log.py`` makes a new profile from a log instead.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ class Completion:
 class EngineSpan:
     """A time interval of an actor in one phase: ``prefill``, ``decode``, or ``start`` (shapes were prepared for the device).
 
-    ``tokens`` are computed prompt tokens (prefill) or generated tokens (decode); ``kv_tokens`` the mean KV tokens in memory;
+    ``tokens`` are computed context tokens (prefill; after an eviction or a hand-over generated ones too) or generated tokens
+    (decode); ``kv_tokens`` the mean KV tokens in memory;
     ``batch_mean`` the mean batch weighted by time; ``call`` the index of the call of the phase, where there are several;
     ``computed`` (response, tokens computed) of the prefill of responses that join.
     """

@@ -13,6 +13,8 @@ the log hardly distinguishes them, they are equal.
 One factor for the whole base profile replaces the three numbers if it predicts held-out times better. All errors are of
 held-out times (``held_out_errors.py``), next to those of a constant. If the constant is closer than any fit, the log does not
 show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
+
+The result is a new profile. ``rlhfless/analysis/calibration.py`` fits one factor only, for the simulated times of a report.
 """
 
 from __future__ import annotations

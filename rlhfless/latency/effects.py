@@ -1,8 +1,8 @@
 """Models of disturbances on large clusters (stragglers, outages, slow starts, network contention), each off by default.
 
-``rlhfless.engine.simulated.disturbances`` makes engines of them. Draws depend on a seed and the number of the actor. Severity
-only scales the same draw, so a more severe effect never makes an actor faster. With severity 0 an effect returns the very
-latency model that it was given.
+``rlhfless.engine.simulated.disturbances`` makes engines of them. Draws depend on a seed and the number of the actor.
+``share``, ``slowdown``, ``median_s``, ``per_gpu_hour`` and ``down_s`` do not change the draw, only what follows from it: a larger
+value never makes an actor faster. With a ``slowdown`` of 0, stragglers and prefill have the very latency model that was given.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Contention:
 
 @dataclass(frozen=True)
 class Effects:
-    """All disturbances of a step's actors; None leaves an effect out.
+    """The disturbances of a step's actors; None leaves one out. ``Network`` is applied to the latency model instead.
 
     Args:
         seed, step: whole numbers of 0 or more that determine all draws.

@@ -146,7 +146,10 @@ def prefill_cost_saved(found: Numbers) -> dict[int, float]:
 
 
 def prefill_share(found: Numbers) -> dict[int, float]:
-    """Return that saving as a share of the headroom of generation alone, measured from the naive system."""
+    """Return samples of a prompt to the share of generation's headroom that computing each prompt once takes.
+
+    The headroom is measured from the naive system.
+    """
     part = found.table[(found.table["panel"] == "prefill") & (found.table["policy"] == "dedup")]
     return {int(g): float(share) for g, share in zip(part["samples_per_prompt"], part["share"], strict=True)}
 

@@ -45,7 +45,7 @@ class LengthModel:
     def rollouts(
         self, prompts: int, samples_per_prompt: int, epochs: int, steps_per_epoch: int = 1, seed: int = 0
     ) -> pd.DataFrame:
-        """Return a log: every epoch has each of the prompts once, in ``steps_per_epoch`` steps of as many prompts each.
+        """Return a log: every epoch has each of the prompts once, divided evenly over ``steps_per_epoch`` steps.
 
         Returns:
             Validated rollouts with ``epochs * prompts * samples_per_prompt`` rows.

@@ -1,6 +1,7 @@
 """Computes everything a report says about a run: its set-up, its calibrated profile, simulated schedules and findings.
 
-Input is a log or a trace and the user's assumptions; output is a ``ReportData``, which the page and the notebook both show.
+Input is a log or a trace and the user's assumptions. ``study_log`` returns a ``ReportData``, which the page and the notebook
+both show; ``study_executed`` returns an ``ExecutedRunFindings``.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class LoggedRunFindings(Savings):
     """What a report says of a logged run.
 
     Attributes:
-        setup: how it assigned responses and allocated GPUs. phases: its steps outside generation.
+        setup: how it assigned responses and allocated GPUs. phases: seconds of a step outside
+            generation, and their source.
         account: its GPU-seconds by use. shuffled: the same with prompts dispatched in random orders, for a log whose order of
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.

@@ -1,4 +1,4 @@
-"""Scheduling policies by name: each policy plans a workload as one published system would.
+"""Scheduling policies by name: published systems, simple baselines and our own.
 
 ``make_policy(name)`` is the registry: it makes every policy of this package.
 """
@@ -28,7 +28,12 @@ POLICIES = (
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
-    """Return the policy called ``name``.
+    """Return the policy called ``name``. A policy ignores the parameters that it does not have.
+
+    Args:
+        tau: of ``rlhfless`` and ``random+tau``: share of an actor's responses after which it is cut.
+        static_actors: actors of ``static`` and ``rlhfuse``; as many as fit when None.
+        hold: of ``static``: GPUs are held until the end of ``generation`` or of the ``step``.
 
     Raises:
         PolicyError: the name is unknown, or a parameter is out of its range; the message says what would be right.

@@ -3,7 +3,7 @@
 The rule uses what ``SquareRootFold`` uses: counts of unfinished responses, no prediction. A cut makes all responses of an
 actor wait for one another's transfers. Here one response at a time leaves over an actor's link while the others keep decoding.
 The step ends with its slowest actor, so a random split also loses time where actors happen to get unequal numbers of long
-responses. The responses are equal to the rule, so the fullest actors send some of theirs to the thinnest.
+responses. To the rule all responses are alike, so the fullest actors send some of theirs to the thinnest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DrainingFold(SquareRootFold):
         return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)), time_s=self._next_s)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
-        """Send the next response of every actor that is drained or too full, if its link is free."""
+        """Choose surplus actors to drain, then send the next response of every drained or too full actor whose link is free."""
         load = {v.actor: v.unfinished_count + len(v.arriving) for v in state.actors}
         room = ReceiverRoom(state)
         self._leaving &= load.keys()

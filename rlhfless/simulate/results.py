@@ -54,7 +54,10 @@ class Simulation:
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ``{"policies": [...], "without_history": [...]}``; unknown values are None."""
+        """Return ``{"policies": [...], "without_history": [...]}``: ``summary`` of the steps with history, and without.
+
+        Unknown values are None.
+        """
 
         def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
             rows = table[table["steps"] > 0].to_dict("records")

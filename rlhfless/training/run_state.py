@@ -55,7 +55,7 @@ def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
 
 @dataclass(frozen=True, eq=False)
 class RunStart:
-    """The model that a run starts from, before any file of the run is written.
+    """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
 
     Attributes:
         meta: what ``meta.json`` records of the run, with a unique ``run_id``. writer: of the trace, if the run is resumed.

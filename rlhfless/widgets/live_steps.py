@@ -49,7 +49,7 @@ class TrainerSteps:
 
     @property
     def watch(self) -> Watch | None:
-        """Set the callback for progress of generation."""
+        """The callback for progress of generation; None without one. Can be set."""
         return self.trainer.watch  # type: ignore[no-any-return]
 
     @watch.setter

@@ -178,7 +178,10 @@ class LatencyModel:
         return self.base_s + self.per_response_s * batch + self.per_kv_token_s * kv_tokens
 
     def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
-        """Return the seconds to prefill ``tokens`` prompt tokens in ``calls`` calls. Arrays broadcast."""
+        """Return the seconds to prefill ``tokens`` context tokens in ``calls`` calls; each call has a cost even without tokens.
+
+        Arrays broadcast.
+        """
         return np.asarray(self.prefill_base_s * np.asarray(calls) + self.prefill_per_token_s * np.asarray(tokens))
 
     def transfer_s(self, kv_tokens: float) -> float:

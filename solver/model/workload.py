@@ -165,7 +165,7 @@ class Workload:
         return self.prompt_tokens[self.prompt_of] + self.max_response_tokens
 
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
-        """Return the same prompts and responses with other lengths, for example true ones instead of predicted ones."""
+        """Return the same prompts and responses with other lengths and without scenarios, for example with true lengths."""
         return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.max_response_tokens)
 
     def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:

@@ -1,6 +1,6 @@
 """Defines ``Placement``: a plan's actors on nodes, when their prefixes arrive, and which actors are late.
 
-``solver.prefix_sharing.placement`` computes it and defines the slack.
+``solver.prefix_sharing.placement`` computes it and states the slack and the inequality that it comes from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Placement:
         prefill_gpu_ids: its own GPUs, none on the learner's. prefill_s: when its last prefix is computed.
         transfer_s: (N,) seconds of each actor's transfer. arrives_s: (N,) when it can decode, from the start of the step.
         slack_s: (N,) seconds by which each actor is done before the longest group; below 0 it is late.
-        moved: responses that were moved to the longest group to keep the inequality.
+        moved: responses that were moved to the longest group so that no actor is late.
     """
 
     plan: Plan

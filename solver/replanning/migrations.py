@@ -105,7 +105,7 @@ class MigrationRound:
 def look(s: UnfinishedResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
     """Compute one re-planning round: decide whether an actor is released, and list the responses that should move.
 
-    An actor that keeps running lists at most ``OFFERS`` responses, and so does an actor that is being drained.
+    A released actor is entered in ``links.leaving``. Every sender lists at most ``OFFERS`` responses.
     """
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])

@@ -1,4 +1,4 @@
-"""Times iterations of the torch engine for ``rlhfless profile``.
+"""Runs iterations of the torch engine that ``rlhfless profile`` times.
 
 Two things are timed as an actor runs them: one committed iteration, bookkeeping and sampling included, of a batch whose
 responses have ``context`` KV tokens each; and all iterations of a trial in which responses join and end, timed as ``replay.py``
@@ -28,8 +28,9 @@ LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
 
 
 class EngineTimer:
-    """Times single iterations of given sizes, for which it keeps one engine until another size is asked for, and batch-change
-    trials.
+    """Runs single iterations of given sizes, which the caller times, and times batch-change trials itself.
+
+    It keeps the engine of a size until another size is asked for.
     """
 
     def __init__(self, model: Any, max_tokens: int) -> None:

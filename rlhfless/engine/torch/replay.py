@@ -33,7 +33,7 @@ class Replay:
     """One replay of a journal.
 
     Attributes:
-        journal: the replayed journal.
+        asked: the journal to replay. journal: what the replay itself recorded.
     """
 
     def __init__(self, model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:

@@ -92,7 +92,10 @@ class BatchScheduler:
         return (admission.kv_capacity_tokens - kv_tokens) // batch + 1
 
     def changes(self, clock_s: float, kv_tokens: int) -> bool:
-        """Return whether a response joins or leaves the batch, which has ``kv_tokens``, at ``clock_s``."""
+        """Return whether a response is admitted to the batch, which has ``kv_tokens``, or evicted from it, at ``clock_s``.
+
+        Completed responses are not looked at.
+        """
         batch, waiting, admission = len(self.running), self.waiting, self.admission
         if admission.overflows(batch, kv_tokens):
             return True

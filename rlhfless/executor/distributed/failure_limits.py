@@ -1,6 +1,7 @@
 """Limits after which an actor counts as lost or slow, and how often its responses are retried.
 
-Inputs: latency models and reports. Recovery is in ``recovery.py``.
+Inputs: latency models and reports. ``failure_handling.py`` applies the limits and handles lost actors; ``recovery.py`` chooses
+where their responses continue.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ class RemoteActor(Protocol):
         ...
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
-        """Compute the KV state of prefixes, what they share once; answered once.
+        """Compute the KV state of prefixes, shared parts only once. One report brings each receiver's
+        (``ActorReport.prefixes``).
 
         Args:
             prefixes: token ids by prompt. receivers: by index of an actor, the prompts that it receives.

@@ -38,7 +38,7 @@ class Page:
         self._add("text", text=" ".join(text.split()))
 
     def basis(self, lines: Iterable[tuple[str, str]]) -> None:
-        """Add the basis of the section: ``measured``, ``modelled``, ... each with the values that are."""
+        """Add where the section's values come from: pairs of a source (``measured``, ``modelled``, ...) and its values."""
         self._add("basis", lines=[(name, " ".join(text.split())) for name, text in lines])
 
     def cards(self, cards: Iterable[tuple[str, str]]) -> None:

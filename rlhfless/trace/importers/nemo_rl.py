@@ -32,7 +32,7 @@ def starts(path: Path) -> list[list[tuple[int, Path]]]:
 
 
 def detect(path: Path) -> bool:
-    """Return whether the path is such a file or a folder with some."""
+    """Return whether the path is such a file, a folder with some, or a folder of ``exp_*`` folders with some."""
     return bool(starts(path))
 
 

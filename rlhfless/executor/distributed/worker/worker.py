@@ -160,7 +160,7 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 class Worker:
-    """An actor on ``device``. Imports the backend module ``side``."""
+    """An actor on ``device``. ``side`` is the name of the backend module, which it imports."""
 
     def __init__(
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
