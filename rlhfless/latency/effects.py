@@ -1,8 +1,8 @@
 """Models of disturbances on large clusters (stragglers, outages, slow starts, network contention), each off by default.
 
 ``rlhfless.engine.simulated.disturbances`` makes engines of them. Draws depend on a seed and the number of the actor.
-``share``, ``slowdown``, ``median_s``, ``per_gpu_hour`` and ``down_s`` do not change the draw, only what follows from it: a larger
-value never makes an actor faster. With a ``slowdown`` of 0, stragglers and prefill have the very latency model that was given.
+``share``, ``slowdown``, ``median_s``, ``per_gpu_hour`` and ``down_s`` do not change the draw, only what follows from it: a
+larger value never makes an actor faster. A ``slowdown`` of 0 returns the very latency model that was given.
 """
 
 from __future__ import annotations

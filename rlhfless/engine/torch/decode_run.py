@@ -79,8 +79,8 @@ class DecodeRun:
     def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[SampledTokens]:
         """Compute at most ``count`` iterations, at least one, until a response ends.
 
-        ``count`` must not exceed ``certain``; nothing here checks it. Only cells of the cache that belong to no token yet change,
-        so the iterations may still be dropped.
+        ``count`` must not exceed ``certain``; nothing here checks it. Only cells of the cache that belong to no token yet
+        change, so the iterations may still be dropped.
         """
         rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
         noises: Sequence[Tensor | None] = [None] * count

@@ -114,8 +114,8 @@ class KVRows:
     def commit(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Commit the new batch: its rows become the current rows.
 
-        If responses joined, the KV states of shared prompts that no response in ``queue`` needs are dropped. ``queue`` holds the
-        responses that still wait for admission.
+        If responses joined, the KV states of shared prompts that no response in ``queue`` needs are dropped. ``queue`` holds
+        the responses that still wait for admission.
         """
         self.of = change.rows
         if change.newcomers:

@@ -156,8 +156,7 @@ class RemoteActor(Protocol):
         ...
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
-        """Compute the KV state of prefixes, shared parts only once. One report brings each receiver's
-        (``ActorReport.prefixes``).
+        """Compute the KV state of prefixes, shared parts only once. One report answers (``ActorReport.prefixes``).
 
         Args:
             prefixes: token ids by prompt. receivers: by index of an actor, the prompts that it receives.
