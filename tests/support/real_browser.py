@@ -30,10 +30,10 @@ def browser() -> Iterator[Any]:
             opened.close()
 
 
-def drawn_page(path: Path) -> str:
+def drawn_page(path: Path, **options: Any) -> str:
     """Return the HTML of a page whose figures are all drawn; one that is not drawn, or says an error, fails."""
     with browser() as opened:
-        page, errors = opened.new_page(), []
+        page, errors = opened.new_page(**options), []
         page.set_default_timeout(1e3 * PATIENCE_S)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(path.as_uri())

@@ -26,12 +26,16 @@ function widthNeeded(layout) {
   const names = Math.max(0, ...axes.map((axis) => (axis.ticktext || axis.categoryarray || []).length));
   return Math.max(names > 4 ? names * NAME : 0, axes.some((axis) => (axis.domain || [0])[0] > 0.05) ? BESIDE : 0);
 }
+// What plotly takes where a figure does not say it.
+const BARE = {height: 450, title: {text: ""}, margin: {t: 100}};
 // On a narrow screen the title is wrapped and the legend stands below it: beside the plot it would cover the plot. A figure
 // that needs room keeps its width, and its frame scrolls.
 async function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
   const colour = getComputedStyle(document.body).color;
-  const layout = {...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
+  const layout = {...BARE, ...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)",
+    autosize: true};
+  layout.margin = {...BARE.margin, ...layout.margin};
   let top = layout.margin.t;
   div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
   if (small) {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from error_messages import refused
+from real_browser import drawn_page
 
 pio = pytest.importorskip("plotly.io", reason="plotly is not installed")
 import plotly.graph_objects as go  # noqa: E402
@@ -13,6 +14,7 @@ import plotly.graph_objects as go  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.plots import use_renderer  # noqa: E402
 from rlhfless.plots.export.notebook_page import FiguresPage  # noqa: E402
+from rlhfless.system.browser import find_browser  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +39,16 @@ def test_the_page_goes_where_the_environment_says(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("RLHFLESS_PAGE", str(tmp_path / "named.html"))
     assert FiguresPage().write("Title", "Lead.", tmp_path / "own.html") == tmp_path / "named.html"
     assert not (tmp_path / "own.html").exists()
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here (apt-get install chromium)")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_figure_of_the_users_own_is_drawn(width: int, tmp_path: Path) -> None:
+    """It says nothing of its height, margins or title."""
+    page = FiguresPage()
+    page.add("Mine", "", go.Figure([go.Scatter(x=[1], y=[2], name="one"), go.Scatter(x=[1], y=[3], name="two")]))
+    html = drawn_page(page.write("Title", "Lead.", tmp_path / "page.html"), viewport={"width": width, "height": 800})
+    assert html.count('class="scatterlayer') == 1
 
 
 def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
