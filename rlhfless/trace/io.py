@@ -15,11 +15,11 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
+from rlhfless.old_names import current_options
 from rlhfless.trace import step_folders, storage
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.journal import joined
 from rlhfless.trace.limits import Guard, Limits
-from rlhfless.trace.old_names import current_options
 from rlhfless.trace.schema.casts import jsonable
 from rlhfless.trace.schema.tables import META_KEYS, SCHEMA_VERSION, TABLES, text_columns
 from rlhfless.trace.schema.validation import refuse_several_runs, validate

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from rlhfless.trace.old_names import current_options
+from rlhfless.old_names import current_options
 from rlhfless.training.option_types import as_annotated
 from solver.model.plurals import counted
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from markupsafe import escape
 from paper_samples import BESIDE, VERDICTS, Paper, small
 
 from rlhfless.cli import main
@@ -218,4 +218,4 @@ def test_all_figures_are_made_with_small_settings(tmp_path: Path, paper: Paper, 
     simulated = stated.set_index("paper")["holds"]["faster and cheaper on average on up to 160 GPUs"]
     assert simulated == "in part", "faster than 3 actors and dearer than few, or cheaper than all and slower"
     for text in stated["we_find"]:
-        assert html.escape(text) in index
+        assert escape(text) in index

@@ -97,7 +97,7 @@ def test_the_page_says_what_was_measured_and_what_is_modelled(page):
 def test_what_an_executed_run_could_have_saved_is_said_with_what_no_schedule_changes(page):
     assert "Stragglers" not in page  # that is a section of runs that were only logged
     assert re.search(
-        r"The best schedule here \([a-z+]+\) saves .* of a step&#x27;s time; (at most [\d.]+%|nothing) is possible",
+        r"The best schedule here \([a-z+]+\) saves .* of a step&#39;s time; (at most [\d.]+%|nothing) is possible",
         page,
     )
     assert re.search(r"released as soon as an actor is done, the best schedule here .* of the GPU-seconds", page)

@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.trace.old_names import current_options
+from rlhfless.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import make_schedule

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model  # noqa: E402
 
-from rlhfless.trace.old_names import OPTIONS  # noqa: E402
+from rlhfless.old_names import OPTIONS  # noqa: E402
 from rlhfless.training.checkpoint import folder_of, load_checkpoint, save_checkpoint  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402

@@ -129,7 +129,7 @@ def test_what_ends_an_order_ends_all_and_reading_starts_new_ones(pair: Pair, tmp
     first, second = pair.two.pids
     if pair.name == "grpo":
         os.kill(second, signal.SIGKILL)
-        killed = "process 1 of the learner was killed by SIGKILL during 'learn'; the step was not"
+        killed = "process 1 of the learner was killed by SIGKILL during 'learn'; this step was not"
         with pytest.raises(LearnerError, match=killed):
             pair.two.learn(noise_batch(small_model()))
     else:

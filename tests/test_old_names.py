@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rlhfless.old_names import OPTIONS, current_options
 from rlhfless.trace import Trace, read_trace
-from rlhfless.trace.old_names import OPTIONS, current_options
 from rlhfless.training.config import TrainConfig, TrainError
 
-SHIPPED = Path(__file__).parents[2] / "data" / "traces" / "arithmetic-grpo"
+SHIPPED = Path(__file__).parents[1] / "data" / "traces" / "arithmetic-grpo"
 
 
 def test_the_shipped_trace_is_read_under_todays_names(tmp_path: Path) -> None:
