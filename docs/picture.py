@@ -22,11 +22,13 @@ from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import read_trace
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "browser")]
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("browser", "support")]
 
-from lab import Lab, browser, missing, notebook, run_all, wait_drawn  # noqa: E402
+from lab import Lab, missing, notebook, run_all, wait_drawn  # noqa: E402
+from real_browser import browser  # noqa: E402
 
-LARGE = {"width": 1366, "height": 1500}  # JupyterLab cuts off what does not fit
+LARGE = {"width": 1600, "height": 1800}  # wide enough for all columns of the table; JupyterLab cuts off what does not fit
+WHOLE_TABLE = ".rlhfless-scroll { max-height: none !important; }"
 POLICIES = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "oracle"]
 WIDTH, HEIGHT = 760, 520
 
@@ -64,6 +66,7 @@ def dashboard(target: Path) -> Path:
             lab.open(page, "explore.ipynb")
             run_all(page)
             wait_drawn(page, "plane", 1)
+            page.add_style_tag(content=WHOLE_TABLE)
             page.locator(".jp-OutputArea-output").last.screenshot(path=target)
     return target
 

@@ -1,33 +1,37 @@
 """Turns predicted response lengths into a generation plan with a lower bound.
 
-A numpy search chooses the plan and proves the bound. For one GPU kind OR-Tools (CP-SAT) then tries to improve both, where time
-and a gap are left. OR-Tools (GLOP) also solves the linear programmes behind the bounds of several kinds and of measured
-latency tables.
+A numpy search chooses the plan and proves the bound. For few actors of one GPU kind OR-Tools (CP-SAT) then improves both,
+where time and a gap are left. OR-Tools (GLOP) also solves the linear programmes behind the bounds of several kinds and of
+measured latency tables.
 
 Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas are loaded by the functions that use them.
 """
 
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bound
+from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
 from solver.lengths.scenarios import scenarios_from_quantiles
 from solver.lengths.survival import from_batch, from_samples, from_scenarios, known_lengths
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.latency import LatencyModel, StepTable
+from solver.model.latency import IterationTable, LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, Offer, offers_of
 from solver.model.plan import ActorPlan, HistoryEntry, Plan, Prefill, Reference
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 from solver.model.workload import Workload
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 from solver.planning.random_split import random_split
-from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.planning.together_or_split import together_or_split
+from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.deduplicate import Deduplication, deduplicate
-from solver.prefix_sharing.placement import place
-from solver.prefix_sharing.placement_result import Placement
+from solver.prefix_sharing.placement import Placement, place
+from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.timing.evaluate import Evaluation, evaluate
@@ -46,9 +50,11 @@ __all__ = [
     "Front",
     "GpuPool",
     "HistoryEntry",
+    "IterationTable",
     "KnownLengths",
     "Latencies",
     "LatencyModel",
+    "LengthForecast",
     "MixedClairvoyantBound",
     "MixedCluster",
     "Move",
@@ -58,6 +64,7 @@ __all__ = [
     "Placement",
     "Plan",
     "PlanningError",
+    "PlanningProblem",
     "Prefill",
     "PrefixChoice",
     "PrefixCosts",
@@ -67,7 +74,6 @@ __all__ = [
     "Replan",
     "RuntimeRule",
     "StepState",
-    "StepTable",
     "SurvivalTable",
     "Trigger",
     "Workload",
@@ -88,4 +94,5 @@ __all__ = [
     "random_split",
     "replan",
     "scenarios_from_quantiles",
+    "together_or_split",
 ]

@@ -20,14 +20,10 @@ MOST_LINES, MOST_PARAMETERS = 350, 8
 SPREAD = frozenset(
     {
         "DrainingFold",
-        "Gsm8kTask",
-        "LazyState",
-        "LazyView",
         "VirtualOrders",
         "VirtualStep",
         "LostActorHandling",
         "WallStep",
-        "Zoom",
     }
 )
 MANY_PARAMETERS = frozenset(
@@ -36,30 +32,24 @@ MANY_PARAMETERS = frozenset(
         "rlhfless/cli/plan.py:plan",
         "rlhfless/cli/profile.py:profile",
         "rlhfless/cli/simulate.py:simulate",
-        "rlhfless/executor/distributed/dispatch.py:__init__",
-        "rlhfless/executor/distributed/executor.py:__init__",
-        "rlhfless/executor/distributed/pool/pool.py:run_step",
-        "rlhfless/executor/executor.py:__init__",
-        "rlhfless/executor/step/record.py:allocate",
-        "rlhfless/executor/virtual/executor.py:__init__",
+        "rlhfless/executor/distributed/dispatch.py:WallClockDispatch.__init__",
+        "rlhfless/executor/distributed/executor.py:WallStep.__init__",
+        "rlhfless/executor/distributed/pool/pool.py:ActorPool.run_step",
+        "rlhfless/executor/executor.py:Executor.__init__",
+        "rlhfless/executor/step/record.py:StepRecord.allocate",
+        "rlhfless/executor/virtual/executor.py:VirtualStep.__init__",
         "rlhfless/executor/virtual/executor.py:run_step",
-        "rlhfless/executor/virtual/lazy_state.py:__init__",
+        "rlhfless/executor/virtual/lazy_state.py:LazyView.__init__",
         "rlhfless/latency/measure.py:measure_profile",
         "rlhfless/latency/profile.py:compose_profile",
         "rlhfless/paper/comparison.py:compare",
-        "rlhfless/training/loop.py:__init__",
-        "rlhfless/training/tasks/dataset.py:__init__",
-        "solver/planning/pareto_front.py:pareto_front",
-        "solver/planning/plan_generation.py:plan_generation",
-        "solver/planning/random_split.py:random_split",
-        "solver/planning/random_split.py:sized_split",
+        "rlhfless/training/loop.py:Trainer.__init__",
+        "rlhfless/training/tasks/dataset.py:DatasetTask.__init__",
         "solver/prefix_sharing/deduplicate.py:deduplicate",
-        "solver/prefix_sharing/placement.py:place",
         "solver/replanning/running_responses.py:valued",
-        "solver/timing/build_plan.py:assemble",
     }
 )
-"""File and function."""
+"""File, and function with its class."""
 
 
 @cache
@@ -85,38 +75,50 @@ def doubled(sources: dict[str, ast.Module]) -> dict[str, list[str]]:
 
 def spread(sources: dict[str, ast.Module]) -> set[str]:
     """Classes that are cut into files: they are the only one with a base that stands in another file and has state or methods
-    for nobody else. Protocols, abstract bases and bases with several classes below them are no cuts."""
+    for nobody else. Protocols, abstract bases, bases with several classes below them, and those that are made themselves are no
+    cuts."""
+    made = {_name(node.func) for tree in sources.values() for node in ast.walk(tree) if isinstance(node, ast.Call)}
     where = {node.name: (file, node) for file, tree in sources.items() for node in classes(tree)}
-    bases = {name: [b.id for b in node.bases if isinstance(b, ast.Name) and b.id in where] for name, (_, node) in where.items()}
+    bases = {name: [base for base in map(_name, node.bases) if base in where] for name, (_, node) in where.items()}
     heirs = Counter(base for own in bases.values() for base in own)
     return {
         name
         for name, own in bases.items()
         for base in own
-        if heirs[base] == 1 and where[base][0] != where[name][0] and not _is_interface(where[base][1])
+        if heirs[base] == 1 and base not in made and where[base][0] != where[name][0] and not _is_interface(where[base][1])
     }
 
 
+def _name(base: ast.expr) -> str:
+    """The name of a base: of ``Part``, ``module.Part`` and ``Part[int]``."""
+    if isinstance(base, ast.Subscript):
+        return _name(base.value)
+    return base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+
+
 def _is_interface(node: ast.ClassDef) -> bool:
-    """Whether it is a Protocol, an abstract base, an error or a record that others extend."""
-    names = {b.id if isinstance(b, ast.Name) else b.attr if isinstance(b, ast.Attribute) else "" for b in node.bases}
-    names |= {b.value.id for b in node.bases if isinstance(b, ast.Subscript) and isinstance(b.value, ast.Name)}
-    return bool(names & {"Protocol", "ABC", "Exception", "ValueError", "RuntimeError", "TypedDict"}) or node.name.endswith(
-        "Error"
-    )
+    """Whether it is a Protocol, a base with an abstract method, an error or a record that others extend."""
+    names = set(map(_name, node.bases))
+    abstract = any(_name(mark) == "abstractmethod" for part in node.body if isinstance(part, ast.FunctionDef)
+                   for mark in part.decorator_list)  # fmt: skip
+    others = names & {"Protocol", "Exception", "ValueError", "RuntimeError", "TypedDict"}
+    return bool(others) or ("ABC" in names and abstract) or node.name.endswith("Error")
 
 
 def parameters(sources: dict[str, ast.Module]) -> set[str]:
     """Functions with too many parameters, ``self`` not counted; constructors written out are counted, records have none."""
-    found = set()
-    for file, tree in sources.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                own = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-                own = [one for one in own if one.arg not in ("self", "cls")]
-                if len(own) > MOST_PARAMETERS:
-                    found.add(f"{file}:{node.name}")
-    return found
+    return {f"{file}:{name}" for file, tree in sources.items() for name in _long(tree, "")}
+
+
+def _long(within: ast.AST, prefix: str) -> Iterator[str]:
+    """Names of the functions with too many parameters, with their classes: ``Trainer.__init__``."""
+    for node in ast.iter_child_nodes(within):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if len([one for one in every if one.arg not in ("self", "cls")]) > MOST_PARAMETERS:
+                yield prefix + node.name
+        named = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from _long(node, f"{prefix}{node.name}." if named else prefix)  # type: ignore[attr-defined]
 
 
 def test_no_class_name_is_defined_twice() -> None:
@@ -153,11 +155,17 @@ def test_a_class_that_is_cut_is_found_and_an_interface_is_none() -> None:
     assert spread({file: ast.parse(text) for file, text in cut.items()}) == {"Whole"}
     two = {**cut, "c.py": "class Other(Part): ..."}
     assert spread({file: ast.parse(text) for file, text in two.items()}) == set()
+    for base in ("Part[int]", "a.Part"):
+        assert spread({"a.py": ast.parse(cut["a.py"]), "b.py": ast.parse(f"class Whole({base}): ...")}) == {"Whole"}
+    without_methods = {"a.py": "class Part(ABC):\n def f(self): ...", "b.py": "class Whole(Part): ..."}
+    assert spread({file: ast.parse(text) for file, text in without_methods.items()}) == {"Whole"}
+    made = {**cut, "c.py": "part = Part()"}
+    assert spread({file: ast.parse(text) for file, text in made.items()}) == set()
     interface = {"a.py": "class Part(Protocol):\n def f(self): ...", "b.py": "class Whole(Part): ..."}
     assert spread({file: ast.parse(text) for file, text in interface.items()}) == set()
 
 
 def test_a_function_of_nine_parameters_is_found() -> None:
     nine = ", ".join("abcdefghi")
-    source = {"a.py": ast.parse(f"def f({nine}): ...\nclass C:\n def g(self, {nine[3:]}): ...")}
-    assert parameters(source) == {"a.py:f"}
+    source = f"def f({nine}): ...\nclass C:\n def g(self, {nine[3:]}): ...\n def __init__(self, {nine}): ..."
+    assert parameters({"a.py": ast.parse(source)}) == {"a.py:f", "a.py:C.__init__"}

@@ -4,10 +4,11 @@ Knows traces, logs and simulated results; nothing of plots or pages. All compari
 """
 
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
+from rlhfless.analysis.compare_log import LogComparison, compare_log, evenly
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
-from rlhfless.analysis.log_checks import generation_checks, log_checks
+from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.savings import generation_s, savings
@@ -20,6 +21,7 @@ __all__ = [
     "Account",
     "Advice",
     "Calibration",
+    "LogComparison",
     "PhaseSeconds",
     "RunSetup",
     "Size",
@@ -28,12 +30,13 @@ __all__ = [
     "advise",
     "calibrated_by_spans",
     "calibration",
+    "compare_log",
     "configuration_lines",
+    "evenly",
     "executed_steps",
     "generation_checks",
     "generation_s",
     "last_visits",
-    "log_checks",
     "logged_phases",
     "plan_every_step",
     "prices_of",

@@ -14,6 +14,7 @@ import pandas as pd
 
 from rlhfless.analysis.gpu_seconds import REST, PhaseSeconds
 from rlhfless.latency.held_out_errors import HeldOut, held_out
+from rlhfless.trace.metrics.step_times import NO_BOUNDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +24,9 @@ class Calibration:
     Attributes:
         factor: multiplies simulated times. It is the median over steps. Where a constant predicts held-out steps better than
             the profile does, it is the factor by which the mean step takes as long as was logged.
-        low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is 1 and
-            nothing is known.
+            Where the log has only lower bounds, it is the least factor, of 1 and more, by which the mean step agrees with them.
+        low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is
+            1 or from lower bounds, and its error is unknown.
         checked: each step predicted from the other steps, by the profile and by a constant; None without any step.
     """
 
@@ -42,34 +44,35 @@ class Calibration:
 
 def logged_phases(scalars: pd.DataFrame) -> PhaseSeconds | None:
     """Return the mean logged seconds of preparation, learning and syncing; None where the log has none of them."""
-    found = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
-    return PhaseSeconds(**found, basis="logged") if found else None
+    seconds = {name: float(scalars[name].mean()) for name in REST if name in scalars.columns and scalars[name].notna().any()}
+    return PhaseSeconds(**seconds, basis="logged") if seconds else None
 
 
 def stated_phases(prepare_s: float | None, learn_s: float | None, logged: PhaseSeconds | None) -> PhaseSeconds:
     """Return the stated seconds of each phase; a phase that is not stated keeps its logged seconds, or 0."""
     if prepare_s is None and learn_s is None:
         return PhaseSeconds() if logged is None else logged
-    own = PhaseSeconds() if logged is None else logged
+    base = PhaseSeconds() if logged is None else logged
     return PhaseSeconds(
-        own.prepare_s if prepare_s is None else prepare_s, own.learn_s if learn_s is None else learn_s, own.sync_s,
+        base.prepare_s if prepare_s is None else prepare_s, base.learn_s if learn_s is None else learn_s, base.sync_s,
         basis="stated" if logged is None else "stated and logged",
     )  # fmt: skip
 
 
-def calibration(scalars: pd.DataFrame, simulated_s: pd.Series) -> Calibration:
+def calibration(scalars: pd.DataFrame, simulated_s: pd.Series, at_least_s: pd.Series = NO_BOUNDS) -> Calibration:
     """Compare logged generation times with simulated ones.
 
     Args:
         scalars: ``step`` and ``generate_s``. simulated_s: makespans of generation by step, all above 0.
+        at_least_s: lower bounds on logged times of other steps.
     """
-    if "generate_s" not in scalars.columns:
-        return Calibration()
-    logged = scalars.set_index("step")["generate_s"].dropna()
+    logged = scalars.set_index("step").reindex(columns=["generate_s"])["generate_s"].dropna()
     logged = logged[np.isfinite(logged) & (logged > 0)]  # a step of no time was not generated
     both = logged.index.intersection(simulated_s.index)
     if not len(both):
-        return Calibration()
+        bounded = at_least_s.index.intersection(simulated_s.index)
+        least = at_least_s[bounded].sum() / simulated_s[bounded].sum() if len(bounded) else 1.0
+        return Calibration(max(1.0, float(least)))
     took, simulated = logged[both].to_numpy(dtype=float), simulated_s[both].to_numpy(dtype=float)
     ratio = took / simulated
     low, middle, high = np.percentile(ratio, [10, 50, 90])

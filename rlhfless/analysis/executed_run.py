@@ -17,12 +17,13 @@ import pandas as pd
 from rlhfless.analysis.calibration import Calibration, calibration
 from rlhfless.analysis.savings import StepTotals, compared
 from rlhfless.latency import scaled
-from rlhfless.scheduling import PlanningInput
+from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.timing.build_plan import assemble
 
 GENERATES = ("decode", "prefill")  # roles
@@ -42,25 +43,25 @@ def executed_steps(trace: Trace) -> pd.DataFrame:
     spans = trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
     by_holder = dict(list(spans.groupby(["step", "holder"], sort=False))) if len(spans) else {}
     rows = []
-    for step, own in trace.allocations.groupby("step", sort=True):
-        generating = own["role"].isin(GENERATES).to_numpy()
+    for step, of_step in trace.allocations.groupby("step", sort=True):
+        generating = of_step["role"].isin(GENERATES).to_numpy()
         if not generating.any():
             continue
-        seconds = (own["end_s"] - own["start_s"]).to_numpy(dtype=float)
-        gpus = np.array([len(ids) for ids in own["gpu_ids"]])
-        actors = own[generating]
+        seconds = (of_step["end_s"] - of_step["start_s"]).to_numpy(dtype=float)
+        gpus = np.array([len(ids) for ids in of_step["gpu_ids"]])
+        actors = of_step[generating]
         theirs = [by_holder[step, name] for name in actors["holder"].unique() if (step, name) in by_holder]
-        theirs = [one for s in theirs if len(one := s[~s["phase"].isin(AFTERWARDS)])]
+        theirs = [kept for s in theirs if len(kept := s[~s["phase"].isin(AFTERWARDS)])]
         begin = float(actors["start_s"].min())
         end = max((float(s["end_s"].max()) for s in theirs), default=float(actors["end_s"].max()))
         waiting = 0.0
-        for one in own[~generating].itertuples():
-            since, until = max(begin, one.start_s), min(end, one.end_s)
+        for allocation in of_step[~generating].itertuples():
+            since, until = max(begin, allocation.start_s), min(end, allocation.end_s)
             if until > since:
-                its = by_holder.get((step, one.holder), spans.iloc[:0])
+                its = by_holder.get((step, allocation.holder), spans.iloc[:0])
                 busy = interval_union_s(np.maximum(its["start_s"], since), np.minimum(its["end_s"], until))
-                waiting += len(one.gpu_ids) * (until - since - busy)
-        time_s = float(own["end_s"].max() - own["start_s"].min())
+                waiting += len(allocation.gpu_ids) * (until - since - busy)
+        time_s = float(of_step["end_s"].max() - of_step["start_s"].min())
         rows.append(
             {
                 "step": int(step), "time_s": time_s, "gpu_s": float(gpus @ seconds), "generation_s": end - begin,
@@ -99,8 +100,8 @@ def savings_of_executed(
     def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
         return StepTotals(generation_s + fixed_s, gpu_s + fixed_gpu_s + waiting * generation_s)
 
-    own = StepTotals(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
-    return compared(simulation, policies, steps, {"as executed": own}, whole)
+    executed = StepTotals(rows["time_s"].to_numpy(dtype=float), rows["gpu_s"].to_numpy(dtype=float))
+    return compared(simulation, policies, steps, {"as executed": executed}, whole)
 
 
 @dataclass(frozen=True)
@@ -115,20 +116,18 @@ class AsExecuted:
     name: str = "as executed"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
         names, owner = np.unique(np.array(self.actor_of), return_inverse=True)
         groups = [np.flatnonzero(owner == i) for i in range(len(names))]
-        return assemble(
-            self.name, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission
-        )
+        return assemble(self.name, groups, problem)
 
 
 def calibrated_by_spans(
     trace: Trace, setting: SimulationConfig, took: pd.DataFrame, steps: Sequence[int]
 ) -> tuple[LatencyModel, Calibration, pd.Series]:
-    """Return the latency model with the trace's own start-up and sync times (medians of its spans), scaled so that its actors
-    work as long on their responses as the trace says.
+    """Return the latency model with the trace's own start-up and sync times (medians of its spans). It is scaled so that
+    actors work as long on their responses as the trace says.
 
     Args:
         took: ``executed_steps``. steps: the steps that are used. Ignored are steps in which responses moved or an actor was
@@ -140,24 +139,24 @@ def calibrated_by_spans(
     """
     changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
     actors = trace.rollouts.get("actor")
-    known = set() if actors is None else set(trace.rollouts["step"]) - set(trace.rollouts.loc[actors.isna(), "step"])
-    work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0))
-    usable = [step for step in steps if step in known and step not in changed]
+    with_actors = set() if actors is None else set(trace.rollouts["step"]) - set(trace.rollouts.loc[actors.isna(), "step"])
+    work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0), bound_work=0)
+    usable = [step for step in steps if step in with_actors and step not in changed]
     simulated = {}
-    for one in logged_steps(trace.rollouts, max_response_tokens=setting.max_response_tokens, steps=usable):
-        names = tuple(one.rows["actor"].astype(str))
+    for logged in logged_steps(trace.rollouts, max_response_tokens=setting.max_response_tokens, steps=usable):
+        names = tuple(logged.rows["actor"].astype(str))
         if len(set(names)) <= setting.cluster.max_actors:
-            simulated[one.step] = float(simulate_steps([one], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])
+            simulated[logged.step] = float(simulate_steps([logged], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])
     measured = pd.DataFrame({"step": took["step"], "generate_s": took["working_s"]})
     simulated_s = pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float)
-    found = calibration(measured, simulated_s)
-    latency = scaled(setting.latency, found.factor)
+    fitted = calibration(measured, simulated_s)
+    latency = scaled(setting.latency, fitted.factor)
     latency = replace(
         latency,
         start_s=_median_s(trace, "start", latency.start_s),
         sync_s=_median_s(trace, "sync", latency.sync_s),
     )
-    return latency, found, simulated_s
+    return latency, fitted, simulated_s
 
 
 def _median_s(trace: Trace, phase: str, otherwise: float) -> float:

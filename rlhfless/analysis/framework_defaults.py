@@ -27,8 +27,8 @@ SHUFFLED: dict[str, tuple[SchedulingPolicy, ...]] = {
 """The same of prompts in random orders, by dispatch: for a log whose rows are not in the order of dispatch."""
 
 ORDER_UNKNOWN = (
-    "verl wrote this log after balancing lengths between its ranks, so the order in which prompts were assigned is unknown; "
-    "ranges cover the log's order and random orders"
+    "the order in which prompts were assigned is unknown, because verl balances lengths between its ranks or sorts prompts by "
+    "random ids before it writes; ranges cover the log's order and random orders"
 )
 
 
@@ -38,13 +38,13 @@ class FrameworkDefaults:
 
     Attributes:
         dispatch: one of ``DISPATCHES``. colocated: actors and learner take turns on the same GPUs.
-        synchronous: a step's learning waits for the step's last response. why: the assumption in words.
+        synchronous: a step's learning waits for the step's last response. assumption: the assumption in words.
     """
 
     dispatch: str
     colocated: bool
     synchronous: bool
-    why: str
+    assumption: str
 
 
 FRAMEWORK_DEFAULTS = {
@@ -78,8 +78,8 @@ class RunSetup:
         colocated: actors and learner take turns on the same GPUs. learner_gpus: GPUs of the learner alone, as far as known.
         synchronous: whether learning waited for a step's last response.
         assumed: the assumptions, one sentence each.
-        order_known: whether the log's rows are in the order of dispatch, or in one that does not depend on lengths. Where they
-            are not, ``candidates`` has every dispatch in random orders too, under their names in ``SHUFFLED``.
+        order_known: whether the log's rows are in the order of dispatch. Where they are not, ``candidates`` has every dispatch
+            in random orders too, under their names in ``SHUFFLED``.
     """
 
     framework: str
@@ -94,7 +94,7 @@ class RunSetup:
     @property
     def shuffled(self) -> tuple[SchedulingPolicy, ...]:
         """The candidates with a random order of dispatch; none where the order is known."""
-        return tuple(policy for own in SHUFFLED.values() for policy in own if policy.name in self.candidates)
+        return tuple(policy for policies in SHUFFLED.values() for policy in policies if policy.name in self.candidates)
 
     @property
     def counted_learner_gpus(self) -> int:
@@ -120,19 +120,19 @@ def run_setup(
     if learner_gpus is not None and learner_gpus < 0:
         raise InputError(f"learner_gpus is {learner_gpus}; 0 (the learner shares the actors' GPUs) or more is needed")
     habit = FRAMEWORK_DEFAULTS.get(framework, UNKNOWN)
-    own = habit.dispatch if dispatch is None else dispatch
-    others = () if dispatch is not None else tuple(other for other in DISPATCHES if other != own)
-    candidates = (own, *others)
+    used = habit.dispatch if dispatch is None else dispatch
+    alternatives = () if dispatch is not None else tuple(rule for rule in DISPATCHES if rule != used)
+    candidates = (used, *alternatives)
     if not order_known:
-        candidates += tuple(policy.name for one in candidates for policy in SHUFFLED[one])
+        candidates += tuple(policy.name for rule in candidates for policy in SHUFFLED[rule])
     colocated = habit.colocated if learner_gpus is None else learner_gpus == 0
     assumed = (*_assumed(habit, dispatch, learner_gpus), *(() if order_known else (ORDER_UNKNOWN,)))
-    return RunSetup(framework, own, candidates, colocated, learner_gpus or 0, habit.synchronous, assumed, order_known)
+    return RunSetup(framework, used, candidates, colocated, learner_gpus or 0, habit.synchronous, assumed, order_known)
 
 
 def _assumed(habit: FrameworkDefaults, dispatch: str | None, learner_gpus: int | None) -> Iterator[str]:
     if dispatch is None:
-        yield f"{habit.why}; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
+        yield f"{habit.assumption}; ranges cover both dispatch rules, equal chunks and fewest responses in flight"
     if learner_gpus is None and not habit.colocated:
         yield "the number of learner GPUs is unknown, so only the actors' GPUs are counted"
     if not habit.synchronous:

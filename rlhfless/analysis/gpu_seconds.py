@@ -1,8 +1,8 @@
 """Accounts for the GPU-seconds of a logged run's steps: work by phase, idle time by cause, and each step's straggler.
 
 Inputs are a trace of the run's own schedule (executed, or simulated from logged lengths) and the seconds of a step outside
-generation. All GPUs of the cluster count as allocated from a step's first start to the end of its last response, and again
-during preparation, learning and syncing, whether they are used or not: a fixed reservation pays for them.
+generation. All GPUs of the cluster count as allocated from a step's first start to the end of its last response, used or not.
+They count again during preparation, learning and syncing, because a fixed reservation pays for them.
 """
 
 from __future__ import annotations
@@ -93,24 +93,24 @@ def account(
     held = trace.allocations[trace.allocations["role"].isin(["decode", "prefill"])]
     spans = dict(list(trace.spans.groupby(["step", "holder"], sort=False))) if len(trace.spans) else {}
     rollouts = dict(list(trace.rollouts.groupby("step", sort=False)))
-    for step, own in held.groupby("step", sort=True):
-        begin = float(own["start_s"].min())
-        its = {holder: spans.get((step, holder)) for holder in own["holder"].unique()}
+    for step, of_step in held.groupby("step", sort=True):
+        begin = float(of_step["start_s"].min())
+        its = {holder: spans.get((step, holder)) for holder in of_step["holder"].unique()}
         worked = [s for s in its.values() if s is not None and len(s)]
-        end = max([float(s["end_s"].max()) for s in worked], default=float(own["end_s"].max()))
-        given = 0
-        for holder, of_holder in own.groupby("holder", sort=False):
+        end = max([float(s["end_s"].max()) for s in worked], default=float(of_step["end_s"].max()))
+        held_gpus = 0
+        for holder, of_holder in of_step.groupby("holder", sort=False):
             gpus = len(set().union(*of_holder["gpu_ids"]))
-            given += gpus
+            held_gpus += gpus
             for use, seconds in _uses(its[holder], begin, end).items():
                 uses[use] = uses.get(use, 0.0) + gpus * seconds
             slot_idle += gpus * _empty_slots_s(its[holder])
-        _add(uses, UNUSED, max(0, cluster.gpus - given) * (end - begin))
+        _add(uses, UNUSED, max(0, cluster.gpus - held_gpus) * (end - begin))
         _add(uses, LEARNER_WAITS, setup.counted_learner_gpus * (end - begin))
         rows.append(_last_response(int(step), rollouts[step], begin, end))
     steps = pd.DataFrame(rows)
-    least = ROUNDING * sum(uses.values())
-    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > least]
+    smallest = ROUNDING * sum(uses.values())
+    lines = [(use, _idle(use), seconds, basis) for use, seconds in uses.items() if seconds > smallest]
     lines += _outside(phases, setup, cluster, len(steps))
     table = pd.DataFrame(lines, columns=["use", "idle", "gpu_s", "basis"])
     total = table["gpu_s"].sum()
@@ -136,18 +136,18 @@ def _uses(spans: pd.DataFrame | None, begin: float, end: float) -> dict[str, flo
     shown = spans[~spans["background"].to_numpy(dtype=bool)]
     start_s, end_s = shown["start_s"].to_numpy(dtype=float), shown["end_s"].to_numpy(dtype=float)
     names = shown["phase"].map(WORK).fillna("other work").to_numpy()
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     covered, chosen = 0.0, np.zeros(len(shown), dtype=bool)
     for name in dict.fromkeys([*WORK.values(), *names]):  # each second counts once, for the first use that covers it
         chosen |= names == name
         now = interval_union_s(start_s[chosen], end_s[chosen])
         if now > covered:
-            found[name] = now - covered
+            seconds[name] = now - covered
         covered = now
     last = float(end_s.max()) if len(end_s) else begin
-    found[WAITING] = max(0.0, end - last)
-    found[PAUSING] = max(0.0, last - begin - covered)
-    return found
+    seconds[WAITING] = max(0.0, end - last)
+    seconds[PAUSING] = max(0.0, last - begin - covered)
+    return seconds
 
 
 def _empty_slots_s(spans: pd.DataFrame | None) -> float:

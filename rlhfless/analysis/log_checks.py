@@ -13,6 +13,7 @@ import pandas as pd
 from rlhfless.analysis.calibration import Calibration
 from rlhfless.analysis.gpu_seconds import PhaseSeconds
 from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
+from rlhfless.trace.metrics.step_times import NO_BOUNDS
 
 
 def log_checks(
@@ -24,6 +25,7 @@ def log_checks(
     *,
     profile: str,
     synchronous: bool,
+    at_least_s: pd.Series = NO_BOUNDS,
 ) -> Iterator[CrossCheck]:
     """Compare a logged run's scalars with all values that a report states about the same steps.
 
@@ -32,9 +34,16 @@ def log_checks(
         simulated_s: seconds of generation by step, under the run's own schedule by the uncalibrated profile. profile: its name.
         calibrated: how the profile was scaled. phases: the seconds outside generation that the report computes with.
         synchronous: a step is generation and ``phases``, one after the other.
+        at_least_s: lower bounds on logged seconds of generation by step.
     """
     yield from cross_check(scalars, counted_steps(rollouts), COUNTED, every_step=True)
     yield from generation_checks(scalars, simulated_s, calibrated, profile)
+    if len(at_least_s):
+        least = pd.DataFrame({"step": at_least_s.index, "generate_s": at_least_s.to_numpy()})
+        ours = pd.DataFrame({"generate_s": simulated_s})
+        yield from cross_check(least, ours, f"simulated by profile {profile}", lower_bound="logged")
+        if calibrated.steps:
+            yield from cross_check(least, calibrated.factor * ours, "calibrated by other steps", lower_bound="logged")
     stated = {name: getattr(phases, name) for name in ("prepare_s", "learn_s")} if "stated" in phases.basis else {}
     if stated:
         yield from cross_check(scalars, pd.DataFrame(stated, index=scalars["step"].to_numpy()), "as stated")
@@ -42,7 +51,7 @@ def log_checks(
         whole = phases.prepare_s > 0 and phases.learn_s > 0
         ours = pd.DataFrame({"step_s": calibrated.factor * simulated_s + phases.seconds})
         how = "simulated, with all other phases" if whole else "simulated" + ", with the known phases" * bool(phases.seconds)
-        yield from cross_check(scalars, ours, how, at_least=not whole)
+        yield from cross_check(scalars, ours, how, lower_bound="" if whole else "ours")
 
 
 def generation_checks(

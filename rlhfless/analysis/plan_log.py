@@ -1,8 +1,8 @@
 """Plans every step of a log: how many actors the plan would have started, with its expected time and cost.
 
 Input are the rollouts of one run; nothing is simulated. Lengths are predicted as in the paper, by the mean of the prompt's last
-visit (EWMA of window 1), in one pass over the log, so a million responses take seconds. New prompts get the median of the
-earlier steps. ``rlhfless.simulate`` measures what other predictors and scenarios gain.
+visit (EWMA of window 1). This takes one pass over the log, so a million responses take seconds. New prompts get the median of
+the earlier steps. ``rlhfless.simulate`` measures what other predictors and scenarios gain.
 """
 
 from __future__ import annotations
@@ -47,26 +47,25 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
     predicted = last_visits(rollouts)
     medians = _medians_before(rollouts)
     rows = []
-    for step, own in rollouts.groupby("step", sort=True):
+    for step, of_step in rollouts.groupby("step", sort=True):
         if steps is not None and step not in steps:
             continue
-        lengths = predicted.loc[own.index]
-        known = float(lengths.notna().mean())
+        lengths = predicted.loc[of_step.index]
+        predicted_share = float(lengths.notna().mean())
         guess = medians[int(step)]
         lengths = lengths.fillna(limit / 2 if np.isnan(guess) else guess).clip(1, limit)
-        owner, _ = pd.factorize(own["prompt_id"])
+        owner, _ = pd.factorize(of_step["prompt_id"])
         first = np.unique(owner, return_index=True)[1]
-        prompt_tokens = own["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
+        prompt_tokens = of_step["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[first]
         workload = Workload(prompt_tokens, owner, np.ceil(lengths.to_numpy()), max_response_tokens=limit)
         plan = plan_generation(
-            workload, setting.cluster, setting.latency, setting.objective, setting.phases, time_limit_s=TIME_LIMIT_S,
-            admission=setting.admission, seed=setting.seed, deterministic=setting.deterministic,
-        )  # fmt: skip
+            setting.problem(workload), time_limit_s=TIME_LIMIT_S, seed=setting.seed, deterministic=setting.deterministic
+        )
         rows.append(
             {
-                "step": int(step), "responses": len(own), "mean_tokens": float(own["response_tokens"].mean()), "known": known,
-                "actors": len(plan.actors), "makespan_s": plan.makespan_s, "gpu_seconds": plan.gpu_seconds,
-                "gap": plan.gap,
+                "step": int(step), "responses": len(of_step), "mean_tokens": float(of_step["response_tokens"].mean()),
+                "known": predicted_share, "actors": len(plan.actors), "makespan_s": plan.makespan_s,
+                "gpu_seconds": plan.gpu_seconds, "gap": plan.gap,
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -63,14 +63,15 @@ def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSe
     Raises:
         PlanningError: no size holds the steps' responses.
     """
-    own, cluster = setting.latency, setting.cluster
-    models = [own, *(scaled(load_profile(name), factor) for name in profiles_of_the_same_model(own.name))]
+    first, cluster = setting.latency, setting.cluster
+    models = [first, *(scaled(load_profile(name), factor) for name in profiles_of_the_same_model(first.name))]
     models = [m for m in models if m.kind == cluster.kind and m.gpus_per_actor <= cluster.gpus_per_node]
     sizes, refused = [], None
     for latency in sorted(models, key=lambda m: m.gpus_per_actor):
         of_size = replace(cluster, gpus_per_actor=latency.gpus_per_actor)
+        resized = replace(setting, cluster=of_size, latency=latency, bound_work=0)
         try:
-            steps = simulate_steps(logged, replace(setting, cluster=of_size, latency=latency), (setup.dispatch, "random")).steps
+            steps = simulate_steps(logged, resized, (setup.dispatch, "random")).steps
         except PlanningError as error:
             refused = error
             continue

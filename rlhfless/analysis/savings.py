@@ -5,8 +5,8 @@ bought in two ways. Reserved GPUs are paid for the whole step, used or not, so o
 (or given to another job) save their GPU-seconds. What no schedule changes (preparation, learning, syncing) is part of both
 schedules.
 
-The range of a saving covers two unknowns: which steps were sampled (percentiles 5 and 95 over resampled steps) and how the run
-assigned its responses (all candidates of its set-up).
+The range of a saving covers two unknowns. One is which steps were sampled (percentiles 5 and 95 over resampled steps). The
+other is how the run assigned its responses (all candidates of its set-up).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def savings(
     """
     phases = PhaseSeconds() if phases is None or not setup.synchronous else phases  # else learning is a part of no step
     learner_gpus = setup.counted_learner_gpus
-    chosen = [int(one.step) for one in simulation.logged] if steps is None else list(steps)
+    chosen = [int(step.step) for step in simulation.logged] if steps is None else list(steps)
     fixed = cluster.gpus * phases.seconds if setup.colocated else 0.0
 
     def whole(generation_s: np.ndarray, gpu_s: np.ndarray) -> StepTotals:
@@ -91,11 +91,11 @@ def compared(
         GPU-seconds, any schedule that takes as long as the policy does.
     """
     results = simulation.steps.set_index(["policy", "step"])
-    bounds = {one.step: bound for one, bound in zip(simulation.logged, simulation.bounds, strict=True)}
+    bounds = {logged.step: bound for logged, bound in zip(simulation.logged, simulation.bounds, strict=True)}
     shortest_s = np.array([bounds[step].shortest_s() for step in steps])
 
     def against(ours: np.ndarray, theirs: Sequence[np.ndarray]) -> tuple[float, float, float]:
-        ranges = [saved_range(ours, own) for own in theirs]
+        ranges = [saved_range(ours, executed) for executed in theirs]
         return min(low for low, _, _ in ranges), ranges[0][1], max(high for _, _, high in ranges)
 
     rows = []
@@ -103,14 +103,14 @@ def compared(
         time_s, gpu_s = (
             np.array([float(results.loc[(policy, step), column]) for step in steps]) for column in ("time_s", "gpu_seconds")
         )
-        least = np.array([bounds[step].gpu_seconds(t) for step, t in zip(steps, time_s, strict=True)])
+        min_gpu_s = np.array([bounds[step].gpu_seconds(t) for step, t in zip(steps, time_s, strict=True)])
         ours = whole(time_s, gpu_s)
         row: dict[str, object] = {"policy": policy}
-        for kind, own, best, theirs in (
-            ("time", ours.time_s, whole(shortest_s, least).time_s, [one.time_s for one in base.values()]),
-            ("GPU-seconds", ours.gpu_s, whole(time_s, least).gpu_s, [one.gpu_s for one in base.values()]),
+        for kind, policy_values, best, theirs in (
+            ("time", ours.time_s, whole(shortest_s, min_gpu_s).time_s, [whole_step.time_s for whole_step in base.values()]),
+            ("GPU-seconds", ours.gpu_s, whole(time_s, min_gpu_s).gpu_s, [whole_step.gpu_s for whole_step in base.values()]),
         ):
-            row |= dict(zip((f"{kind} low", f"{kind} mean", f"{kind} high"), against(own, theirs), strict=True))
+            row |= dict(zip((f"{kind} low", f"{kind} mean", f"{kind} high"), against(policy_values, theirs), strict=True))
             row[f"{kind} most"] = against(best, theirs)[2]
         rows.append(row)
     return pd.DataFrame(rows)
@@ -125,7 +125,7 @@ def generation_s(simulation: Simulation, policies: Sequence[str]) -> dict[str, d
 
 
 def saved_range(ours: np.ndarray, base: np.ndarray) -> tuple[float, float, float]:
-    """Low, mean and high of the share of ``base`` that ``ours`` saves, both (steps,): sums, resampled over steps."""
+    """Return low, mean and high of the share of ``base`` that ``ours`` saves, both (steps,), by resampling steps."""
     mean = 1.0 - float(ours.sum() / base.sum())
     if len(base) < 2:
         return mean, mean, mean

@@ -1,8 +1,8 @@
 """Writes a verl router that plans every batch, and simulates what it would have saved on the log.
 
 The router uses verl's interface for custom routers (``actor_rollout_ref.rollout.router_config_path``; checked with the router
-of verl 0.9.1) and the planning model's times. verl's log has a prompt's text, not its tokens, so prompts are identified by the
-hash of their decoded text, both in the log and in the running system.
+of verl 0.9.1) and the planning model's times. The log of verl has a prompt's text, not its tokens. So prompts are identified by
+the hash of their decoded text, both in the log and in the running system.
 
 verl shuffles its data every epoch, so no batch of the log comes again. The router waits a moment until the requests of the
 batch have arrived and assigns them by the lengths that the log predicts (``assign_longest_first``). A prompt that the log does
@@ -32,8 +32,8 @@ from solver.timing.build_plan import assemble
 MODULE, EXPECTED, ROUTER = "planned_router.py", "expected_tokens.json", "router.yaml"
 HELD_OUT_EPOCHS = 2  # the last ones, each expected from the epochs before it
 SHUFFLES = 3  # of every held-out epoch into batches
-MOST_RESPONSES = 30_000  # that are simulated
-MOST_WAITING = 20_000  # requests of a batch that may wait for its plan at a time
+MAX_RESPONSES = 30_000  # that are simulated
+MAX_WAITING = 20_000  # requests of a batch that may wait for its plan at a time
 QUIET_S = 0.05  # a batch is complete when no request came for so long; it is part of the simulated time
 
 ROUTER_CODE = '''"""verl router: assigns the requests of a batch by response lengths predicted from a log.
@@ -47,14 +47,14 @@ from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 QUIET_S = {quiet_s}  # a batch is complete when no request came for this long ...
 LONGEST_S = 1.0  # ... or its first request has waited for this long
-MOST_WAITING = {most_waiting:_}  # requests at a time; Ray itself lets 1,000 in, and would cut a batch into parts
+MAX_WAITING = {max_waiting:_}  # requests at a time; Ray itself lets 1,000 in, and would cut a batch into parts
 
 
 {assign_longest_first}
 
 class PlannedRouter(GlobalRequestLoadBalancer):
     def __init__(self, servers, router_kwargs):
-        super().__init__(servers, max_cache_size=10 * MOST_WAITING)
+        super().__init__(servers, max_cache_size=10 * MAX_WAITING)
         self._tokenizer = AutoTokenizer.from_pretrained(router_kwargs["tokenizer"], trust_remote_code=False)
         with open(router_kwargs["expected_tokens"]) as file:
             self._expected = json.load(file)
@@ -115,7 +115,7 @@ class PlannedRouter(GlobalRequestLoadBalancer):
             self._at_work[request_id] = servers[replica], prompt, tokens
 
 
-Router = ray.remote(max_concurrency=MOST_WAITING)(PlannedRouter)
+Router = ray.remote(max_concurrency=MAX_WAITING)(PlannedRouter)
 '''
 
 
@@ -134,12 +134,12 @@ def assign_longest_first(
     def work_s(prompt: int, tokens: float) -> float:
         return tokens * (token_s + context_s * (prompt + tokens / 2))
 
-    longest = [max([tokens for _, tokens in own], default=0) for own in busy]
-    work = [sum(work_s(*one) for one in own) for own in busy]
+    longest = [max([tokens for _, tokens in pairs], default=0) for pairs in busy]
+    work = [sum(work_s(*pair) for pair in pairs) for pairs in busy]
     chosen = [0] * len(requests)
     for at in sorted(range(len(requests)), key=lambda at: -requests[at][1]):
         prompt, tokens = requests[at]
-        done = [pass_s * max(most, tokens) + own for most, own in zip(longest, work)]  # noqa: B905 (the same length)
+        done = [pass_s * max(length, tokens) + seconds for length, seconds in zip(longest, work)]  # noqa: B905 (the same length)
         best = min(range(len(busy)), key=done.__getitem__)
         longest[best], work[best] = max(longest[best], tokens), work[best] + work_s(prompt, tokens)
         chosen[at] = best
@@ -208,10 +208,10 @@ def router_effect(rollouts: pd.DataFrame, setting: SimulationConfig) -> RouterEf
     times: list[tuple[float, float]] = []
     simulated = epochs = 0
     for epoch in sorted(rollouts["epoch"].unique())[1:][-HELD_OUT_EPOCHS:]:
-        own, expected = rollouts[rollouts["epoch"] == epoch], expected_tokens(rollouts[rollouts["epoch"] < epoch])
+        of_epoch, expected = rollouts[rollouts["epoch"] == epoch], expected_tokens(rollouts[rollouts["epoch"] < epoch])
         epochs += 1
-        for rows in _batches(own, int(epoch)):
-            if times and simulated + len(rows) > MOST_RESPONSES * epochs / HELD_OUT_EPOCHS:
+        for rows in _batches(of_epoch, int(epoch)):
+            if times and simulated + len(rows) > MAX_RESPONSES * epochs / HELD_OUT_EPOCHS:
                 break
             simulated += len(rows)
             times.append(_both_s(rows, expected, setting, len(times)))
@@ -252,15 +252,17 @@ def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: Simulati
     ours[new] = np.arange(len(new)) % replicas
     usual = float(np.mean(list(expected.values())))
     busy = [[(int(prompt_tokens[i]), usual) for i in new[ours[new] == replica]] for replica in range(replicas)]
-    known = np.flatnonzero(is_known)
-    pairs = [(int(prompt_tokens[i]), expected[names.iloc[i]]) for i in known]
-    ours[known] = assign_longest_first(pairs, busy, _times(setting))
+    predicted = np.flatnonzero(is_known)
+    pairs = [(int(prompt_tokens[i]), expected[names.iloc[i]]) for i in predicted]
+    ours[predicted] = assign_longest_first(pairs, busy, _times(setting))
+
+    problem = setting.problem(work)
 
     def seconds(chosen: np.ndarray) -> float:
         groups = [group for replica in range(replicas) if len(group := np.flatnonzero(chosen == replica))]
-        return assemble("router", groups, work, setting.cluster, setting.latency, admission=setting.admission).makespan_s
+        return assemble("router", groups, problem).makespan_s
 
-    return seconds(theirs), seconds(ours) + (QUIET_S if len(known) else 0.0)
+    return seconds(theirs), seconds(ours) + (QUIET_S if len(predicted) else 0.0)
 
 
 def _times(setting: SimulationConfig) -> tuple[float, float, float]:
@@ -297,7 +299,7 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
     }  # fmt: skip
     texts = {
         MODULE: ROUTER_CODE.format(
-            assign_longest_first=inspect.getsource(assign_longest_first), quiet_s=QUIET_S, most_waiting=MOST_WAITING
+            assign_longest_first=inspect.getsource(assign_longest_first), quiet_s=QUIET_S, max_waiting=MAX_WAITING
         ),
         EXPECTED: json.dumps({name: round(tokens, 1) for name, tokens in expected_tokens(rollouts).items()}, indent=0),
         ROUTER: "".join(f"{key}: {json.dumps(value)}\n" for key, value in configuration.items()),

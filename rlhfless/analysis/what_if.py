@@ -57,20 +57,20 @@ def variants(
     for times, words in ((0.5, "half the GPUs"), (2.0, "twice the GPUs")):
         nodes = cluster.nodes * times
         if nodes >= 1 and nodes == int(nodes):
-            own = replace(cluster, nodes=int(nodes))
+            variant = replace(cluster, nodes=int(nodes))
         elif times < 1 and cluster.gpus_per_node % 2 == 0 and cluster.gpus_per_node // 2 >= cluster.gpus_per_actor:
-            own = replace(cluster, gpus_per_node=cluster.gpus_per_node // 2)
+            variant = replace(cluster, gpus_per_node=cluster.gpus_per_node // 2)
         else:
             continue
-        yield Variant(f"{words}: {own.gpus}", replace(setting, cluster=own), (dispatch,), True)
+        yield Variant(f"{words}: {variant.gpus}", replace(setting, cluster=variant), (dispatch,), True)
     for name in profiles_of_the_same_model(setting.latency.name):
         latency = scaled(load_profile(name), factor)
         if latency.gpus_per_actor > cluster.gpus_per_node:
             continue
         price = cluster.usd_per_gpu_hour if latency.kind == cluster.kind else _price(latency.kind, cluster)
-        own = replace(cluster, gpus_per_actor=latency.gpus_per_actor, kind=latency.kind, usd_per_gpu_hour=price)
+        variant = replace(cluster, gpus_per_actor=latency.gpus_per_actor, kind=latency.kind, usd_per_gpu_hour=price)
         words = f"{latency.gpus_per_actor} x {latency.kind.upper()} per actor"
-        yield Variant(words, replace(setting, cluster=own, latency=latency), (dispatch,), True)
+        yield Variant(words, replace(setting, cluster=variant, latency=latency), (dispatch,), True)
 
 
 def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFrame:
@@ -87,7 +87,7 @@ def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFr
     for variant in every:
         cluster = variant.setting.cluster
         try:
-            steps = simulate_steps(logged, variant.setting, variant.policies).steps
+            steps = simulate_steps(logged, replace(variant.setting, bound_work=0), variant.policies).steps
         except PlanningError as error:
             rows.append({"change": variant.change, "policy": "", "gpus": cluster.gpus, "missing": str(error)})
             continue
@@ -117,17 +117,17 @@ def prices_of(kind: str) -> pd.DataFrame:
 
 def profiles_of_the_same_model(name: str) -> list[str]:
     """Other shipped profiles of the language model of a shipped profile; none where the profile is not shipped."""
-    known = list_profiles()
-    if name not in known:
+    profiles = list_profiles()
+    if name not in profiles:
         return []
     model = read_profile(name)["model"]
-    return [other for other in known if other != name and read_profile(other)["model"] == model]
+    return [profile for profile in profiles if profile != name and read_profile(profile)["model"] == model]
 
 
 def _price(kind: str, cluster: Cluster) -> float:
     """The list price of a kind, scaled by the ratio of the run's own price to its list price: spot buyers pay spot prices."""
     try:
-        own = usd_per_gpu_hour(cluster.kind)
-        return usd_per_gpu_hour(kind) * (cluster.usd_per_gpu_hour / own if own else 1.0)
+        price = usd_per_gpu_hour(cluster.kind)
+        return usd_per_gpu_hour(kind) * (cluster.usd_per_gpu_hour / price if price else 1.0)
     except PriceError:
         return 0.0

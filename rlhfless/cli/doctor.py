@@ -39,7 +39,7 @@ class Check:
 
     name: str
     ok: bool
-    found: str
+    finding: str
     what_to_do: str = ""
 
 
@@ -64,7 +64,7 @@ def format_report(checks: list[Check] | None = None) -> str:
     width = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:
-        lines.append(f"{'ok' if check.ok else '--'}  {check.name:<{width}}  {check.found}")
+        lines.append(f"{'ok' if check.ok else '--'}  {check.name:<{width}}  {check.finding}")
         if check.what_to_do:
             lines.append(f"    {'':<{width}}  -> {check.what_to_do}")
     missing = sum(not check.ok for check in checks)
@@ -94,26 +94,26 @@ def _module(name: str) -> Any | None:
 
 def _python() -> Check:
     ok = sys.version_info >= (3, 11)
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Check("python", ok, found, "" if ok else "install Python 3.11 or newer")
+    finding = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", ok, finding, "" if ok else "install Python 3.11 or newer")
 
 
 def _core() -> Check:
     versions = {package: _version(package) for package in CORE}
     absent = [package for package, version in versions.items() if version is None]
-    found = ", ".join(version or f"no {package}" for package, version in versions.items())
-    return Check("core packages", not absent, found, "pip install rlhfless" if absent else "")
+    finding = ", ".join(version or f"no {package}" for package, version in versions.items())
+    return Check("core packages", not absent, finding, "pip install rlhfless" if absent else "")
 
 
 def _extra(name: str, packages: tuple[str, ...], without: str) -> Check:
     versions = {package: _version(package) for package in packages}
     absent = [package.split("|")[0] for package, version in versions.items() if version is None]
-    found = ", ".join(version for version in versions.values() if version)
+    finding = ", ".join(version for version in versions.values() if version)
     if absent:
-        found = f"{found}; " if found else ""
-        found += f"no {', '.join(absent)}"
-        return Check(f"extra: {name}", False, found, f"for {without}: pip install 'rlhfless[{name}]'")
-    return Check(f"extra: {name}", True, found)
+        finding = f"{finding}; " if finding else ""
+        finding += f"no {', '.join(absent)}"
+        return Check(f"extra: {name}", False, finding, f"for {without}: pip install 'rlhfless[{name}]'")
+    return Check(f"extra: {name}", True, finding)
 
 
 def _device() -> Check:
@@ -129,8 +129,8 @@ def _device() -> Check:
 def _threads() -> Check:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS")
-    found = f"{usable} CPU thread(s)" + (f", OMP_NUM_THREADS={limit}" if limit else "")
-    return Check("threads", True, found)
+    finding = f"{usable} CPU thread(s)" + (f", OMP_NUM_THREADS={limit}" if limit else "")
+    return Check("threads", True, finding)
 
 
 def _memory() -> Check:
@@ -149,13 +149,13 @@ def _renderer() -> Check:
     if io is None:
         return Check("plotly renderer", False, "no plotly", "for figures: pip install 'rlhfless[notebook]'")
     chosen = os.environ.get("PLOTLY_RENDERER")
-    found = f"{io.renderers.default or 'none'}" + (" (from PLOTLY_RENDERER)" if chosen else "")
-    return Check("plotly renderer", True, found)
+    finding = f"{io.renderers.default or 'none'}" + (" (from PLOTLY_RENDERER)" if chosen else "")
+    return Check("plotly renderer", True, finding)
 
 
 def _browser() -> Check:
-    if found := find_browser():
-        return Check("browser", True, found)
+    if finding := find_browser():
+        return Check("browser", True, finding)
     advice = "for PNG, SVG and PDF install Chromium or Chrome, or name it in BROWSER_PATH; HTML works without"
     return Check("browser", False, "no Chromium or Chrome", advice)
 

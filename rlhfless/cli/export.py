@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import Hardware, hardware_options, response_limit_option
+from rlhfless.cli.options import hardware_options, max_response_tokens_option
 from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    from rlhfless.run.hardware import Hardware
 
 
 @main.command()
@@ -20,11 +24,11 @@ from rlhfless.errors import InputError
 )  # fmt: skip
 @click.option(
     "--verl-router", type=click.Path(path_type=Path), metavar="FOLDER",
-    help="Write a router for verl that plans batches with lengths of the log PATH. Needs --tokenizer, --gpus and --profile.",
+    help="Write a verl router into FOLDER that plans with lengths of the log PATH (with --tokenizer, --gpus, --profile).",
 )  # fmt: skip
 @log_options
 @hardware_options(required=False)
-@response_limit_option
+@max_response_tokens_option
 def export(
     path: Path,
     perfetto: Path | None,

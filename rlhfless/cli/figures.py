@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("-o", "--out", type=click.Path(), required=True, help="Folder to write the figures into.")
+@click.option("-o", "--out", type=click.Path(), required=True, help="Write the figures into this folder.")
 @click.option("--fast", is_flag=True, help="Use smaller settings than the paper, for all figures in under a minute.")
 @click.option(
     "--logs", type=click.Path(),
-    help="Folder with the public logs (grpo-gsm8k-lengths, ...).  [default: ../shared/data of the checkout, if it exists]",
+    help="Read public logs (such as grpo-gsm8k-lengths) from here.  [default: ../shared/data of the checkout, if it exists]",
 )  # fmt: skip
 @click.option(
     "--png/--no-png", default=None,

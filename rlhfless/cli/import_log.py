@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 
 @main.command(name="import")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Folder to write the trace into; not needed with --preview.")
 @click.option(
-    "--from", "framework", default="auto", show_default=True, metavar="FORMAT", help="Format of the log; auto recognises it."
+    "-o", "--out", type=click.Path(path_type=Path), help="Write the trace into this folder; not needed with --preview."
 )
-@click.option("--tokenizer", help="Tokenizer of the model, a folder or hub name; needed where only texts are logged.")
+@click.option(
+    "--from",
+    "framework",
+    default="auto",
+    show_default=True,
+    metavar="FORMAT",
+    help="Read the log as this format, such as verl; auto recognises it.",
+)
+@click.option("--tokenizer", help="Count tokens with this tokenizer (folder or hub name) where only texts are logged.")
 @click.option(
     "--map",
     "maps",
@@ -29,11 +36,11 @@ if TYPE_CHECKING:
     metavar="OURS=THEIRS",
     help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
 )
-@click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
+@click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
 @click.option(
     "--unsafe-pickle",
     is_flag=True,
-    help="Load dumps of slime although loading can run code in them; only for files that you trust.",
+    help="Load dumps of slime from trusted sources only: loading can run code in them.",
 )
 @limits_of_import
 @click.option("--preview", is_flag=True, help="Print how the log was understood and write nothing.")

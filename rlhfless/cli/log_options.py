@@ -80,7 +80,7 @@ def limits_of_import(command: Command) -> Command:
 
         return lambda max_line_mib, max_rows, max_unpacked_gib: Limits.of_options(max_line_mib, max_rows, max_unpacked_gib)
 
-    return together("limits", made, limit_options())(command)
+    return together("limits", made, _limit_options())(command)
 
 
 def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -98,14 +98,20 @@ def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     return mapping
 
 
-def limit_options() -> list[Decorator]:
-    """Return the options --max-line-mib, --max-rows and --max-unpacked-gib."""
+def limit_options(command: Command) -> Command:
+    """Add --max-line-mib, --max-rows and --max-unpacked-gib."""
+    for option in reversed(_limit_options()):
+        command = option(command)
+    return command
+
+
+def _limit_options() -> list[Decorator]:
     return [
-        click.option("--max-line-mib", type=float, help="Limit on the length of a line or csv row, in MiB.  [default: 64]"),
-        click.option("--max-rows", type=click.IntRange(1), help="Limit on the number of rows.  [default: 10,000,000]"),
+        click.option("--max-line-mib", type=float, help="Refuse a line or csv row longer than this many MiB.  [default: 64]"),
         click.option(
-            "--max-unpacked-gib", type=float, help="Limit on the size of packed files after unpacking, in GiB.  [default: 16]"
+            "--max-rows", type=click.IntRange(1), help="Refuse a log of more than this many rows.  [default: 10,000,000]"
         ),
+        click.option("--max-unpacked-gib", type=float, help="Refuse packed files above this many GiB unpacked.  [default: 16]"),
     ]
 
 
@@ -122,9 +128,9 @@ def log_options(command: Command) -> Command:
             default="auto",
             show_default=True,
             metavar="FORMAT",
-            help="Format of the log, as in `rlhfless import`; auto recognises it.",
+            help="Read the log as this format, such as verl; auto recognises it.",
         ),
-        click.option("--tokenizer", help="Tokenizer of the model, a folder or hub name; needed where only texts are logged."),
+        click.option("--tokenizer", help="Count tokens with this tokenizer (folder or hub name) where only texts are logged."),
         click.option(
             "--map",
             "maps",
@@ -132,7 +138,7 @@ def log_options(command: Command) -> Command:
             metavar="OURS=THEIRS",
             help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
         ),
-        click.option("--run", help="Run to read, where the log holds several."),
-        *limit_options(),
+        click.option("--run", help="Read the run with this name, where the log holds several."),
+        *_limit_options(),
     ]
     return together("log", made, options)(command)

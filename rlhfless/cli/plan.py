@@ -11,13 +11,12 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
-    Hardware,
     admission_option,
     deterministic_option,
     format_option,
     hardware_options,
-    response_limit_option,
-    rest_options,
+    max_response_tokens_option,
+    phases_options,
     seed_option,
     time_limit_option,
     time_weight_option,
@@ -26,59 +25,60 @@ from rlhfless.cli.prefill import PrefillOptions, prefill_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
+    from rlhfless.run.hardware import Hardware
     from solver.model.objective import NonGenerationPhases
 
 
 @main.command()
 @click.argument("rollouts", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="Number of the step to plan.  [default: the last]")
+@click.option("--step", type=int, help="Plan the step with this number.  [default: the last]")
 @log_options
 @hardware_options()
 @time_weight_option
-@response_limit_option
+@max_response_tokens_option
 @admission_option
-@rest_options
+@phases_options
 @click.option(
     "--pool",
     "pools",
     multiple=True,
     metavar="GPUS:PROFILE[,PROFILE...][:USD[:MARKET]]",
-    help="Further GPUs, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
+    help="Add GPUs of another kind, such as 8:h100-qwen2.5-3b-tp1:2.5; repeatable.",
 )
+@click.option("--deadline-s", type=float, help="Minimise cost while the step ends within this many seconds.  [default: off]")
+@click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds.  [default: off]")
+@click.option("--budget-usd", type=float, help="Minimise time within this many USD.  [default: off]")
 @click.option(
-    "--deadline-s", type=float, help="Minimise cost with the step done within these seconds, instead of the weighted objective."
-)
-@click.option(
-    "--budget-gpu-s", type=float, help="Minimise time within this budget of GPU-seconds, instead of the weighted objective."
-)
-@click.option("--budget-usd", type=float, help="Minimise time within this budget of USD, instead of the weighted objective.")
-@click.option(
-    "--cost", type=click.Choice(["gpu_s", "usd"]), default="gpu_s", show_default=True, help="Unit of cost: GPU-seconds or USD."
+    "--cost",
+    type=click.Choice(["gpu_s", "usd"]),
+    default="gpu_s",
+    show_default=True,
+    help="Count cost in GPU-seconds or in USD.",
 )
 @click.option(
     "--cvar-alpha",
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the worst length scenarios that the objective averages over; 1 is all.",
+    help="Average over this worst share of length scenarios, such as 0.1; 1 is all.",
 )
 @prefill_options
-@click.option("--share-prefill", is_flag=True, help="Each actor computes a prompt once for all responses to it.")
-@click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True, help="Smallest number of actors.")
-@click.option("--max-actors", type=click.IntRange(1), help="Largest number of actors.  [default: all that fit]")
+@click.option("--share-prefill", is_flag=True, help="Let each actor compute a prompt once for all responses to it.")
+@click.option("--min-actors", type=click.IntRange(1), default=1, show_default=True, help="Plan at least this many actors.")
+@click.option("--max-actors", type=click.IntRange(1), help="Plan at most this many actors.  [default: all that fit]")
 @click.option(
     "--prewarmed",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Number of prewarmed actors, which need no cold start.",
+    help="Start this many actors without a cold start.",
 )
 @click.option(
     "--release",
     type=click.Choice(["done", "generation", "step"]),
     default="done",
     show_default=True,
-    help="Actors release their GPUs when they are done, or at the end of generation or of the step.",
+    help="Release an actor's GPUs when it is done, or at the end of generation or of the step.",
 )
 @time_limit_option(1.0, "")
 @deterministic_option
@@ -101,6 +101,8 @@ def plan(
     cvar_alpha: float,
     prewarmed: int,
     time_limit_s: float,
+    seed: int,
+    deterministic: bool,
     form: str,
     **options: Any,
 ) -> None:
@@ -111,35 +113,36 @@ def plan(
     from rlhfless.latency import mixed_pools
     from rlhfless.simulate import logged_steps
     from solver.model.objective import Objective
+    from solver.model.problem import PlanningProblem
     from solver.planning.plan_generation import plan_generation
+    from solver.planning.together_or_split import together_or_split
     from solver.prefix_sharing.deduplicate import deduplicate
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
     table = log.open(rollouts, max_response_tokens, [prefill.prompt_ids] if prefill.prompt_ids else []).trace.rollouts
-    known = sorted(int(s) for s in table["step"].unique())
-    wanted = known[-1] if step is None else step
-    if wanted not in known:
-        raise InputError(f"{rollouts}: has no step {wanted}; its steps are {known[0]} to {known[-1]}")
+    steps = sorted(int(s) for s in table["step"].unique())
+    wanted = steps[-1] if step is None else step
+    if wanted not in steps:
+        raise InputError(f"{rollouts}: has no step {wanted}; its steps are {steps[0]} to {steps[-1]}")
     logged = next(logged_steps(table, max_response_tokens=max_response_tokens, steps=[wanted]))
-    where, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
+    clusters, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
     work = logged.predicted
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
-    if prefill.together_if_cheaper:
-        options |= {"keep_together": "cheaper", "prefill": sharing}
+    problem = PlanningProblem(work, clusters, models, objective, phases, keep_together=prefill.keep_together, **options)
+    search: dict[str, Any] = {"time_limit_s": time_limit_s, "seed": seed, "deterministic": deterministic}
+    text = ""
+    if sharing is not None and prefill.together_if_cheaper:
+        result = together_or_split(problem, **search, **sharing)
     else:
-        options["keep_together"] = prefill.keep_together
-    result = plan_generation(work, where, models, objective, phases, time_limit_s, **options)
-    said = ""
-    if sharing is not None and not prefill.together_if_cheaper:
-        shared = deduplicate(
-            result, work, where, models, objective=objective, phases=phases, admission=options["admission"], **sharing
-        )
-        result, said = shared.plan, repr(shared)
+        result = plan_generation(problem, **search)
+        if sharing is not None:
+            shared = deduplicate(result, problem, **sharing)
+            result, text = shared.plan, repr(shared)
     if form == "json":
         click.echo(json.dumps({"step": wanted, "profile": latency.name, **json.loads(result.to_json())}))
         return
     click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
     click.echo(repr(result))
-    if said:
-        click.echo(said)
+    if text:
+        click.echo(text)

@@ -34,9 +34,9 @@ class PrefillOptions:
 
     @property
     def wanted(self) -> bool:
-        """Return whether prefill is deduplicated."""
-        given = (self.prefix_tokens, self.prompt_ids, self.learner_node)
-        return self.deduplicate_prefill or self.together_if_cheaper or any(value is not None for value in given)
+        """Return whether the options ask for deduplicated prefill."""
+        options = (self.prefix_tokens, self.prompt_ids, self.learner_node)
+        return self.deduplicate_prefill or self.together_if_cheaper or any(value is not None for value in options)
 
     def arguments(self, rows: pd.DataFrame, workload: Workload, source: object) -> dict[str, Any]:
         """Return the arguments of ``solver.deduplicate`` for the rows of one step; prompts are in their order of appearance.
@@ -70,19 +70,19 @@ def prefill_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--keep-together", is_flag=True, help="Keep all responses to a prompt on one actor."),
         click.option(
             "--together-if-cheaper", is_flag=True,
-            help="Plan with and without --keep-together, deduplicate the prefill of both, and keep the better plan.",
+            help="Plan with and without --keep-together, with deduplicated prefill, and keep the better plan.",
         ),
         click.option(
             "--deduplicate-prefill", is_flag=True,
             help="Compute a prompt once per actor, or once for several actors where sending its KV cache is cheaper.",
         ),
-        click.option("--prefix-tokens", type=click.IntRange(1), help="Number of first tokens that all prompts share."),
+        click.option("--prefix-tokens", type=click.IntRange(1), help="Treat this many first tokens as shared by all prompts."),
         click.option(
-            "--prompt-ids", metavar="COLUMN", help="Column of ROLLOUTS that holds the token ids of the prompt, as a list."
+            "--prompt-ids", metavar="COLUMN", help="Read the prompt's token ids from this column of ROLLOUTS, a list per row."
         ),
         click.option(
             "--learner-node", type=click.IntRange(0),
-            help="Node of the learner's GPUs, which then compute shared prefixes.",
+            help="Compute shared prefixes on the learner's GPUs, on the node with this number (from 0).",
         ),
     ]  # fmt: skip
     return together("prefill", lambda: PrefillOptions, options)(command)
@@ -103,8 +103,8 @@ def _with_common_prefix(prompt_tokens: IntArray, shared: int) -> list[IntArray]:
 def _token_ids(rows: pd.DataFrame, column: str, source: object) -> list[list[int]]:
     """Return the token ids of each prompt, in order of appearance."""
     if column not in rows.columns:
-        known = ", ".join(rows.columns)
-        raise InputError(f"{source}: has no column {column!r} with token ids of prompts; its columns are {known}")
+        columns = ", ".join(rows.columns)
+        raise InputError(f"{source}: has no column {column!r} with token ids of prompts; its columns are {columns}")
     first = rows.drop_duplicates("prompt_id")
     ids = []
     for prompt, tokens, cell in zip(first["prompt_id"], first["prompt_tokens"], first[column], strict=True):

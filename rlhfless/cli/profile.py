@@ -28,38 +28,42 @@ MODEL, DEVICE = "tiny-qwen2", "cpu"
 
 @main.command()
 @click.option(
-    "--model", default=MODEL, show_default=True, help="Model to measure: a folder of a transformers model, or tiny-qwen2."
+    "--model", default=MODEL, show_default=True, help="Measure this model: a folder of a transformers model, or tiny-qwen2."
 )
-@click.option("--device", default=DEVICE, show_default=True, help="Device of torch, such as cpu or cuda.")
+@click.option("--device", default=DEVICE, show_default=True, help="Measure on this device, such as cpu or cuda.")
 @click.option(
-    "--rounds", type=click.IntRange(1), help="Number of measurements, of which medians are taken.  [default: 15, with --fast 5]"
+    "--rounds", type=click.IntRange(1), help="Measure this many times and take medians.  [default: 15, with --fast 5]"
 )
 @click.option(
     "--max-batch",
     type=click.IntRange(2),
-    help="Largest batch to measure, which becomes the slots.  [default: 256, with --fast 64]",
+    help="Measure batches of up to this many responses (the slots).  [default: 256, with --fast 64]",
 )
 @click.option(
-    "--contexts", metavar="TOKENS,...", help="Context lengths to measure, in KV tokens per response.  [default: 16 to 512]"
+    "--contexts",
+    metavar="TOKENS,...",
+    help="Measure at these KV tokens per response, such as 16,128,512.  [default: 16 to 1,024]",
 )
 @click.option(
     "--memory-gib",
     type=click.FloatRange(0, min_open=True),
-    help="Memory of an actor in GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
+    help="Give an actor this many GiB, weights included.  [default: the whole GPU; on a CPU the weights and 1 GiB]",
 )
-@click.option("--fast", is_flag=True, help="Measure a grid of 12 points instead of 45.")
+@click.option("--fast", is_flag=True, help="Measure a grid of 12 points instead of 54.")
 @click.option(
     "--from-log",
     type=click.Path(path_type=Path),
     help="Scale the profile --base to the times of this log instead of measuring.",
 )
-@click.option("--base", help="With --from-log: profile to scale, a shipped name or a JSON file.")
+@click.option("--base", help="With --from-log: scale this shipped profile or JSON file.")
 @click.option(
-    "--actors", type=click.IntRange(1), help="With --from-log: number of actors, where the log does not say.  [default: 1]"
+    "--actors",
+    type=click.IntRange(1),
+    help="With --from-log: the log is of this many actors, where it does not say.  [default: 1]",
 )
 @log_options
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="JSON file to write the profile into."
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Write the profile to this JSON file."
 )
 def profile(
     model: str,
@@ -77,12 +81,12 @@ def profile(
 ) -> None:
     """Measure the latency of the torch engine for a model on this machine, and write it as a profile.
 
-    Measured are decode iterations over batch size and KV tokens, prefill, responses that end, start-up and transfer. Run it on
-    an idle machine.
+    Measured are decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
+    transfer. Run it on an idle machine.
 
-    The planner's affine fit covers all measured points, so measure no larger batches than actors will have. Longer contexts
-    than the largest of --contexts are extrapolated, so measure contexts as long as prompt and response together. Batches that
-    do not fit into the device's memory are left out, and the profile lists them.
+    The planner's affine fit covers all measured points, so measure no larger batches than actors will have. A problem with
+    longer contexts than the largest of --contexts is refused, so measure contexts as long as prompt and response limit
+    together. Batches that do not fit into the device's memory are left out, and the profile lists them.
 
     With --from-log nothing is measured. A profile is scaled to the times that a run logged.
     """
@@ -131,12 +135,13 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
     from rlhfless.latency.calibrate_from_log import calibrate, calibrated_profile, times_of
 
     rollouts, scalars = _logged(log, options)
-    found = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
-    told = f" --run {options.run}" if options.run else ""
-    told += f" --actors {actors}" if actors else ""
+    calibration = calibrate(times_of(rollouts, scalars, load_profile(base), actors or 1, str(log)))
+    options_text = f" --run {options.run}" if options.run else ""
+    options_text += f" --actors {actors}" if actors else ""
     scaled = calibrated_profile(
-        read_profile(base), found, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
-        command=f"rlhfless profile --from-log {log} --base {base}{told} -o {out}", date=datetime.date.today().isoformat(),
+        read_profile(base), calibration, name=out.stem, origin=f"{base}, scaled to the times of {log.name}",
+        command=f"rlhfless profile --from-log {log} --base {base}{options_text} -o {out}",
+        date=datetime.date.today().isoformat(),
     )  # fmt: skip
     stated = scaled["calibration"]
     ours, constant = (
@@ -144,12 +149,13 @@ def _scaled(log: Path, options: LogOptions, base: str, actors: int | None, out: 
         for errors in (stated, stated["constant"])
     )
     lines = [
-        f"{len(found.checked.errors):,} times of {found.what} of {counted(found.steps, 'step')}",
-        f"fitted: {found.what_was_fitted}",
-        f"decode x {found.decode:.3g}, KV cache x {found.kv:.3g}, {found.once_s * 1e3:.3g} ms for each of the {found.what}",
-        f"relative error on held-out times ({found.checked.how}): {ours}; of a constant: {constant}",
+        f"{len(calibration.checked.errors):,} times of {calibration.what} of {counted(calibration.steps, 'step')}",
+        f"fitted: {calibration.what_was_fitted}",
+        f"decode x {calibration.decode:.3g}, KV cache x {calibration.kv:.3g}, {calibration.once_s * 1e3:.3g} ms for each of "
+        f"the {calibration.what}",
+        f"relative error on held-out times ({calibration.checked.how}): {ours}; of a constant: {constant}",
     ]
-    if found.by_constant:
+    if calibration.by_constant:
         lines.append(
             "a constant predicts the times better than any fit, so the log does not show what its times depend on; the "
             "profile is --base scaled by the constant"
@@ -182,8 +188,8 @@ def _logged(log: Path, options: LogOptions) -> tuple[pd.DataFrame | None, pd.Dat
         raise InputError(f"{log}: has no run {options.run}; {needed}")
     if trace is None:
         return None, scalars
-    own = OpenedLog(trace, scalars, "").of_run(options.run).trace
-    return own.rollouts, with_step_times(scalars, own).scalars
+    of_run = OpenedLog(trace, scalars, "").of_run(options.run).trace
+    return of_run.rollouts, with_step_times(scalars, of_run).scalars
 
 
 def _contexts(text: str) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +10,12 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.log_options import LogOptions, log_options
-from rlhfless.cli.options import Hardware, hardware_options, time_weight_option
+from rlhfless.cli.options import hardware_options, time_weight_option
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.report.study import Assumptions
+    from rlhfless.run.hardware import Hardware
 
 LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
@@ -30,32 +29,36 @@ HEADINGS = {
 @main.command(cls=WithHeadings, headings=HEADINGS)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, help="File to write: a page (.html) or a notebook (.ipynb)."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Write a page (.html) or a notebook (.ipynb) to this file.",
 )
 @hardware_options(
     required=False,
-    gpus="Number of GPUs of the run.  [default: the trace's, or 16]",
-    profile="Latency profile.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
+    gpus="The run had this many GPUs.  [default: the trace's, or 16]",
+    profile="Use this latency profile: a shipped name or a JSON file.  [default: the trace's, or l40s-qwen2.5-3b-tp2]",
 )
 @click.option(
     "--price",
     "prices",
     multiple=True,
     metavar="NAME=USD",
-    help="Further price per GPU-hour, spot=1.90 for example; repeatable.",
+    help="Show cost at a further price in USD per GPU-hour, such as spot=1.90; repeatable.",
 )
 @click.option(
-    "--dispatch", help="Dispatch of the logged run: static (equal chunks) or least-loaded.  [default: its framework's]"
+    "--dispatch", help="The run dispatched prompts in equal chunks (static) or least-loaded.  [default: its framework's]"
 )
-@click.option("--learner-gpus", type=int, help="GPUs of the learner alone.  [default: as its framework does]")
-@click.option("--prepare-s", type=float, help="Seconds of preparation per step.  [default: the log's]")
-@click.option("--learn-s", type=float, help="Seconds of learning per step.  [default: the log's]")
+@click.option("--learner-gpus", type=int, help="The learner had this many GPUs of its own.  [default: as its framework does]")
+@click.option("--prepare-s", type=float, help="Each step prepared for this many seconds.  [default: the log's]")
+@click.option("--learn-s", type=float, help="Each step learned for this many seconds.  [default: the log's]")
 @click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log.")
 @log_options
-@click.option("--max-response-tokens", type=click.IntRange(1), help="Longest response that the run allowed, in tokens.")
+@click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
 @time_weight_option
 @click.option(
-    "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Largest number of steps to simulate."
+    "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Simulate at most this many steps."
 )
 def report(
     path: Path,
@@ -72,66 +75,23 @@ def report(
     PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised.
     """
     from rlhfless.report.notebook import LogSource, write_report_notebook
-    from rlhfless.report.study import Assumptions, assuming
-    from rlhfless.report.write import DEFAULT_PROFILE, write_report
-    from rlhfless.simulate import SimulationConfig
-    from solver.model.objective import Objective
+    from rlhfless.report.write import write_report
+    from rlhfless.run import load
+    from rlhfless.trace import open_log
 
-    assumptions = _assumptions(**stated)
-    opened = log.open(path, max_response_tokens)
-    trace = opened.trace
-    if len(trace.allocations) and assumptions != Assumptions():
-        raise InputError(
-            f"{path}: is the trace of an executed run, which holds GPUs and times; leave out the options of logged runs"
-        )
-    _refuse_wrong_meta(path, trace.meta)
-    own = trace.meta.get("cluster") or {}
-    if hardware.gpus is None and "nodes" in own:
-        per_node = hardware.gpus_per_node or own["gpus_per_node"]
-        hardware = replace(hardware, gpus=own["nodes"] * own["gpus_per_node"], gpus_per_node=per_node)
-    if hardware.gpus is None and "nodes" not in own:
-        assumptions = assuming(assumptions, "16 GPUs in two nodes, because --gpus was not given")
-    if hardware.profile is None and not trace.meta.get("profile"):
-        assumptions = assuming(assumptions, f"times of profile {DEFAULT_PROFILE}, because --profile was not given")
-    profile = hardware.profile or trace.meta.get("profile") or DEFAULT_PROFILE
-    hardware = replace(hardware, gpus=hardware.gpus or 16, profile=profile)
-    cluster, latency = hardware.cluster()
-    limit = max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
-    setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
+    options = log.import_options(max_response_tokens)
+    opened = open_log(path, options, log.framework).of_run(log.run)
+    run = load(
+        opened, hardware=hardware, assumptions=_assumptions(**stated), options=options, time_weight=time_weight, verbose=False
+    )
     if out.suffix == ".ipynb":
-        if len(trace.allocations):
+        if len(opened.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
-        source = LogSource(path, log.import_options(max_response_tokens), log.framework, log.run)
-        write_report_notebook(source, out, profile, setting, assumptions, max_steps=max_steps)
+        source = LogSource(path, options, log.framework, log.run)
+        write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
-        write_report(opened, out, setting, assumptions, max_steps=max_steps)
+        write_report(opened, out, run.setting, run.assumptions, max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")
-
-
-def _refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
-    """Refuse a trace whose meta.json has a cluster, profile or config of another form than runs write.
-
-    Raises:
-        InputError: the message names the key, its value and the form that is needed.
-    """
-    from solver.model.errors import as_given
-
-    def is_count(value: Any) -> bool:
-        return isinstance(value, int) and value > 0
-
-    cluster, profile, config = (meta.get(key) for key in ("cluster", "profile", "config"))
-    sizes = [cluster[key] for key in ("nodes", "gpus_per_node") if key in cluster] if isinstance(cluster, dict) else []
-    if cluster and (not isinstance(cluster, dict) or len(sizes) == 1 or not all(map(is_count, sizes))):
-        wrong, needed = "cluster", "an object with whole numbers above 0 as nodes and gpus_per_node, or with neither,"
-    elif profile and not isinstance(profile, str):
-        wrong, needed = "profile", "a profile's name"
-    elif config and not isinstance(config, dict):
-        wrong, needed = "config", "an object"
-    elif config and config.get("max_response_tokens") is not None and not is_count(config["max_response_tokens"]):
-        wrong, needed = "config", "an object with a whole number above 0 as max_response_tokens, or without it,"
-    else:
-        return
-    raise InputError(f"{path / 'meta.json'}: {wrong} is {as_given(meta[wrong])}; {needed} is needed")
 
 
 def _assumptions(

@@ -11,13 +11,12 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
-    Hardware,
     admission_option,
     deterministic_option,
     format_option,
     hardware_options,
-    response_limit_option,
-    rest_options,
+    max_response_tokens_option,
+    phases_options,
     seed_option,
     time_limit_option,
     time_weight_option,
@@ -25,6 +24,7 @@ from rlhfless.cli.options import (
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
+    from rlhfless.run.hardware import Hardware
     from solver.model.objective import NonGenerationPhases
 
 
@@ -33,48 +33,48 @@ if TYPE_CHECKING:
 @log_options
 @hardware_options()
 @time_weight_option
-@response_limit_option
+@max_response_tokens_option
 @admission_option
 @click.option(
     "--policies",
     default="static,random,rlhfless,fold,solver,oracle",
     show_default=True,
-    help="Scheduling policies to compare, separated by commas.",
+    help="Compare these scheduling policies, separated by commas.",
 )
 @click.option(
     "--predictor",
     default="last",
     show_default=True,
-    help="Predictor of lengths: last, shrinkage, or inflight for solver+replan.",
+    help="Predict lengths with last, shrinkage, or inflight (for solver+replan).",
 )
 @click.option(
     "--tau",
     type=float,
     default=0.7,
     show_default=True,
-    help="Share of completed responses at which policy rlhfless cuts an actor.",
+    help="Policy rlhfless cuts an actor when this share of its responses is complete.",
 )
-@click.option("--static-actors", type=int, help="Number of actors of policies static and rlhfuse.  [default: all that fit]")
+@click.option("--static-actors", type=int, help="Policies static and rlhfuse use this many actors.  [default: all that fit]")
 @click.option(
     "--hold",
     type=click.Choice(["generation", "step"]),
     default="generation",
     show_default=True,
-    help="Policy static keeps its GPUs until the end of this.",
+    help="Policy static keeps its GPUs until generation ends, or until the step ends.",
 )
-@rest_options
+@phases_options
 @click.option(
     "--migration",
     type=click.Choice(["cheaper", "move", "recompute"]),
     default="cheaper",
     show_default=True,
-    help="Migrations move the KV cache, recompute it, or do what is cheaper.",
+    help="Move the KV cache in migrations, recompute it, or do what is cheaper.",
 )
 @time_limit_option(0.3, " per step")
 @deterministic_option
 @seed_option
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="New folder; the trace of each policy is written to OUT/POLICY."
+    "-o", "--out", type=click.Path(path_type=Path), help="Write the trace of each policy to OUT/POLICY, in this new folder."
 )
 @format_option
 def simulate(
@@ -99,8 +99,9 @@ def simulate(
 ) -> None:
     """Run every step of ROLLOUTS under several scheduling policies on simulated engines, and compare time and cost.
 
-    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`).
+    ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first.
     """
+    from rlhfless.analysis import compare_log, run_setup
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
@@ -127,17 +128,27 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    result = run_simulation(log.open(rollouts, max_response_tokens).trace.rollouts, setting, names, make_predictor(predictor))
+    opened = log.open(rollouts, max_response_tokens)
+    result = run_simulation(opened.trace.rollouts, setting, names, make_predictor(predictor))
+    setup = run_setup(opened.framework, order_known=opened.dispatch_order_known)
+    compared = compare_log(
+        opened, setting, setup, prepare_s=phases.prepare_s or None, learn_s=phases.learn_s or None, calibrate=False
+    )
     if out is not None:
         for name, trace in result.traces.items():
             trace.save(out / name)
     if form == "json":
-        click.echo(json.dumps(result.to_dict()))
+        measured = {"dispatch": setup.dispatch, **compared.to_dict()}
+        click.echo(json.dumps(result.to_dict() | {"log": measured}))
         return
+    if lines := compared.lines:
+        click.echo(f"what the log measured, next to values counted or simulated under its own dispatch ({setup.dispatch}):")
+        click.echo("\n".join(f"  {line}" for line in lines))
     for title, has_history in (("steps with history", True), ("steps without history", False)):
         table = result.summary(has_history)
         if table["steps"].max() > 0:
             click.echo(
-                f"{title}, sums over steps (bound_cost_at_time: lower bound on the GPU-seconds of any policy in that time)"
+                f"{title}, sums over steps "
+                "(bound_cost_at_time: lower bound on the GPU-seconds of any policy in that time, by bound_method)"
             )
             click.echo(table.to_string(index=False, float_format=lambda v: f"{v:,.3f}"))

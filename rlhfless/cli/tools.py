@@ -11,7 +11,9 @@ from rlhfless.cli.group import main
 
 @main.command(name="run-notebook")
 @click.argument("notebook", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="HTML page that the notebook writes.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), required=True, help="Write the notebook's page to this HTML file."
+)
 def run_notebook(notebook: Path, out: Path) -> None:
     """Execute NOTEBOOK without a browser and print the path of its page."""
     from rlhfless.system.run_notebook import run_notebook as execute

@@ -1,9 +1,9 @@
 """The engine protocol: one model replica that decodes with continuous batching.
 
 An engine has its own clock (seconds since the run's start) and commits whole decode iterations. A response of L tokens takes
-exactly L iterations: prefill computes the KV cache of all prompt tokens but the last, and every iteration feeds one token of
-each response in the batch and yields the next. A response of no tokens needs no slot and ends at the first boundary at which it
-is available. An engine knows neither plans nor rules, GPU allocations or cost.
+exactly L iterations. Prefill computes the KV cache of all prompt tokens but the last. Every iteration feeds one token of each
+response in the batch and yields the next. A response of no tokens needs no slot and ends at the first boundary at which it is
+available. An engine knows neither plans nor rules, GPU allocations or cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Request:
     Attributes:
         response: its index in the step's workload.
         prompt_tokens: number of tokens of its prompt.
-        limit_tokens: it ends by ``length`` at this many tokens.
+        max_tokens: it ends by ``length`` at this many tokens.
         prompt: index of its prompt in the step's workload; None when unknown, then no prompt is shared.
         cached_tokens: prompt tokens whose KV cache was received for it; the others are computed when it joins.
         prefix_kv: KV state of these tokens (the prompt's last may be missing), as the engine's kind computes it once for many
@@ -48,7 +48,7 @@ class Request:
 
     response: int
     prompt_tokens: int
-    limit_tokens: int
+    max_tokens: int
     available_s: float = 0.0
     generated_tokens: int = 0
     target_tokens: int | None = None
@@ -78,7 +78,7 @@ class Completion:
     """A finished response: when, how long, why; ids, log-probabilities and requested signals from real engines.
 
     ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was generated (``time_s`` if it has
-    none), ``prefill_tokens_computed`` the prefill tokens that all engines together computed for it.
+    none). ``prefill_tokens_computed`` are the prefill tokens that all engines together computed for it.
     """
 
     response: int

@@ -14,11 +14,11 @@ from rlhfless.errors import missing_extra
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.step.plan_validation import refuse_in_this_process
-from rlhfless.executor.step.progress import StepProgress, Watch
+from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import check_migration
 from rlhfless.executor.virtual.actors import Closing, EngineFactory
-from rlhfless.executor.virtual.executor import WatchReplays, check_charging, run_step
+from rlhfless.executor.virtual.executor import OnReplayProgress, check_charging, run_step
 from solver.model.admission import check_rule
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
@@ -29,20 +29,20 @@ from solver.model.plan import Plan
 class Executor:
     """Run plans, one step after another, on the same engine factory and cluster.
 
-    An interrupt ends only the step that is running: its engines are closed, earlier steps stay valid, and the next step can run
+    An interrupt ends only the step that is running. Its engines are closed, earlier steps stay valid, and the next step can run
     in the same kernel. The error has the ``record`` of what was done of the step, whose rows are a valid trace.
 
     Args:
         engines: the engine factory, as for ``run_step``. latency, cluster: as for ``run_step``.
-        pool: run on the wall clock, in the pool's processes or Ray actors; None emulates the plan's GPUs on this device, on the
-            virtual clock.
+        actor_pool: run on the wall clock, in the pool's processes or Ray actors; None emulates the plan's GPUs on this device,
+            on the virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
         progress: show a bar of completed responses, and one of replays where they are measured (needs tqdm).
 
     Attributes:
         clock_s: where the next step starts; next_step: its number.
-        watch: progress callback of every step; None calls nothing. An exception that it raises ends the step as an interrupt
-            does.
+        on_progress: progress callback of every step; None calls nothing. An exception that it raises ends the step as an
+            interrupt does.
 
     Raises:
         PlanningError: charging, admission or migration is none of the known names.
@@ -56,7 +56,7 @@ class Executor:
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         *,
-        pool: ProcessPool | RayPool | None = None,
+        actor_pool: ProcessPool | RayPool | None = None,
         run: str = "run",
         charging: str = "profile",
         admission: str = "reserve",
@@ -66,16 +66,16 @@ class Executor:
         check_charging(charging)
         check_migration(migration)
         check_rule(admission)
-        if pool is None:
+        if actor_pool is None:
             refuse_in_this_process(engines)
         if progress:
             _bar_class()
         self._closed = False
-        self.engines, self.latency, self.cluster, self.pool = engines, latency, cluster, pool
+        self.engines, self.latency, self.cluster, self.actor_pool = engines, latency, cluster, actor_pool
         self._how = {"run": run, "admission": admission, "migration": migration}
         self._charging, self._progress = charging, progress
         self.clock_s, self.next_step = 0.0, 0
-        self.watch: Watch | None = None
+        self.on_progress: OnProgress | None = None
 
     def __enter__(self) -> Executor:
         return self
@@ -97,14 +97,16 @@ class Executor:
         """
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one to run more steps")
-        given: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
-        with self._watching(len(requests)) as (watch, on_replay_progress):
-            if self.pool is not None:
-                record = self.pool.run_step(plan, requests, self.engines, self.latency, self.cluster, watch=watch, **given)
+        options: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
+        with self._watching(len(requests)) as (on_progress, on_replay_progress):
+            if self.actor_pool is not None:
+                record = self.actor_pool.run_step(
+                    plan, requests, self.engines, self.latency, self.cluster, on_progress=on_progress, **options
+                )
             else:
                 record = run_step(
-                    plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, watch=watch,
-                    on_replay_progress=on_replay_progress, **given,
+                    plan, requests, self.engines, self.latency, self.cluster, charging=self._charging, on_progress=on_progress,
+                    on_replay_progress=on_replay_progress, **options,
                 )  # fmt: skip
         self.clock_s, self.next_step = record.end_s, self.next_step + 1
         return record
@@ -112,33 +114,33 @@ class Executor:
     def close(self) -> None:
         """End processes and free the memory of the weights. Idempotent; nothing can be run afterwards."""
         self._closed = True
-        if self.pool is not None:
-            self.pool.close()
+        if self.actor_pool is not None:
+            self.actor_pool.close()
         if isinstance(self.engines, Closing) and not isinstance(self.engines, type):  # an engine class closes its own
             self.engines.close()
 
     @contextlib.contextmanager
-    def _watching(self, responses: int) -> Iterator[tuple[Watch | None, WatchReplays | None]]:
+    def _watching(self, responses: int) -> Iterator[tuple[OnProgress | None, OnReplayProgress | None]]:
         if not self._progress:
-            yield self.watch, None
+            yield self.on_progress, None
             return
-        step, seconds = f"step {self.next_step}", "s" if self.pool is not None else "virtual s"
+        step, seconds = f"step {self.next_step}", "s" if self.actor_pool is not None else "virtual s"
         with contextlib.ExitStack() as bars:
             bar = bars.enter_context(_bar_class()(total=responses, desc=step, unit="response"))
             replays: list[Any] = []  # a bar of their own, once there are any
 
-            def watch(progress: StepProgress) -> None:
+            def on_progress(progress: StepProgress) -> None:
                 bar.update(progress.completed - bar.n)
                 bar.set_postfix_str(f"{progress.now_s - self.clock_s:.1f} {seconds}")
-                if self.watch is not None:
-                    self.watch(progress)
+                if self.on_progress is not None:
+                    self.on_progress(progress)
 
             def on_replay_progress(done: int, of: int) -> None:
                 if not replays:
                     replays.append(bars.enter_context(_bar_class()(total=of, desc=f"{step} measured", unit="replay")))
                 replays[0].update(done - replays[0].n)
 
-            yield watch, on_replay_progress
+            yield on_progress, on_replay_progress
 
 
 def _bar_class() -> Any:

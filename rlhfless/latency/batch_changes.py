@@ -17,10 +17,10 @@ from solver.model.workload import FloatArray
 
 GAP = 8  # iterations from change to change; the middle ones are those of an unchanged batch
 AFTER = 2  # the first iterations of a changed batch, which take longer
-EVENTS = 3  # changes of each kind in a course
+EVENTS = 3  # changes of each kind in a trial
 
-RunCourse = Callable[["BatchChangeTrial"], FloatArray]
-"""Runs a course on a fresh actor and returns the (iterations,) seconds of its iterations."""
+RunTrial = Callable[["BatchChangeTrial"], FloatArray]
+"""Runs a trial on a fresh actor and returns the (iterations,) seconds of its iterations."""
 
 
 class TimedChange(NamedTuple):
@@ -74,7 +74,7 @@ class BatchChangeTrial:
         first = [(GAP * i, 1, 1) for i in range(1, self.refills + 1)]
         then = [(GAP * i, 0, 1) for i in range(self.refills + 1, 2 * self.refills + 1)]
         kinds = [[(0, self.batch, 0)], *([first, then] if self.refills else [])]
-        return [self._mean([self._change(rounds, *one) for one in kind]) for kind in kinds]
+        return [self._mean([self._change(rounds, *change) for change in kind]) for kind in kinds]
 
     def _change(self, rounds: FloatArray, at: int, joined: int, ended: int) -> TimedChange:
         after = np.median(rounds[:, at + AFTER : at + GAP - 1], axis=1)
@@ -92,14 +92,14 @@ class BatchChangeTrial:
         )
 
 
-def measure_changes(run: RunCourse, courses: Sequence[BatchChangeTrial], rounds: int) -> list[TimedChange]:
-    """Measure the changes of all ``courses`` (trials): each runs once as warm-up, then in rounds, each round in its own
+def measure_changes(run: RunTrial, trials: Sequence[BatchChangeTrial], rounds: int) -> list[TimedChange]:
+    """Measure the changes of all ``trials``: each runs once as warm-up, then in rounds, each round in its own
     order.
     """
-    for course in courses:
-        run(course)
-    seconds = [np.zeros((rounds, course.iterations)) for course in courses]
+    for trial in trials:
+        run(trial)
+    seconds = [np.zeros((rounds, trial.iterations)) for trial in trials]
     for one_round in range(rounds):
-        for i in np.random.default_rng(one_round).permutation(len(courses)):
-            seconds[i][one_round] = run(courses[i])
-    return [change for course, taken in zip(courses, seconds, strict=True) for change in course.changes(taken)]
+        for i in np.random.default_rng(one_round).permutation(len(trials)):
+            seconds[i][one_round] = run(trials[i])
+    return [change for trial, taken in zip(trials, seconds, strict=True) for change in trial.changes(taken)]

@@ -2,7 +2,7 @@
 
 Inputs are the log's tables of responses and steps, and a base profile. Three numbers are fitted, by least squares of relative
 errors: a factor for the time of an iteration without KV cache, a factor for reading the KV cache, and a one-time cost per step
-(or per response, if single responses have times). The factor for the KV cache is within ``MOST_APART`` times the other; where
+(or per response, if single responses have times). The factor for the KV cache is within ``MAX_RATIO`` times the other; where
 the log hardly distinguishes them, they are equal.
 
 - **Responses with times** (``start_s, end_s``, and ``first_token_s`` if known): a response of L tokens decodes in L iterations.
@@ -28,21 +28,21 @@ import pandas as pd
 
 from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
-from rlhfless.latency.profile import ProfileError
-from solver.model.latency import LatencyModel, StepTable
+from rlhfless.latency.profile import ProfileError, mixed_prefill
+from solver.model.latency import IterationTable, LatencyModel
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray
 
 FEWEST_STEPS = 8
 FEWEST_RESPONSES = 50
-MOST_APART = 5.0
-RATIOS = np.geomspace(1 / MOST_APART, MOST_APART, 65)  # factor of the KV cache over that of the rest; 1 among them
+MAX_RATIO = 5.0
+RATIOS = np.geomspace(1 / MAX_RATIO, MAX_RATIO, 65)  # factor of the KV cache over that of the rest; 1 among them
 AS_GOOD = 1.005  # times the least sum of squares
 SPREAD = 0.6  # assumed standard deviation of lengths over their mean, where only means are logged
 
 
 class Times(NamedTuple):
-    """(N,) measured seconds, the base profile's seconds (iterations without KV cache, the KV cache), and the step of each."""
+    """(N,) measured seconds, each with its step and the base profile's seconds, split into KV cache and all else."""
 
     what: str
     seconds: FloatArray
@@ -80,7 +80,7 @@ class LogCalibration(NamedTuple):
 
     @property
     def what_was_fitted(self) -> str:
-        """Return the fit in words."""
+        """Return a sentence that describes the fit."""
         if self.by_constant:
             return "one factor that gives the log's median time"
         return "one factor" if self.decode == self.kv and not self.once_s else "three numbers"
@@ -116,8 +116,8 @@ def calibrate(times: Times) -> LogCalibration:
     constant = checked.constant_is_better
     if constant:
         fit, checked = _best((_to_constant,), times)
-    found = fit(times, np.ones(len(times.seconds), dtype=bool))
-    return LogCalibration(times.what, *found, checked, len(np.unique(times.step_of)), constant)
+    factors = fit(times, np.ones(len(times.seconds), dtype=bool))
+    return LogCalibration(times.what, *factors, checked, len(np.unique(times.step_of)), constant)
 
 
 def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
@@ -137,14 +137,14 @@ def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
     upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
     decode_s, kv_s, once, took = upper.T
-    found = []
+    candidates = []
     for ratio in RATIOS:
         columns = np.stack([decode_s + ratio * kv_s, once], axis=1)
         (factor, once_s), errors = fit_nonnegative(columns, took, np.ones(len(took)))
         numbers = CalibrationFactors(float(factor), float(factor * ratio), float(once_s))
-        found.append((float(errors @ errors), abs(float(np.log(ratio))), numbers))
-    least = min(squares for squares, _, _ in found)
-    return min((f for f in found if f[0] <= AS_GOOD * least + 1e-15), key=lambda f: f[1])[2]
+        candidates.append((float(errors @ errors), abs(float(np.log(ratio))), numbers))
+    smallest = min(squares for squares, _, _ in candidates)
+    return min((f for f in candidates if f[0] <= AS_GOOD * smallest + 1e-15), key=lambda f: f[1])[2]
 
 
 def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
@@ -155,39 +155,41 @@ def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
 
 
 def calibrated_profile(
-    base: Mapping[str, Any], found: LogCalibration, *, name: str, origin: str, command: str, date: str
+    base: Mapping[str, Any], fitted: LogCalibration, *, name: str, origin: str, command: str, date: str
 ) -> dict[str, Any]:
     """Return the base profile (of ``read_profile``) with the fitted numbers, ready for ``save_profile``.
 
     Raises:
         ProfileError: no part of the measured time is decoding, so no iteration time can be derived.
     """
-    if found.decode <= 0:
+    if fitted.decode <= 0:
         raise ProfileError(f"{origin}: times do not grow with the decoded tokens; times of generation alone are needed")
-    table = StepTable(*(np.array(base["table"][key], dtype=float) for key in ("batch", "context_tokens", "step_s")))
+    table = IterationTable(*(np.array(base["table"][key], dtype=float) for key in ("batch", "context_tokens", "step_s")))
     kv_s = base["fit"]["per_kv_token_s"] * table.batch[:, None] * table.context_tokens[None, :]
-    kv_s = np.minimum(kv_s, 0.99 * table.step_s)  # what the fit says may be more than there is
-    step_s = np.round(found.decode * (table.step_s - kv_s) + found.kv * kv_s, 9)
-    scaled = StepTable(table.batch, table.context_tokens, np.maximum(step_s, 1e-9))
+    kv_s = np.minimum(kv_s, 0.99 * table.iteration_s)  # what the fit says may be more than there is
+    iteration_s = np.round(fitted.decode * (table.iteration_s - kv_s) + fitted.kv * kv_s, 9)
+    scaled = IterationTable(table.batch, table.context_tokens, np.maximum(iteration_s, 1e-9))
     fit = fit_table(scaled, base["max_batch"], base["kv_capacity_tokens"])
-    once = {"sync_s": found.once_s} if found.what == "steps" else {}
+    once = {"sync_s": fitted.once_s} if fitted.what == "steps" else {}
     prefill = dict(base["prefill"])
-    if found.what == "responses":
-        prefill |= {"per_join_s": found.once_s, "per_end_s": 0.0}
+    if fitted.what == "responses":
+        prefill |= {"per_join_s": fitted.once_s, "per_end_s": 0.0}
+    budget = base["prefill"].get("mixed", {}).get("token_budget")
+    prefill |= mixed_prefill(scaled, fit, base["max_batch"], budget, base["kv_capacity_tokens"])
     return {
         **base, "name": name, "origin": origin, "command": command, "date": date, **once, "prefill": prefill,
         "assumptions": {
             **base["assumptions"],
-            "table": f"the shape of {base['name']}'s, times {found.decode:.4g}, the part that grows with KV {found.kv:.4g}",
+            "table": f"the shape of {base['name']}'s, times {fitted.decode:.4g}, the part that grows with KV {fitted.kv:.4g}",
             "prefill": f"{base['name']}'s, but for what a response takes once where that was fitted",
             "others": f"start-up, transfers, slots and memory are {base['name']}'s",
         },
         "fit": {**asdict(fit), "over": base["fit"]["over"]},
-        "table": {**base["table"], "step_s": scaled.step_s.tolist()},
+        "table": {**base["table"], "step_s": scaled.iteration_s.tolist()},
         "calibration": {
-            "what": found.what, "steps": found.steps, "times": len(found.checked.errors), "decode": found.decode,
-            "kv": found.kv, "once_s": found.once_s, "by_constant": found.by_constant, "errors_are_of": found.checked.how,
-            **residuals(found.checked.errors), "constant": residuals(found.checked.constant_errors),
+            "what": fitted.what, "steps": fitted.steps, "times": len(fitted.checked.errors), "decode": fitted.decode,
+            "kv": fitted.kv, "once_s": fitted.once_s, "by_constant": fitted.by_constant, "errors_are_of": fitted.checked.how,
+            **residuals(fitted.checked.errors), "constant": residuals(fitted.checked.constant_errors),
         },
     }  # fmt: skip
 
@@ -201,22 +203,24 @@ def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
 def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
     by_step = {} if rollouts is None else dict(tuple(rollouts.groupby("step")))
     rows = []
-    for one in scalars.to_dict("records"):
-        own = by_step.get(one["step"])
-        if own is not None:
-            tokens = own["response_tokens"].to_numpy(dtype=float)
-            prompt = own["prompt_tokens"].fillna(0).to_numpy(dtype=float)
+    for row in scalars.to_dict("records"):
+        lengths = by_step.get(row["step"])
+        if lengths is not None:
+            tokens = lengths["response_tokens"].to_numpy(dtype=float)
+            prompt = lengths["prompt_tokens"].fillna(0).to_numpy(dtype=float)
             total, longest, squares = tokens.sum(), tokens.max(), (prompt * tokens + tokens**2 / 2).sum()
-        elif all(np.isfinite(one.get(name, np.nan)) for name in ("responses", "response_tokens_mean", "response_tokens_max")):
-            count, mean = one["responses"], one["response_tokens_mean"]
-            prompt_mean = one.get("prompt_tokens_mean", 0.0)
-            total, longest = count * mean, one["response_tokens_max"]
+        elif all(np.isfinite(row.get(name, np.nan)) for name in ("responses", "response_tokens_mean", "response_tokens_max")):
+            count, mean = row["responses"], row["response_tokens_mean"]
+            prompt_mean = row.get("prompt_tokens_mean", 0.0)
+            total, longest = count * mean, row["response_tokens_max"]
             squares = total * (0.0 if np.isnan(prompt_mean) else prompt_mean) + count * mean**2 * (1 + SPREAD**2) / 2
         else:
             continue
         iterations = max(longest, total / (actors * base.max_batch))
         decode_s = base.base_s * iterations + base.per_response_s * total / actors
-        rows.append((one["generate_s"], decode_s, base.per_kv_token_s * squares / actors, one["step"]))
+        if base.mixes and lengths is not None:
+            decode_s += base.prefill_per_token_s * prompt.sum() / actors
+        rows.append((row["generate_s"], decode_s, base.per_kv_token_s * squares / actors, row["step"]))
     if len(rows) < FEWEST_STEPS:
         raise ProfileError(
             f"{source}: has seconds of generation and lengths of {counted(len(rows), 'step')}; at least {FEWEST_STEPS} are "
@@ -229,10 +233,10 @@ def _of_steps(rollouts: pd.DataFrame | None, scalars: pd.DataFrame, base: Latenc
 
 def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: str) -> Times:
     first = timed["first_token_s"] if "first_token_s" in timed.columns else pd.Series(np.nan, index=timed.index)
-    known = first.notna().to_numpy()
-    begin = np.where(known, first, timed["start_s"]).astype(float)
+    has_first_token = first.notna().to_numpy()
+    begin = np.where(has_first_token, first, timed["start_s"]).astype(float)
     end, tokens = timed["end_s"].to_numpy(dtype=float), timed["response_tokens"].to_numpy(dtype=float)
-    iterations = tokens - known  # the first token was there when the interval began
+    iterations = tokens - has_first_token  # the first token was there when the interval began
     used = (iterations >= 1) & (end > begin)
     if int(used.sum()) < FEWEST_RESPONSES:
         raise ProfileError(
@@ -243,12 +247,26 @@ def _of_responses(timed: pd.DataFrame, base: LatencyModel, actors: int, source: 
     owner = timed["actor"].astype(str).to_numpy() if named else np.full(len(timed), "")
     batch, kv = np.ones(len(timed)), prompt + tokens / 2
     for name in np.unique(owner[used]):
-        own = np.flatnonzero(used & (owner == name))
-        batch[own], kv[own] = (x / (1 if named else actors) for x in _means(begin[own], end[own], prompt[own], iterations[own]))
+        at = np.flatnonzero(used & (owner == name))
+        batch[at], kv[at] = (x / (1 if named else actors) for x in _means(begin[at], end[at], prompt[at], iterations[at]))
     n = iterations[used]
     decode_s = n * (base.base_s + base.per_response_s * np.maximum(batch[used], 1.0))
+    if base.mixes:
+        decode_s += base.prefill_per_token_s * _prompts_fed(begin, end, prompt, owner, 1 if named else actors)[used]
     _check((end - begin)[used], source)
     return Times("responses", (end - begin)[used], decode_s, n * base.per_kv_token_s * kv[used], timed["step"].to_numpy()[used])
+
+
+def _prompts_fed(begin: FloatArray, end: FloatArray, prompt: FloatArray, owner: np.ndarray, actors: int) -> FloatArray:
+    """Return (n,) tokens of prompts that its actor feeds while each response decodes, in the iterations that begin others."""
+    fed = np.zeros(len(begin))
+    for name in np.unique(owner):
+        own = np.flatnonzero(owner == name)
+        order = own[np.argsort(begin[own], kind="stable")]
+        until = np.concatenate([[0.0], np.cumsum(prompt[order])])
+        low, high = (begin[order].searchsorted(at, side="right") for at in (begin[own], end[own]))
+        fed[own] = (until[high] - until[low]) / actors
+    return fed
 
 
 def _means(begin: FloatArray, end: FloatArray, prompt: FloatArray, iterations: FloatArray) -> tuple[FloatArray, FloatArray]:

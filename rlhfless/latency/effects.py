@@ -14,58 +14,15 @@ from numbers import Integral
 import numpy as np
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
-from solver.model.latency import LatencyModel, StepTable
+from solver.model.latency import IterationTable, LatencyModel
 from solver.model.workload import FloatArray
 
 SECONDS_PER_HOUR = 3600.0
-UNLIMITED = 1 << 62
 
 
-def _check(value: object, name: str, least: float, what: str) -> None:
-    if not is_number(value, least):
-        raise PlanningError(f"{name} is {as_given(value)}; {what} of {least:g} or more is needed")
-
-
-@dataclass(frozen=True)
-class PrefillInterference:
-    """Interference of prefill with decoding: attention of a mixed batch takes longer, and servers prefill in chunks.
-
-    Args:
-        slowdown: share by which every token of prefill takes longer.
-        chunk_tokens: maximal tokens of an iteration, decoded ones included
-            (``rlhfless.engine.simulated.chunked_prefill``); None computes the whole prefill of admitted responses in the
-            iteration in which they join.
-        attention: share by which attention of decoding responses takes longer in an iteration that also prefills, charged as
-            that many more KV tokens.
-    """
-
-    slowdown: float = 0.0
-    chunk_tokens: int | None = None
-    attention: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.slowdown, "slowdown", 0, "a share")
-        _check(self.attention, "attention", 0, "a share")
-        if self.chunk_tokens is not None and not is_whole(self.chunk_tokens, 1):
-            raise PlanningError(
-                f"chunk_tokens is {as_given(self.chunk_tokens)}; a whole number of at least 1, or None, is needed"
-            )
-
-    @property
-    def by_iteration(self) -> bool:
-        """Whether engines have to simulate every single iteration."""
-        return self.chunk_tokens is not None or self.attention > 0
-
-    @property
-    def budget_tokens(self) -> int:
-        """Maximal tokens of an iteration."""
-        return UNLIMITED if self.chunk_tokens is None else self.chunk_tokens
-
-    def applied(self, latency: LatencyModel) -> LatencyModel:
-        """Return the latency model with the slowdown."""
-        if self.slowdown == 0:
-            return latency
-        return replace(latency, prefill_per_token_s=latency.prefill_per_token_s * (1 + self.slowdown))
+def _check(value: object, name: str, minimum: float, what: str) -> None:
+    if not is_number(value, minimum):
+        raise PlanningError(f"{name} is {as_given(value)}; {what} of {minimum:g} or more is needed")
 
 
 @dataclass(frozen=True)
@@ -193,7 +150,7 @@ class Contention:
     """Transfers of weights and KV caches over one node's link at the same time share its bandwidth.
 
     These are KV caches that go to another node, and weights that arrive at a node. Actors of a node that begin to sync at the
-    same moment share one copy of the weights, as in ``Network``; an actor that starts late needs its own copy. Plans ignore
+    same moment share one copy of the weights, as in ``Network``. An actor that starts late needs its own copy. Plans ignore
     contention and use the ``Network`` only.
 
     Args:
@@ -219,7 +176,6 @@ class Effects:
         PlanningError: an effect has the wrong type for its name, or the seed or the step is no such number.
     """
 
-    prefill: PrefillInterference | None = None
     stragglers: Stragglers | None = None
     starts: StartDelays | None = None
     outages: Outages | None = None
@@ -229,25 +185,24 @@ class Effects:
 
     def __post_init__(self) -> None:
         kinds = {
-            "prefill": PrefillInterference, "stragglers": Stragglers, "starts": StartDelays, "outages": Outages,
-            "contention": Contention,
+            "stragglers": Stragglers, "starts": StartDelays, "outages": Outages, "contention": Contention,
         }  # fmt: skip
         for name, kind in kinds.items():
-            if not isinstance(given := getattr(self, name), kind | None):
-                raise PlanningError(f"{name} is {given!r}; {kind.__name__}(...) or None is needed")
+            if not isinstance(value := getattr(self, name), kind | None):
+                raise PlanningError(f"{name} is {value!r}; {kind.__name__}(...) or None is needed")
         for name in ("seed", "step"):
-            given = getattr(self, name)
-            if not (is_whole(given, 0) and isinstance(given, Integral)):  # numpy's seeds are no floats
-                raise PlanningError(f"{name} is {given!r}; a whole number of 0 or more is needed")
+            value = getattr(self, name)
+            if not (is_whole(value, 0) and isinstance(value, Integral)):  # numpy's seeds are no floats
+                raise PlanningError(f"{name} is {value!r}; a whole number of 0 or more is needed")
 
     def draws(self, actor: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
         """Return the random streams of an actor for stragglers, starts and outages; each is independent of which effects are
         on.
 
-        A straggler is one in every step.
+        An actor that is a straggler is one in every step.
         """
         straggling, starting, failing = ([0, actor], [1, actor, self.step], [2, actor, self.step])
-        streams = [np.random.default_rng([self.seed, *own]) for own in (straggling, starting, failing)]
+        streams = [np.random.default_rng([self.seed, *stream_key]) for stream_key in (straggling, starting, failing)]
         return streams[0], streams[1], streams[2]
 
 
@@ -258,6 +213,6 @@ def slowed(latency: LatencyModel, factor: float) -> LatencyModel:
     names = ("base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s")
     table, times = latency.table, {name: getattr(latency, name) * factor for name in names}
     if table is not None:
-        step_s: FloatArray = table.step_s * factor
-        table = StepTable(table.batch, table.context_tokens, step_s)
+        iteration_s: FloatArray = table.iteration_s * factor
+        table = IterationTable(table.batch, table.context_tokens, iteration_s)
     return replace(latency, table=table, **times)

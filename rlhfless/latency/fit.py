@@ -1,8 +1,8 @@
 """Fits affine models to measured times: of a decode iteration, and of a change of the batch.
 
-The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones, with
-coefficients of 0 or more (a negative time per response or per token has no meaning and would break the bounds). The time of a
-change is a small difference of iterations, so its residuals are relative to these iterations.
+The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones. Coefficients are
+0 or more, because a negative time per response or per token has no meaning and would break the bounds. The time of a change is
+a small difference of iterations, so its residuals are relative to these iterations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from rlhfless.latency.batch_changes import TimedChange
-from solver.model.latency import StepTable
+from solver.model.latency import IterationTable
 from solver.model.workload import FloatArray
 
 
@@ -60,7 +60,7 @@ def fit_nonnegative(
 ) -> tuple[FloatArray, FloatArray]:
     """Return coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) relative errors.
 
-    Errors are relative to ``within_s``, by default ``seconds``. Exact for the few columns used here: the optimum is the
+    Errors are relative to ``within_s``, by default ``seconds``. Exact for the few columns used here. The optimum is the
     unconstrained solution on its own support (the columns with positive coefficients), so the best feasible one of all 2^K - 1
     supports is the optimum.
     """
@@ -68,30 +68,49 @@ def fit_nonnegative(
     relative, wanted = np.asarray(columns, dtype=float) / unit[:, None], np.asarray(seconds, dtype=float) / unit
     scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
     relative = relative / scale
-    best, least = np.zeros(relative.shape[1]), float(wanted @ wanted)
+    best, smallest = np.zeros(relative.shape[1]), float(wanted @ wanted)
     for size in range(1, relative.shape[1] + 1):
         for support in combinations(range(relative.shape[1]), size):
             part = relative[:, support]
             coefficients = np.linalg.lstsq(part, wanted, rcond=None)[0]
             residual = float(np.sum((part @ coefficients - wanted) ** 2))
-            if coefficients.min() >= 0 and residual < least:
-                least, best = residual, np.zeros(relative.shape[1])
+            if coefficients.min() >= 0 and residual < smallest:
+                smallest, best = residual, np.zeros(relative.shape[1])
                 best[list(support)] = coefficients
     return best / scale, np.abs(relative @ best - wanted)
 
 
-def held_points(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> np.ndarray:
+def held_points(table: IterationTable, max_batch: int, kv_capacity_tokens: int) -> np.ndarray:
     """Return (B, X) bool: the points of the table that an actor can reach with its slots and its KV memory."""
     return (table.batch[:, None] <= max_batch) & (table.batch[:, None] * table.context_tokens[None, :] <= kv_capacity_tokens)
 
 
-def fit_table(table: StepTable, max_batch: int, kv_capacity_tokens: int) -> AffineFit:
+def fit_table(table: IterationTable, max_batch: int, kv_capacity_tokens: int) -> AffineFit:
     """Return the affine fit of a decode iteration over the points of the table that an actor can reach."""
     rows, cols = np.nonzero(held_points(table, max_batch, kv_capacity_tokens))
     batch, context = table.batch[rows], table.context_tokens[cols]
     columns = np.stack([np.ones(len(batch)), batch, batch * context], axis=1)
-    (base, per_response, per_kv_token), errors = fit_nonnegative(columns, table.step_s[rows, cols])
+    (base, per_response, per_kv_token), errors = fit_nonnegative(columns, table.iteration_s[rows, cols])
     return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(batch))
+
+
+def fit_prompt_tokens(
+    table: IterationTable, fit: AffineFit, max_batch: int, token_budget: int, kv_capacity_tokens: int
+) -> tuple[float, FloatArray]:
+    """Return what a token of a prompt adds to a mixed iteration, and the (N,) relative errors of the fit with it.
+
+    Over iterations with the batches and contexts of the table that an actor can reach, each with so many tokens of prompts that
+    it feeds as many tokens as a larger entry of the table.
+    """
+    axes = np.meshgrid(table.batch[table.batch <= max_batch], table.batch[table.batch <= token_budget], table.context_tokens)
+    batch, fed, context = (axis.ravel() for axis in axes)
+    kv_tokens = batch * context
+    mixed = (fed > batch) & (kv_tokens <= kv_capacity_tokens)
+    batch, fed, kv_tokens = batch[mixed], fed[mixed], kv_tokens[mixed]
+    iteration_s = table(fed, kv_tokens)
+    alone_s = fit.base_s + fit.per_response_s * batch + fit.per_kv_token_s * kv_tokens
+    (per_token_s,), errors = fit_nonnegative((fed - batch)[:, None], iteration_s - alone_s, iteration_s)
+    return float(per_token_s), errors
 
 
 def fit_changes(changes: Sequence[TimedChange]) -> ChangeFit:

@@ -29,12 +29,14 @@ import numpy as np
 from rlhfless.errors import missing_extra
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
-from solver.model.latency import StepTable
+from solver.model.latency import IterationTable
 from solver.model.plurals import counted
 
 SOURCE = "aiconfigurator-core"
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256)
+FED_TOKENS = (320, 384, 512, 640, 768, 1024, 1280, 1536, 1792, 2048)  # of mixed iterations with a full batch
+CONTEXTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)  # KV tokens per fed token
+MIXED_PROMPT_TOKENS = 256  # of the prompts that mixed iterations feed
 PREFILL_PROMPTS = (1, 2, 4, 8, 16, 32)
 PREFILL_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 PREFILL_CALL_TOKENS = 8192
@@ -139,7 +141,8 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
     model, gpu, gpus = TARGETS[name]
     engine, database = _compile(model, gpu, gpus)
     # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
-    step_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
+    iteration_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
+    iteration_s += [[_mixed_iteration_s(engine, fed, fed * n / MAX_BATCH) for n in CONTEXTS] for fed in FED_TOKENS]
     prefills = [
         TimedChange(prompts, tokens, 0, seconds, within_s=seconds)
         for prompts in PREFILL_PROMPTS
@@ -162,7 +165,7 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         kind=gpu.kind,
         gpus_per_actor=gpus,
         precision="bfloat16",
-        table=StepTable(np.array(BATCHES), np.array(CONTEXTS), np.array(step_s)),
+        table=IterationTable(np.array(BATCHES + FED_TOKENS), np.array(CONTEXTS), np.array(iteration_s)),
         changes=prefills,
         start_s=round(weight_bytes / gpus / gpu.pcie_bytes_per_s, 4),
         sync_s=round(weight_bytes / gpus / gpu.link_bytes_per_s, 4),
@@ -177,7 +180,18 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         date=date,
         licence=f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
         assumptions=_assumptions(gpu, model, gpus, _all_reduce_share(engine)),
+        token_budget=FED_TOKENS[-1],
     )
+
+
+def _mixed_iteration_s(engine: Any, fed_tokens: int, context: float) -> float:
+    """Return the seconds of an iteration that feeds prompts beside ``MAX_BATCH`` responses of ``context`` tokens each.
+
+    The database gives decoding responses the context of a prompt and half a response.
+    """
+    prompt = int(min(MIXED_PROMPT_TOKENS, context))
+    ms = engine.mixed_step_latency(fed_tokens - MAX_BATCH, MAX_BATCH, prompt, 2 * round(context - prompt))
+    return float(ms) / 1e3
 
 
 def _all_reduce_share(engine: Any) -> float:
@@ -194,6 +208,9 @@ def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: 
         f"the times of the measured machine's {gpu.link}; another wiring of the GPUs changes this share most"
     }
     return (collectives if gpus > 1 else {}) | {
+        "prefill.mixed": f"assumed: iterations feed at most {FED_TOKENS[-1]} tokens (a default of vLLM); the table's mixed "
+        f"iterations decode {MAX_BATCH} responses and feed prompts of {MIXED_PROMPT_TOKENS} tokens; one with fewer responses "
+        "is read where the table has as many fed and KV tokens",
         "step_s": "sum of measured operators, interpolated between measured sizes and extrapolated above 1,048,576 KV "
         "tokens; the host's work between iterations, and once per response (prefill.per_join_s, per_end_s), is not in it",
         "start_s": f"an actor that was prewarmed within the step: process, kernels and CUDA graphs exist, and each GPU "

@@ -41,10 +41,10 @@ def mixed_pools(
         if len(kinds) > 1:
             raise ProfileError(f"--pool {text}: its profiles are for {' and '.join(kinds)}; give each GPU kind its own --pool")
         for model in offered:
-            known = models.setdefault((model.kind, model.gpus_per_actor), model)
-            if known.name != model.name:
+            same_size = models.setdefault((model.kind, model.gpus_per_actor), model)
+            if same_size.name != model.name:
                 raise ProfileError(
-                    f"--pool {text}: profiles {known.name} and {model.name} are both for {model.gpus_per_actor} x "
+                    f"--pool {text}: profiles {same_size.name} and {model.name} are both for {model.gpus_per_actor} x "
                     f"{model.kind}; give one of them"
                 )
         per_node = min(8, int(count))

@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from solver.model.workload import FloatArray
 
-MOST_LEFT_OUT = 24  # steps that are left out one by one
+MAX_LEFT_OUT = 24  # steps that are left out one by one
 FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """(N,) times, with a prediction of each from the others.
+    """(N,) measured times, each with a prediction by a model that was fitted without it.
 
     Attributes:
         steps: the step of each. seconds: measured. predicted: by the model.
@@ -68,17 +68,17 @@ def held_out(seconds: ArrayLike, steps: ArrayLike, model: Callable[[np.ndarray],
     if groups < 2:
         unknown = np.full(len(took), np.nan)
         return HeldOut(named, took, unknown, unknown, "no held-out times: there is only one")
-    if groups > MOST_LEFT_OUT:
+    if groups > MAX_LEFT_OUT:
         of, how = of % FOLDS, f"{FOLDS} folds over {groups:,} {noun}"
     else:
         how = f"leave-one-out over {groups:,} {noun}"
     predicted, constant = np.empty(len(took)), np.empty(len(took))
-    for fold in range(int(of.max()) + 1):
-        left = of == fold
+    for part in range(int(of.max()) + 1):
+        left = of == part
         predicted[left], constant[left] = model(~left)[left], np.median(took[~left])
     return HeldOut(named, took, predicted, constant, how)
 
 
 def closest(candidates: Sequence[HeldOut]) -> int:
     """Return the index of the candidate with the smallest median error; the first of equals."""
-    return int(np.argmin([round(float(np.median(one.errors)), 9) for one in candidates]))
+    return int(np.argmin([round(float(np.median(candidate.errors)), 9) for candidate in candidates]))

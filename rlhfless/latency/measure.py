@@ -3,7 +3,7 @@
 The caller passes two callables to time: ``decode_iteration(batch, context)``, and one that runs a trial of joining and ending
 responses (``rlhfless.latency.batch_changes``). They are those of the engine that will run
 (``rlhfless.engine.torch.benchmark``). The whole grid is measured in rounds, each in its own order, and the median over the
-rounds is kept, so a slow phase of the machine affects all points alike. A point at which a bigger batch or a longer context was
+rounds is kept. So a slow phase of the machine affects all points alike. A point at which a bigger batch or a longer context was
 faster stays as measured. The clock is that of ``rlhfless.latency.stopwatch``. Batches too large for the device are left out,
 and the profile says so. Torch and transformers are imported inside functions only.
 """
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.latency.batch_changes import BatchChangeTrial, RunCourse, measure_changes
+from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial, measure_changes
 from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
-from solver.model.latency import StepTable
+from solver.model.latency import IterationTable
 
 TINY = "tiny-qwen2"
 TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model
@@ -40,17 +40,17 @@ TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model
     "use_sliding_window": False,
 }
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CONTEXTS = (16, 64, 128, 256, 512)
+CONTEXTS = (16, 64, 128, 256, 512, 1024)
 JOINS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))  # responses, prompt tokens
 ROUNDS = 15
-FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 512), "joins": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
+FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 1024), "joins": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
 WARM_UP_CALLS = 3
 TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
 BUILDS = 3  # replicas made to time a start; of a large model each takes long
 KV_MEMORY_BYTES = 1 << 30  # on the CPU, beside the weights
 
 Timed = Callable[[int, int], None]
-Timers = Callable[[Any, int], tuple[Timed, RunCourse]]
+Timers = Callable[[Any, int], tuple[Timed, RunTrial]]
 
 
 class CausalLM:
@@ -59,8 +59,8 @@ class CausalLM:
     Args:
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one). The weights are
             random: times do not depend on them.
-        device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on: it is the
-            one that the stopwatch sees, and the engine's iterations have no other.
+        device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on. It is the one
+            that the stopwatch sees, and the engine's iterations have no other.
 
     Raises:
         MissingExtra, ProfileError: torch or transformers is not installed, or model or device cannot be used.
@@ -89,8 +89,8 @@ class CausalLM:
         except InputError:
             raise
         except (OSError, ValueError, KeyError) as error:
-            why = (str(error).strip() or "it is not complete").splitlines()[0].rstrip(".")
-            raise ProfileError(f"{model}: holds no causal language model of transformers: {why}") from None
+            reason = (str(error).strip() or "it is not complete").splitlines()[0].rstrip(".")
+            raise ProfileError(f"{model}: holds no causal language model of transformers: {reason}") from None
         self.weight_bytes = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
         heads = getattr(self._config, "num_key_value_heads", None) or self._config.num_attention_heads
         width = getattr(self._config, "head_dim", None) or self._config.hidden_size // self._config.num_attention_heads
@@ -158,8 +158,8 @@ class CausalLM:
         if self._on_gpu:
             memory_bytes = int(self._torch.cuda.get_device_properties(self.device).total_memory)
             return kv_capacity(memory_bytes_per_gpu=memory_bytes, **sizes), "all that the GPU has"
-        beside = f"assumed: {KV_MEMORY_BYTES / 2**30:g} GiB for KV caches beside the weights"
-        return kv_capacity(memory_bytes_per_gpu=KV_MEMORY_BYTES + self.weight_bytes, usable_fraction=1.0, **sizes), beside
+        assumption = f"assumed: {KV_MEMORY_BYTES / 2**30:g} GiB for KV caches beside the weights"
+        return kv_capacity(memory_bytes_per_gpu=KV_MEMORY_BYTES + self.weight_bytes, usable_fraction=1.0, **sizes), assumption
 
     @property
     def _on_gpu(self) -> bool:
@@ -192,7 +192,7 @@ def measure_profile(
     """Measure a profile of a model on one device of this machine; ``save_profile`` writes it.
 
     Args:
-        timers: makes (decode_iteration, run_course) from the loaded model and the longest context.
+        timers: makes (decode_iteration, run_trial) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
         batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
         joins: (responses, prompt tokens of each) of the trials to time; no more responses than slots, nor than the largest
@@ -211,37 +211,37 @@ def measure_profile(
         raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more numbers of 1 or more")
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
-    courses = _courses(joins, slots)
-    longest = max(max(contexts), *(course.tokens + course.iterations for course in courses))
+    trials = _trials(joins, slots)
+    longest = max(max(contexts), *(trial.tokens + trial.iterations for trial in trials))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} has a context of at most {lm.max_context} tokens; {longest} cannot be measured")
     capacity, whose_memory = lm.capacity(memory_bytes)
-    if capacity["tokens"] < (least := min(batches) * min(contexts)):
+    if capacity["tokens"] < (needed := min(batches) * min(contexts)):
         raise ProfileError(
             f"{capacity['memory_bytes_per_gpu'] / 2**30:.3f} GiB of memory hold {capacity['tokens']} KV tokens besides the "
-            f"weights of {lm.name}; the smallest batch and context to measure need {least}"
+            f"weights of {lm.name}; the smallest batch and context to measure need {needed}"
         )
     try:
-        decode, run_course = timers(lm.model, longest)
+        decode, run_trial = timers(lm.model, longest)
     except ValueError as error:
         raise ProfileError(f"{lm.name}: {error}") from None
     batches, left_out = _held_batches(decode, batches, max(contexts), f"{lm.name} on {device}")
     if left_out:
         slots = max_batch or max(batches)
-        courses = _courses(joins, min(slots, max(batches)))
-    step_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
-    changes = measure_changes(run_course, courses, rounds)
+        trials = _trials(joins, min(slots, max(batches)))
+    iteration_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
+    changes = measure_changes(run_trial, trials, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
     start_s = lm.build_s() + sync_s
     torch, transformers = _require("torch"), _require("transformers")
-    where = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
+    device_name = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
     return compose_profile(
         name=name,
         model=lm.name,
         kind=lm.kind,
         gpus_per_actor=1,
         precision=lm.precision,
-        table=StepTable(np.array(batches), np.array(contexts), step_s.reshape(len(batches), len(contexts))),
+        table=IterationTable(np.array(batches), np.array(contexts), iteration_s.reshape(len(batches), len(contexts))),
         changes=changes,
         start_s=round(start_s, 6),
         sync_s=round(sync_s, 6),
@@ -250,47 +250,50 @@ def measure_profile(
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(rounds)),
         capacity=capacity,
         max_batch=slots,
-        origin=f"measured on {where} with torch {torch.__version__}, transformers {transformers.__version__}: "
+        origin=f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
         f"median of {rounds} rounds, sampling and bookkeeping included{left_out}",
         command=command,
         date=datetime.date.today().isoformat(),
         licence="Apache-2.0 (measured by this project)",
         assumptions={
             "transfer_base_s": "assumed: 0, emulated actors share one memory",
+            "prefill": "separate: the torch engine computes prompts in calls of their own, not beside decoding",
             "kv_capacity.memory_bytes_per_gpu": whose_memory,
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
     )
 
 
-def _courses(joins: Sequence[tuple[int, int]], most: int) -> list[BatchChangeTrial]:
-    """Return the trials to time, none with more than ``most`` responses."""
-    return [BatchChangeTrial(*sizes) for sizes in sorted({(min(responses, most), tokens) for responses, tokens in joins})]
+def _trials(joins: Sequence[tuple[int, int]], max_responses: int) -> list[BatchChangeTrial]:
+    """Return the trials to time, none with more than ``max_responses`` responses."""
+    return [
+        BatchChangeTrial(*sizes) for sizes in sorted({(min(responses, max_responses), tokens) for responses, tokens in joins})
+    ]
 
 
-def _held_batches(decode: Timed, batches: Sequence[int], context: int, where: str) -> tuple[Sequence[int], str]:
+def _held_batches(decode: Timed, batches: Sequence[int], context: int, device_name: str) -> tuple[Sequence[int], str]:
     """Return the batches that fit the device at the longest context, and in words which were left out.
 
     Raises:
         ProfileError: fewer than two fit.
     """
-    why = ""
-    for most in range(len(batches), 0, -1):
+    reason = ""
+    for fitting in range(len(batches), 0, -1):
         try:
-            decode(batches[most - 1], context)
+            decode(batches[fitting - 1], context)
         except MemoryError as error:
-            why = str(error)
+            reason = str(error)
         else:
             break
     else:
-        most = 0
-    if most < 2:
+        fitting = 0
+    if fitting < 2:
         raise ProfileError(
-            f"{where}: 2 or more batch sizes are needed, but of {', '.join(map(str, batches))} the device holds {most} "
-            f"with {context} tokens of context; measure smaller batches or shorter contexts ({why})"
+            f"{device_name}: 2 or more batch sizes are needed, but of {', '.join(map(str, batches))} the device holds "
+            f"{fitting} with {context} tokens of context; measure smaller batches or shorter contexts ({reason})"
         )
-    left_out = ", ".join(map(str, batches[most:]))
-    return batches[:most], f"; batches of {left_out} do not fit and are left out" if left_out else ""
+    left_out = ", ".join(map(str, batches[fitting:]))
+    return batches[:fitting], f"; batches of {left_out} do not fit and are left out" if left_out else ""
 
 
 def median_seconds(timed: Timed, sizes: list[tuple[int, int]], rounds: int, device: str) -> np.ndarray:

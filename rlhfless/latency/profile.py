@@ -5,10 +5,12 @@ an installed package.
 
 A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
 ``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and one-time costs of
-a response, ``per_join_s`` and ``per_end_s``; 0 if they are missing), both with residuals;
-``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``);
-``max_batch, kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command, date,
-licence`` and ``assumptions``, which names every number that is assumed rather than measured.
+a response, ``per_join_s`` and ``per_end_s``; 0 if they are missing), both with residuals; ``prefill.mixed`` where prompts are
+fed in iterations that decode (``token_budget``, ``per_token_s``, residuals). Then ``table.batch`` counts fed tokens, and beyond
+``max_batch`` the batch is full and the rest are prompts. Profiles without it prefill in calls of their own. Further fields are
+``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``); ``max_batch,
+kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command, date, licence`` and
+``assumptions``, which names every number that is assumed rather than measured.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.fit import fit_changes, fit_table, residuals
+from rlhfless.latency.fit import AffineFit, fit_changes, fit_prompt_tokens, fit_table, residuals
 from solver.model.errors import PlanningError
-from solver.model.latency import LatencyModel, StepTable
+from solver.model.latency import PREFILLS, IterationTable, LatencyModel
 
 SCHEMA = "rlhfless-latency-profile"
 SCHEMA_VERSION = 1
@@ -57,14 +59,17 @@ def list_profiles() -> list[str]:
     return sorted(_shipped())
 
 
-def load_profile(name_or_path: str | os.PathLike[str]) -> LatencyModel:
+def load_profile(name_or_path: str | os.PathLike[str], *, prefill: str | None = None) -> LatencyModel:
     """Return the latency model of a shipped profile (by name) or of a profile file (a path, or anything ending in .json).
 
+    Args:
+        prefill: ``mixed`` or ``separate``; by default mixed where the profile knows it.
+
     Raises:
-        ProfileError: no such profile, or an invalid file; one sentence.
+        ProfileError: no such profile, an invalid file, or a profile that does not know that prefill; one sentence.
     """
     path = _locate(name_or_path)
-    return _model_of(_read(path), path)
+    return _model_of(_read(path), path, prefill)
 
 
 def read_profile(name_or_path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -121,7 +126,7 @@ def compose_profile(
     kind: str,
     gpus_per_actor: int,
     precision: str,
-    table: StepTable,
+    table: IterationTable,
     changes: Sequence[TimedChange],
     start_s: float,
     sync_s: float,
@@ -135,15 +140,17 @@ def compose_profile(
     date: str,
     licence: str,
     assumptions: Mapping[str, str],
+    token_budget: int | None = None,
 ) -> dict[str, Any]:
     """Return a profile made from measured numbers; adds the fits, the transfer time per KV token and the schema.
 
     Args:
+        token_budget: the most tokens that an iteration feeds if the table has mixed iterations, beyond ``max_batch``.
         changes: measured times of responses that join (prefill) and end.
         capacity: of ``kv_capacity``.
         link: the link that KV caches are sent over, in words; ``link_bytes_per_s`` its bandwidth.
     """
-    table = StepTable(table.batch, table.context_tokens, np.round(table.step_s, 9))
+    table = IterationTable(table.batch, table.context_tokens, np.round(table.iteration_s, 9))
     samples = [TimedChange(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]
     fit, prefill = fit_table(table, max_batch, capacity["tokens"]), fit_changes(samples)
     return {
@@ -166,6 +173,7 @@ def compose_profile(
             "per_join_s": prefill.per_join_s,
             "per_end_s": prefill.per_end_s,
             **residuals(prefill.errors),
+            **mixed_prefill(table, fit, max_batch, token_budget, capacity["tokens"]),
             "samples": dict(zip(TimedChange._fields, map(list, zip(*samples, strict=True)), strict=True)),
         },
         "start_s": float(start_s),
@@ -183,18 +191,28 @@ def compose_profile(
         "table": {
             "batch": [int(value) for value in table.batch],
             "context_tokens": [int(value) for value in table.context_tokens],
-            "step_s": table.step_s.tolist(),
+            "step_s": table.iteration_s.tolist(),
         },
     }
+
+
+def mixed_prefill(
+    table: IterationTable, fit: AffineFit, max_batch: int, token_budget: int | None, kv_capacity_tokens: int
+) -> dict[str, Any]:
+    """Return the entry ``mixed`` of a profile's ``prefill``; nothing without a budget."""
+    if token_budget is None:
+        return {}
+    per_token_s, errors = fit_prompt_tokens(table, fit, max_batch, token_budget, kv_capacity_tokens)
+    return {"mixed": {"token_budget": int(token_budget), "per_token_s": per_token_s, **residuals(errors)}}
 
 
 def _locate(name_or_path: str | os.PathLike[str]) -> Path:
     """The file of a profile given by name or path."""
     text = os.fspath(name_or_path)
-    known = _shipped()
-    if text in known:
-        return known[text]
-    names = ", ".join(sorted(known)) or "none"
+    shipped = _shipped()
+    if text in shipped:
+        return shipped[text]
+    names = ", ".join(sorted(shipped)) or "none"
     if isinstance(name_or_path, Path) or text.endswith(".json") or os.sep in text:
         path = Path(text)
         if path.is_file():
@@ -264,7 +282,26 @@ def _numbers(profile: Mapping[str, Any], path: Path, name: str) -> np.ndarray:
     return array
 
 
-def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
+def _prefill(profile: Mapping[str, Any], path: Path, wanted: str | None) -> dict[str, Any]:
+    """Return what a profile says of prefill, in the form that is wanted, as arguments of a ``LatencyModel``."""
+    if wanted not in (None, *PREFILLS):
+        raise ProfileError(f"prefill is {wanted!r}; choose one of {', '.join(PREFILLS)}")
+    known = "mixed" in profile["prefill"]
+    if wanted == "mixed" and not known:
+        raise ProfileError(
+            f"{path}: has no field prefill.mixed, so its prefill is separate; a profile with mixed steps is needed"
+        )
+    if wanted == "separate" or not known:
+        times = ("prefill.base_s", "prefill.per_token_s")
+        return dict(zip(("prefill_base_s", "prefill_per_token_s"), (_seconds(profile, path, t) for t in times), strict=True))
+    return {
+        "prefill": "mixed",
+        "token_budget": _count(profile, path, "prefill.mixed.token_budget"),
+        "prefill_per_token_s": _seconds(profile, path, "prefill.mixed.per_token_s"),
+    }
+
+
+def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None) -> LatencyModel:
     """The latency model that a profile describes; every field is checked."""
     if _text(profile, path, "schema") != SCHEMA:
         raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
@@ -277,7 +314,7 @@ def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
     if not isinstance(_field(profile, path, "assumptions"), Mapping):
         raise ProfileError(f"{path}: the field assumptions must map the name of each assumed number to its reason")
     try:
-        table = StepTable(*(_numbers(profile, path, f"table.{name}") for name in ("batch", "context_tokens", "step_s")))
+        table = IterationTable(*(_numbers(profile, path, f"table.{name}") for name in ("batch", "context_tokens", "step_s")))
     except PlanningError as error:
         raise ProfileError(f"{path}: the field table is wrong: {error}") from None
     try:
@@ -291,8 +328,7 @@ def _model_of(profile: Mapping[str, Any], path: Path) -> LatencyModel:
             fit_mean_error=_seconds(profile, path, "fit.mean_relative_error"),
             fit_max_error=_seconds(profile, path, "fit.max_relative_error"),
             table=table,
-            prefill_base_s=_seconds(profile, path, "prefill.base_s"),
-            prefill_per_token_s=_seconds(profile, path, "prefill.per_token_s"),
+            **_prefill(profile, path, prefill),
             join_s=sum(_seconds(profile, path, name) for name in _once(profile)),
             start_s=_seconds(profile, path, "start_s"),
             sync_s=_seconds(profile, path, "sync_s"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solver.model.errors import PlanningError, as_given, is_number
-from solver.model.latency import TIMES, LatencyModel, StepTable
+from solver.model.latency import TIMES, IterationTable, LatencyModel
 
 
 def scaled(latency: LatencyModel, factor: float) -> LatencyModel:
@@ -20,5 +20,5 @@ def scaled(latency: LatencyModel, factor: float) -> LatencyModel:
         return latency
     table = latency.table
     if table is not None:
-        table = StepTable(table.batch, table.context_tokens, table.step_s * factor)
+        table = IterationTable(table.batch, table.context_tokens, table.iteration_s * factor)
     return replace(latency, table=table, **{name: getattr(latency, name) * factor for name in TIMES})

@@ -1,7 +1,7 @@
 """The clock that measures iterations as if the device were unshared: CPU time on the CPU, wall-clock time on a GPU.
 
 On the CPU everything that is timed runs in one thread that never waits. So its CPU time is what it takes without competing
-programs; on a quiet machine the wall clock agrees, on a busy one it also counts the time of others. On a GPU the wall clock is
+programs. On a quiet machine the wall clock agrees, on a busy one it also counts the time of others. On a GPU the wall clock is
 read when the device is done.
 """
 

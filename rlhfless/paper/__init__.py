@@ -1,8 +1,9 @@
 """Reproduces the figures of RLHFless (arXiv 2602.22718) with this project's simulator.
 
-Each figure is one small file: the paper's setting as a dataclass, a function for the numbers, one for the plot, a caption,
-its rows of the table "paper says / we find", and its claims. A caption says what is drawn, what is measured, what is modelled,
-what the paper prints, and where and why we differ. Values that the paper shows only as bars are unknown and never guessed.
+Each figure is one small file. It has the paper's setting as a dataclass, a function for the numbers, one for the plot, and a
+caption. Its rows of the table "paper says / we find" and its claims follow. A caption says what is drawn, what is measured,
+what is modelled, what the paper prints, and where and why we differ. Values that the paper shows only as bars are unknown and
+never guessed.
 """
 
 from rlhfless.paper.catalogue import FIGURES, chosen

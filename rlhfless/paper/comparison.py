@@ -28,7 +28,7 @@ from rlhfless.scheduling import SchedulingPolicy, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.simulate import Simulation, SimulationConfig, simulate
-from solver.bounds.headroom import Curve, curve_of, possible, share_of_headroom
+from solver.bounds.headroom import Curve, curve_of, share_of_headroom, summed_bounds
 from solver.model.objective import NonGenerationPhases, Objective
 
 WEIGHT = 0.7  # lambda of the paper, and of our objective
@@ -41,7 +41,7 @@ HELD = frozenset({"static", "static-all"})
 ELASTIC = {"elastic": 1.0, "elastic-90": KEPT_PER_DOUBLING}
 """Elastic plain: the naive system's generation, whose actors give their GPUs back when it is over, then preparation and
 learning on all GPUs. Name to what each GPU keeps of its work per doubling of the learner's GPUs (``Machine.on_all_gpus``)."""
-ELASTIC_SAID = (
+ELASTIC_TEXT = (
     "Elastic plain generates as the naive system does, releases all GPUs when generation is over, then prepares and learns on "
     "all of them. Perfect scaling means the same GPU-seconds on any number of GPUs, which is optimistic. Starting the larger "
     "learner is not charged."
@@ -96,12 +96,12 @@ class Outcome:
     def curves(self) -> dict[int, Curve]:
         """Step to the bound of its generation, as a curve."""
         logged, bounds = self.simulation.logged, self.simulation.bounds
-        return {one.step: curve_of(bound) for one, bound in zip(logged, bounds, strict=True)}
+        return {step.step: curve_of(bound) for step, bound in zip(logged, bounds, strict=True)}
 
     @cached_property
-    def least_gpu_s(self) -> dict[tuple[int, float], float]:
+    def min_gpu_s(self) -> dict[tuple[int, float], float]:
         """(step, generation time of a policy) to the least GPU-seconds that any policy takes in that time."""
-        bounds = {one.step: bound for one, bound in zip(self.simulation.logged, self.simulation.bounds, strict=True)}
+        bounds = {step.step: bound for step, bound in zip(self.simulation.logged, self.simulation.bounds, strict=True)}
         taken = set(zip(self.steps["step"], self.steps["generation_s"], strict=True))
         return {(step, time_s): bounds[step].gpu_seconds(time_s * (1 + 1e-9)) for step, time_s in taken}
 
@@ -117,13 +117,13 @@ def policy_named(name: str, static_actors: int, tau: float = 0.7) -> SchedulingP
     Raises:
         PolicyError: the name is unknown.
     """
-    own: dict[str, SchedulingPolicy] = {
+    policies_of_paper: dict[str, SchedulingPolicy] = {
         **{same: Static(static_actors, name=same) for same in ("static-generation", *ELASTIC)},
         "static-all": Static(name=name),
         "rlhfuse-all": RLHFuse(name=name),
     }
-    if name in own:
-        return own[name]
+    if name in policies_of_paper:
+        return policies_of_paper[name]
     return make_policy(name, tau=tau, static_actors=static_actors)
 
 
@@ -142,7 +142,7 @@ def compare(
     *,
     held: frozenset[str] = HELD,
     predictor: Predictor | None = None,
-    most_steps: int | None = None,
+    max_steps: int | None = None,
     weight: float = WEIGHT,
     admission: str = "reserve",
     time_limit_s: float = 0.3,
@@ -155,10 +155,10 @@ def compare(
         policies: names of ``POLICIES`` or policy objects.
         held: names of the policies whose actors keep their GPUs until learning is over; with the learner's GPUs they never
             exceed the cluster.
-        most_steps: only the last so many steps with history.
+        max_steps: only the last so many steps with history.
         admission: how KV memory is allocated, where it is short (``solver.model.admission``).
     """
-    steps = history.evaluated if most_steps is None else history.last(most_steps)
+    steps = history.evaluated if max_steps is None else history.last(max_steps)
     phases = phases_of(history, machine, algorithm, steps)
     setting = SimulationConfig(
         machine.cluster,
@@ -210,32 +210,34 @@ def totals(outcome: Outcome, weight: float = WEIGHT, naive: str = "static") -> p
         return float(time_s**weight * gpu_s ** (1 - weight))
 
     for scope in SCOPES:
-        rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
-        best = possible(curves, weight, rest_s, rest_gpu_s)
-        on_all_s = best.shortest_s - len(curves) * (rest_s - (outcome.phases_on_all.seconds if scope == "step" else 0.0))
+        phases_s, phases_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+        best = summed_bounds(curves, weight, phases_s, phases_gpu_s)
+        on_all_s = best.shortest_s - len(curves) * (phases_s - (outcome.phases_on_all.seconds if scope == "step" else 0.0))
         of = dict(iter(outcome.steps.groupby("policy", sort=False)))
         naive_s, naive_gpu_s = float(of[naive][f"{scope}_s"].sum()), float(of[naive][f"{scope}_gpu_s"].sum())
         start = value(naive_s, naive_gpu_s)
-        most = {
+        most_gained = {
             "most_speedup": naive_s / best.shortest_s, "most_speedup_on_all": naive_s / on_all_s,
-            "most_cost_saved": 1 - best.least_gpu_s / naive_gpu_s,
+            "most_cost_saved": 1 - best.min_gpu_s / naive_gpu_s,
         }  # fmt: skip
-        for name, own in of.items():
-            time_s, gpu_s = float(own[f"{scope}_s"].sum()), float(own[f"{scope}_gpu_s"].sum())
-            least = sum(outcome.least_gpu_s[key] + rest_gpu_s for key in zip(own["step"], own["generation_s"], strict=True))
+        for name, of_policy in of.items():
+            time_s, gpu_s = float(of_policy[f"{scope}_s"].sum()), float(of_policy[f"{scope}_gpu_s"].sum())
+            bound_gpu_s = sum(
+                outcome.min_gpu_s[key] + phases_gpu_s for key in zip(of_policy["step"], of_policy["generation_s"], strict=True)
+            )
             rows.append(
                 {
-                    "scope": scope, "policy": name, "steps": len(own), "time_s": time_s, "gpu_s": gpu_s,
-                    "idle_gpu_s": float(own[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": least, "speedup": naive_s / time_s,
-                    "cost_saved": 1 - gpu_s / naive_gpu_s, "value": value(time_s, gpu_s) / start,
-                    "share": share_of_headroom(value(time_s, gpu_s), start, best.value), **most,
+                    "scope": scope, "policy": name, "steps": len(of_policy), "time_s": time_s, "gpu_s": gpu_s,
+                    "idle_gpu_s": float(of_policy[f"{scope}_idle_gpu_s"].sum()), "bound_gpu_s": bound_gpu_s,
+                    "speedup": naive_s / time_s, "cost_saved": 1 - gpu_s / naive_gpu_s, "value": value(time_s, gpu_s) / start,
+                    "share": share_of_headroom(value(time_s, gpu_s), start, best.value), **most_gained,
                 }
             )  # fmt: skip
         rows.append(
             {
                 "scope": scope, "policy": "bound", "steps": len(curves), "time_s": best.time_s, "gpu_s": best.gpu_s,
                 "idle_gpu_s": np.nan, "bound_gpu_s": best.gpu_s, "speedup": naive_s / best.time_s,
-                "cost_saved": 1 - best.gpu_s / naive_gpu_s, "value": best.value / start, "share": 1.0, **most,
+                "cost_saved": 1 - best.gpu_s / naive_gpu_s, "value": best.value / start, "share": 1.0, **most_gained,
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -21,7 +21,7 @@ PATTERNS = ("", "/", "\\", "x", "-", ".")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 WIDE_LEGEND = {"x": 0.0, "xanchor": "left", "y": -0.16, "yanchor": "top", "orientation": "h"}
 """A legend below the plot."""
-OWN_STYLES = {
+PAPER_STYLES = {
     "static-generation": PolicyStyle(GREY, "circle-open"),
     "static-all": PolicyStyle(GREY, "square"),
     "elastic": PolicyStyle(PURPLE, "pentagon"),
@@ -35,7 +35,7 @@ OWN_STYLES = {
 
 def style_of(policy: str) -> PolicyStyle:
     """Return colour and marker of a policy in these figures."""
-    return OWN_STYLES.get(policy) or policy_styles([policy])[policy]
+    return PAPER_STYLES.get(policy) or policy_styles([policy])[policy]
 
 
 def marker_of(policy: str, size: int = 10) -> dict[str, Any]:
@@ -51,27 +51,27 @@ def bar_of(place: int, colour: str | None = None) -> dict[str, Any]:
     return {"color": colour or COLOURS[place % len(COLOURS)], "pattern": pattern}
 
 
-def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **where: Any) -> None:
+def add_policies(fig: go.Figure, policies: Sequence[str], points: Any, **cell: Any) -> None:
     """Add one trace of markers per policy.
 
     Args:
         points: policy to (x values, y values); ``None`` leaves it out.
-        where: ``row``, ``col`` and ``showlegend``.
+        cell: ``row``, ``col`` and ``showlegend``.
     """
-    shown = where.pop("showlegend", True)
+    shown = cell.pop("showlegend", True)
     for policy in policies:
-        found = points(policy)
-        if found is None:
+        point = points(policy)
+        if point is None:
             continue
         fig.add_scatter(
-            x=found[0], y=found[1], mode="markers", name=label_of(policy), legendgroup=policy, showlegend=shown,
-            marker=marker_of(policy), hovertemplate=f"<b>{label_of(policy)}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", **where,
+            x=point[0], y=point[1], mode="markers", name=label_of(policy), legendgroup=policy, showlegend=shown,
+            marker=marker_of(policy), hovertemplate=f"<b>{label_of(policy)}</b><br>%{{x}}: %{{y:.3g}}<extra></extra>", **cell,
         )  # fmt: skip
 
 
-def paper_line(fig: go.Figure, y: float, text: str, **where: Any) -> None:
+def paper_line(fig: go.Figure, y: float, text: str, **cell: Any) -> None:
     """Draw a dotted horizontal line at a number that the paper prints."""
     fig.add_hline(
         y=y, line={"color": ORANGE, "width": 1.5, "dash": "dot"}, annotation_text=text, annotation_position="top left",
-        annotation_font={"size": 11, "color": "#9A6A00"}, **where,
+        annotation_font={"size": 11, "color": "#9A6A00"}, **cell,
     )  # fmt: skip

@@ -46,8 +46,8 @@ def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
             prefill_s = float((prefill["end_s"] - prefill["start_s"]).sum())
             responses = len(history.rollouts[history.rollouts["step"].isin(history.evaluated)])
             again = responses * (samples_per_prompt - 1) / samples_per_prompt * tokens * latency.prefill_per_token_s
-            own = outcome.steps
-            busy = float((own["generation_gpu_s"] - own["generation_idle_gpu_s"]).sum())
+            subset = outcome.steps
+            busy = float((subset["generation_gpu_s"] - subset["generation_idle_gpu_s"]).sum())
             rows.append(
                 {
                     "prompt_tokens": tokens, "samples_per_prompt": samples_per_prompt, "basis": base.basis,
@@ -58,13 +58,13 @@ def numbers(setting: Figure03cSetting, sources: Sources) -> Numbers:
     return Numbers(pd.DataFrame(rows))
 
 
-def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
+def plot(setting: Figure03cSetting, numbers: Numbers) -> go.Figure:
     """Plot the share by samples of a prompt, one line per prompt length."""
     fig = go.Figure()
-    for i, (tokens, own) in enumerate(found.table.groupby("prompt_tokens")):
+    for i, (tokens, subset) in enumerate(numbers.table.groupby("prompt_tokens")):
         what = f"prompts of {tokens:,} tokens" + (" (GSM8K)" if tokens == GSM8K_PROMPT_TOKENS else "")
         fig.add_scatter(
-            x=own["samples_per_prompt"], y=own["redundant_share"], mode="lines+markers", name=what,
+            x=subset["samples_per_prompt"], y=subset["redundant_share"], mode="lines+markers", name=what,
             line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 9},
         )  # fmt: skip
     fig.add_scatter(
@@ -74,54 +74,57 @@ def plot(setting: Figure03cSetting, found: Numbers) -> go.Figure:
     paper_line(fig, PAPER_SHARE, "")
     fig.update_xaxes(title="responses per prompt", tickvals=list(setting.samples_per_prompt))
     fig.update_yaxes(title="redundant prefill / busy GPU time", tickformat=".0%", rangemode="tozero")
-    basis = found.table["basis"].iloc[0]
+    basis = numbers.table["basis"].iloc[0]
     return styled(
         fig, TITLE, f"naive static system, Qwen2.5-3B on L40S, GSM8K lengths ({basis})", legend=WIDE_LEGEND, height=480
     )
 
 
-def caption(setting: Figure03cSetting, found: Numbers) -> Caption:
+def caption(setting: Figure03cSetting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    at = found.table[found.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
+    at = numbers.table[numbers.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")["redundant_share"]
     reached = [f"{tokens:,}" for tokens, share in at.items() if share >= PAPER_SHARE]
-    where = (
+    reached_with = (
         f"prompts of {reached[0]} tokens reach the paper's 22 %"
         if reached
         else "no prompt length here reaches the paper's 22 %"
     )
     return Caption(
         "The share of busy GPU time that computes the same KV caches again, by responses per prompt, a line per prompt length.",
-        "Lengths of the responses (public GRPO log on GSM8K)." if found.table["basis"].iloc[0] == "log" else "Nothing.",
+        "Lengths of the responses (public GRPO log on GSM8K)." if numbers.table["basis"].iloc[0] == "log" else "Nothing.",
         "Prefill and decode times come from the profile. Prompt lengths are set, because the log does not have them.",
         "22 % of GPU-time is redundant KV computation (GRPO, Qwen2.5-3B, GSM8K, 4 responses).",
-        f"With prompts as long as GSM8K's the share is {at[GSM8K_PROMPT_TOKENS]:.1%}; {where}. The paper does not say how it "
-        "counts. Host time around each prefill, prefill without batching or shorter responses would bring our number closer.",
+        f"With prompts as long as GSM8K's the share is {at[GSM8K_PROMPT_TOKENS]:.1%}; {reached_with}. The paper does not say "
+        "how it counts. Host time around each prefill, prefill without batching or shorter responses would bring our "
+        "number closer.",
     )
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    table = found.table[found.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")
+    table = numbers.table[numbers.table["samples_per_prompt"] == PAPER_SAMPLES].set_index("prompt_tokens")
     share = table["redundant_share"]
-    enough = share[share >= PAPER_SHARE]
-    where = f"Reached with prompts of {enough.index[0]:,} tokens" if len(enough) else "Reached with no prompt length here"
+    reaching = share[share >= PAPER_SHARE]
+    reached_with = (
+        f"Reached with prompts of {reaching.index[0]:,} tokens" if len(reaching) else "Reached with no prompt length here"
+    )
     return [
         Row(
             "GPU time that computes KV caches again (GRPO, GSM8K, 4 responses per prompt)", "22 %",
             f"{share.iloc[0]:.1%} with GSM8K's prompts of {share.index[0]} tokens", "3 of 4 prefills, however long they take",
-            f"{where}. The paper does not say how it counts. Our prefill times leave out the host's work.",
+            f"{reached_with}. The paper does not say how it counts. Our prefill times leave out the host's work.",
         )
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    share = found.table.pivot(index="prompt_tokens", columns="samples_per_prompt", values="redundant_share")[PAPER_SAMPLES]
-    own = GSM8K_PROMPT_TOKENS
-    others = ", ".join(f"{value:.0%} with {tokens:,} tokens" for tokens, value in share.items() if tokens != own)
-    said = f"{share[own]:.0%} with GSM8K's prompts of {own} tokens; longer prompts would give {others}"
+    share = numbers.table.pivot(index="prompt_tokens", columns="samples_per_prompt", values="redundant_share")[PAPER_SAMPLES]
+    subset = GSM8K_PROMPT_TOKENS
+    other_lengths = ", ".join(f"{value:.0%} with {tokens:,} tokens" for tokens, value in share.items() if tokens != subset)
+    text = f"{share[subset]:.0%} with GSM8K's prompts of {subset} tokens; longer prompts would give {other_lengths}"
     stated = "22 % of GPU time is redundant KV computation with 4 responses per prompt"
-    return [Claim.of(stated, [share[own] >= PAPER_SHARE], said)]
+    return [Claim.of(stated, [share[subset] >= PAPER_SHARE], text)]
 
 
 FAST = replace(Figure03cSetting(), samples_per_prompt=(1, 2, 4), prompt_tokens=(GSM8K_PROMPT_TOKENS, 1024))

@@ -32,8 +32,8 @@ class Figure04Setting:
 
 def histories(setting: Figure04Setting, sources: Sources) -> list[LengthHistory]:
     """Return the available histories, real lengths first."""
-    known = [h for h in (sources.gsm8k(8), sources.math500(), sources.shipped()) if h is not None and h.measured]
-    return known + [modelled(model, 1, responses=setting.responses, epochs=1) for model in MODELS]
+    histories = [h for h in (sources.gsm8k(8), sources.math500(), sources.shipped()) if h is not None and h.measured]
+    return histories + [modelled(model, 1, responses=setting.responses, epochs=1) for model in MODELS]
 
 
 def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
@@ -50,12 +50,12 @@ def numbers_4a(setting: Figure04Setting, sources: Sources) -> Numbers:
     return Numbers(table[["data_set", "basis", "max_response_tokens", "share", "tokens"]])
 
 
-def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:
+def plot_4a(setting: Figure04Setting, numbers: Numbers) -> go.Figure:
     """Plot cumulative distributions of lengths."""
     fig = go.Figure()
-    for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
+    for i, ((name, basis), subset) in enumerate(numbers.table.groupby(["data_set", "basis"], sort=False)):
         line = {"color": COLOURS[i % len(COLOURS)], "dash": "dot" if basis == "length model" else "solid", "width": 2.5}
-        fig.add_scatter(x=own["tokens"], y=own["share"], mode="lines", name=f"{name} ({basis})", line=line)
+        fig.add_scatter(x=subset["tokens"], y=subset["share"], mode="lines", name=f"{name} ({basis})", line=line)
     fig.update_xaxes(
         title="response length (tokens, logarithmic)", type="log", tickvals=[10, 20, 50, 100, 200, 500, 1000, 2000, 4000]
     )
@@ -65,11 +65,11 @@ def plot_4a(setting: Figure04Setting, found: Numbers) -> go.Figure:
     )
 
 
-def caption_4a(setting: Figure04Setting, found: Numbers) -> Caption:
+def caption_4a(setting: Figure04Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     spread, tails = [], []
-    for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
-        by = own.set_index("share")["tokens"]
+    for (name, basis), subset in numbers.table.groupby(["data_set", "basis"], sort=False):
+        by = subset.set_index("share")["tokens"]
         spread.append(f"{name} ({basis}) {by.iloc[len(by) // 2]:.0f} / {np.interp(0.99, by.index, by):.0f}")
         tails.append(float(np.interp(0.99, by.index, by)) / float(by.iloc[len(by) // 2]))
     models = "; ".join(f"{m.name}: {m.basis}" for m in MODELS)
@@ -90,21 +90,22 @@ def numbers_4b(setting: Figure04Setting, sources: Sources) -> Numbers:
     tables = [log.assign(data_set=name, basis="log") for name, log in sources.mean_lengths().items()]
     shipped = sources.shipped()
     mean = shipped.rollouts.groupby("step")["response_tokens"].mean()
-    own = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
-    tables.append(own.assign(data_set=shipped.name, basis=shipped.basis))
+    subset = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
+    tables.append(subset.assign(data_set=shipped.name, basis=shipped.basis))
     for table in tables:
         steps = SMOOTH if len(table) > 100 else 1
         table["smooth_tokens"] = table["mean_tokens"].rolling(steps, min_periods=1).mean()
     return Numbers(pd.concat(tables, ignore_index=True)[["data_set", "basis", "step", "mean_tokens", "smooth_tokens"]])
 
 
-def plot_4b(setting: Figure04Setting, found: Numbers) -> go.Figure:
+def plot_4b(setting: Figure04Setting, numbers: Numbers) -> go.Figure:
     """Plot the mean length over each run."""
     fig = go.Figure()
-    for i, ((name, basis), own) in enumerate(found.table.groupby(["data_set", "basis"], sort=False)):
+    for i, ((name, basis), subset) in enumerate(numbers.table.groupby(["data_set", "basis"], sort=False)):
         fig.add_scatter(
-            x=(own["step"] + 1) / len(own), y=own["smooth_tokens"], mode="lines+markers" if len(own) <= 100 else "lines",
-            name=f"{name} ({basis}, {len(own)} {'epochs' if basis == 'shipped run' else 'steps'})",
+            x=(subset["step"] + 1) / len(subset), y=subset["smooth_tokens"],
+            mode="lines+markers" if len(subset) <= 100 else "lines",
+            name=f"{name} ({basis}, {len(subset)} {'epochs' if basis == 'shipped run' else 'steps'})",
             line={"color": COLOURS[i], "dash": DASHES[i]}, marker={"symbol": SYMBOLS[i], "size": 7},
         )  # fmt: skip
     fig.update_xaxes(title="share of the run", tickformat=".0%")
@@ -113,18 +114,18 @@ def plot_4b(setting: Figure04Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE_4B, note, legend=WIDE_LEGEND)
 
 
-def caption_4b(setting: Figure04Setting, found: Numbers) -> Caption:
+def caption_4b(setting: Figure04Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     moved = []
-    for (name, basis), own in found.table.groupby(["data_set", "basis"], sort=False):
-        third = max(1, len(own) // 3)
-        first, last = own["mean_tokens"].iloc[:third].mean(), own["mean_tokens"].iloc[-third:].mean()
+    for (name, basis), subset in numbers.table.groupby(["data_set", "basis"], sort=False):
+        third = max(1, len(subset) // 3)
+        first, last = subset["mean_tokens"].iloc[:third].mean(), subset["mean_tokens"].iloc[-third:].mean()
         moved.append(f"{name} ({basis}) from {first:.0f} to {last:.0f}")
-    real = sorted({f"{n} ({b})" for n, b in zip(found.table["data_set"], found.table["basis"], strict=True) if b != MODEL})
+    real = sorted({f"{n} ({b})" for n, b in zip(numbers.table["data_set"], numbers.table["basis"], strict=True) if b != MODEL})
     return Caption(
         "The mean response length over the course of each run.",
         f"Mean lengths of {', '.join(real)}." if real else "Nothing: no log is at hand.",
-        "Nothing." if MODEL not in set(found.table["basis"]) else "What the legend calls a length model.",
+        "Nothing." if MODEL not in set(numbers.table["basis"]) else "What the legend calls a length model.",
         "Mean length changes with training, only as a picture: no number is printed.",
         "Tokens, from the first to the last third of the run: " + "; ".join(moved) + ". The change and its direction "
         "depend on task and reward, so we claim no direction.",

@@ -22,6 +22,7 @@ from rlhfless.paper.workloads import LengthHistory, Sources, modelled
 from rlhfless.plots.style import styled
 from rlhfless.simulate import LoggedStep, logged_steps
 from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import evaluate
@@ -45,8 +46,8 @@ class Figure07bSetting:
 
 def histories(sources: Sources) -> list[LengthHistory]:
     """Return GSM8K under GRPO and PPO, and MATH-500 where its log is available."""
-    found = [sources.gsm8k(4), modelled(GSM8K, 1, epochs=2), sources.math500()]
-    return [h for h in found if h is not None]
+    numbers = [sources.gsm8k(4), modelled(GSM8K, 1, epochs=2), sources.math500()]
+    return [h for h in numbers if h is not None]
 
 
 def orders(logged: LoggedStep, setting: Figure07bSetting) -> Iterator[tuple[str, IntArray]]:
@@ -69,15 +70,16 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
     for history in histories(sources):
         logged = next(logged_steps(history.rollouts, max_response_tokens=history.max_response_tokens, steps=history.last(1)))
         samples_per_prompt = len(logged.truth) // len(logged.truth.prompt_tokens)
-        bound = clairvoyant_bound(logged.truth, cluster, latency)
+        problem = PlanningProblem(logged.truth, cluster, latency)
+        bound = clairvoyant_bound(replace(problem, admission="preempt"))  # whatever engines reserve
         ways = list(orders(logged, setting))
         for actors in setting.actors:
             taken: dict[str, list[tuple[float, float]]] = {}
             for split, order in ways:
-                plan = assemble(split, np.array_split(order, actors), logged.truth, cluster, latency)
-                charged = evaluate(plan, logged.truth, latency, table=True)
+                plan = assemble(split, np.array_split(order, actors), problem)
+                charged = evaluate(plan, problem, table=True)
                 taken.setdefault(split, []).append((charged.makespan_s, charged.gpu_seconds))
-            means = {split: np.mean(found, axis=0) for split, found in taken.items()}
+            means = {split: np.mean(numbers, axis=0) for split, numbers in taken.items()}
             fastest = min(float(m[0]) for m in means.values())
             means["bound"] = np.array([fastest, bound.gpu_seconds(fastest * (1 + 1e-9))])
             rows += [
@@ -91,14 +93,14 @@ def numbers(setting: Figure07bSetting, sources: Sources) -> Numbers:
     return Numbers(pd.DataFrame(rows))
 
 
-def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
+def plot(setting: Figure07bSetting, numbers: Numbers) -> go.Figure:
     """Plot the saving by number of actors."""
-    cells = list(found.table.groupby(["data_set", "basis", "samples_per_prompt"], sort=False))
+    cells = list(numbers.table.groupby(["data_set", "basis", "samples_per_prompt"], sort=False))
     heads = [f"{name} x {samples_per_prompt} ({basis})" for (name, basis, samples_per_prompt), _ in cells]
     fig = make_subplots(rows=1, cols=len(cells), subplot_titles=heads, shared_yaxes=True, horizontal_spacing=0.03)
-    for col, (_, own) in enumerate(cells, start=1):
+    for col, (_, subset) in enumerate(cells, start=1):
         for i, (split, label) in enumerate(SPLITS.items()):
-            here = own[own["split"] == split]
+            here = subset[subset["split"] == split]
             fig.add_scatter(
                 x=here["actors"], y=here["saved"], mode="lines+markers", name=label, legendgroup=split, showlegend=col == 1,
                 line={"color": "#7F7F7F" if split == "bound" else COLOURS[i], "dash": DASHES[i]},
@@ -111,35 +113,35 @@ def plot(setting: Figure07bSetting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.2}, height=470, margin={"l": 70, "r": 24, "t": 96, "b": 60})
 
 
-def caption(setting: Figure07bSetting, found: Numbers) -> Caption:
+def caption(setting: Figure07bSetting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    most = max(setting.actors)
-    said = []
-    for (name, basis, samples_per_prompt), own in found.table[found.table["actors"] == most].groupby(
+    max_actors = max(setting.actors)
+    texts = []
+    for (name, basis, samples_per_prompt), subset in numbers.table[numbers.table["actors"] == max_actors].groupby(
         ["data_set", "basis", "samples_per_prompt"], sort=False
     ):
-        by = own.set_index("split")["saved"]
-        said.append(
+        by = subset.set_index("split")["saved"]
+        texts.append(
             f"{name} x {samples_per_prompt} ({basis}) {by['true']:.0%} with true lengths, {by['predicted']:.0%} with the "
             f"last visit's mean"
         )
-    logs = sorted(set(found.table["data_set"][found.table["basis"] == "log"]))
+    logs = sorted(set(numbers.table["data_set"][numbers.table["basis"] == "log"]))
     return Caption(
         "GPU time saved by grouping responses by length, compared with a random split, by number of actors.",
         f"Lengths of {', '.join(logs)} (public logs)." if logs else "Nothing: no log is at hand.",
         "Each group's time comes from the profile's table. PPO's lengths are a stated model.",
         "A possible saving by grouping, only as a picture: no number is printed.",
-        f"With {most} actors: " + "; ".join(said) + ". Grouping by predictions saves less, because one response that "
+        f"With {max_actors} actors: " + "; ".join(texts) + ". Grouping by predictions saves less, because one response that "
         "is much longer than predicted keeps its actor. Our plans group by prediction only where scenarios show a saving.",
     )
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    table = found.table[found.table["actors"] == found.table["actors"].max()]
+    table = numbers.table[numbers.table["actors"] == numbers.table["actors"].max()]
     true, predicted = (table[table["split"] == split]["saved"] for split in ("true", "predicted"))
-    said = f"grouping by true lengths saves {spread(true, '.0%')}, by the last visit's lengths {spread(predicted, '.0%')}"
-    return [Claim.of("grouping responses by length saves GPU time", [*(true > 0), *(predicted > 0)], said)]
+    text = f"grouping by true lengths saves {spread(true, '.0%')}, by the last visit's lengths {spread(predicted, '.0%')}"
+    return [Claim.of("grouping responses by length saves GPU time", [*(true > 0), *(predicted > 0)], text)]
 
 
 FAST = replace(Figure07bSetting(), actors=(2, 4, 8), random_splits=4)

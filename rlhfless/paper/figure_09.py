@@ -47,8 +47,8 @@ def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
     cluster = replace(machine.cluster, node_bytes_per_s=NODE_BYTES_PER_S, network_bytes_per_s=NETWORK_BYTES_PER_S)
     phases = replace(machine.phases("GRPO", 0.0), learner_gpus=machine.learner_gpus)
     policy = PrefillActor(FixedActors(setting.actors, tau=1.0), machine.learner_gpus)
-    where = Simulated(cluster, machine.latency, Objective(), phases, history.max_response_tokens)
-    trace = simulate(history.rollouts, where, [policy], steps=history.last(1)).traces["rlhfless"]
+    config = Simulated(cluster, machine.latency, Objective(), phases, history.max_response_tokens)
+    trace = simulate(history.rollouts, config, [policy], steps=history.last(1)).traces["rlhfless"]
     held = trace.allocations.assign(phase="held", background=False)
     columns = ["holder", "phase", "start_s", "end_s", "background"]
     table = pd.concat([held[columns], trace.spans[columns]], ignore_index=True)
@@ -59,29 +59,29 @@ def numbers(setting: Figure09Setting, sources: Sources) -> Numbers:
     return Numbers(table[["holder", "node", "phase", "start_s", "end_s", "background"]].reset_index(drop=True))
 
 
-def hidden(found: Numbers) -> tuple[int, int]:
+def hidden_transfers(numbers: Numbers) -> tuple[int, int]:
     """Return how many actors are done before the one with the longest group (actor 0), and how many other actors there are."""
-    decode = found.table[found.table["phase"] == "decode"].groupby("holder")["end_s"].max()
-    others = decode.drop("actor-0")
-    return int((others <= decode["actor-0"]).sum()), len(others)
+    decode = numbers.table[numbers.table["phase"] == "decode"].groupby("holder")["end_s"].max()
+    other_actors = decode.drop("actor-0")
+    return int((other_actors <= decode["actor-0"]).sum()), len(other_actors)
 
 
-def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure09Setting, numbers: Numbers) -> go.Figure:
     """Plot one row per holder."""
-    table = found.table
+    table = numbers.table
     rows = sorted(table["holder"].unique(), key=lambda h: (h != "learner", h), reverse=True)
     node = table.groupby("holder")["node"].first()
     label = {h: f"{'prefill actor (learner GPUs)' if h == 'learner' else h.replace('-', ' ')}, node {node[h]}" for h in rows}
     fig = go.Figure()
     for phase in ("held", *PHASES):
-        own = table[table["phase"] == phase]
-        if own.empty:
+        subset = table[table["phase"] == phase]
+        if subset.empty:
             continue
         colour, hatch = (IDLE, "") if phase == "held" else PHASE_STYLES[phase]
-        thick = own["background"].map({True: 0.3, False: 0.75})
+        thick = subset["background"].map({True: 0.3, False: 0.75})
         fig.add_bar(
-            y=[label[h] for h in own["holder"]], x=own["end_s"] - own["start_s"], base=own["start_s"], orientation="h",
-            name="held, idle" if phase == "held" else phase, width=thick,
+            y=[label[h] for h in subset["holder"]], x=subset["end_s"] - subset["start_s"], base=subset["start_s"],
+            orientation="h", name="held, idle" if phase == "held" else phase, width=thick,
             marker={"color": colour, "pattern": {"shape": hatch, "fgcolor": "#444444", "size": 5}},
             hovertemplate=f"{phase}: %{{base:.3f}} s for %{{x:.3f}} s<extra>%{{y}}</extra>",
         )  # fmt: skip
@@ -91,10 +91,10 @@ def plot(setting: Figure09Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="overlay", legend={**WIDE_LEGEND, "y": -0.25}, height=430)
 
 
-def caption(setting: Figure09Setting, found: Numbers) -> Caption:
+def caption(setting: Figure09Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    prefill = found.table[(found.table["holder"] == "learner") & (found.table["phase"] == "prefill")]["end_s"].max()
-    node = int(found.table.loc[found.table["holder"] == "actor-0", "node"].iloc[0])
+    prefill = numbers.table[(numbers.table["holder"] == "learner") & (numbers.table["phase"] == "prefill")]["end_s"].max()
+    node = int(numbers.table.loc[numbers.table["holder"] == "actor-0", "node"].iloc[0])
     return Caption(
         "One row per actor of one step: start, weight sync, prefill, transfers and decoding over time.",
         "Nothing.",
@@ -111,11 +111,11 @@ def caption(setting: Figure09Setting, found: Numbers) -> Caption:
     )
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    done, others = hidden(found)
-    said = f"{done} of {others} actors are done before the one with the longest group"
-    return [Claim.of("transfers are hidden behind the longest group", [done == others], said)]
+    done, other_actors = hidden_transfers(numbers)
+    text = f"{done} of {other_actors} actors are done before the one with the longest group"
+    return [Claim.of("transfers are hidden behind the longest group", [done == other_actors], text)]
 
 
 FAST = replace(Figure09Setting(), responses=256)

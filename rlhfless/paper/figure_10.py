@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import ELASTIC, ELASTIC_SAID, LABELS, NOT_BOUND, POLICIES, compare, label_of, totals
+from rlhfless.paper.comparison import ELASTIC, ELASTIC_TEXT, LABELS, NOT_BOUND, POLICIES, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, add_policies, marker_of, paper_line
 from rlhfless.paper.lengths import GPQA, GSM8K, LIVECODEBENCH
 from rlhfless.paper.machine import KEPT_PER_DOUBLING, QWEN_3B_L40S, QWEN_7B_L40S, Machine
@@ -35,7 +35,7 @@ LIMITS = {
     "most_cost_saved": "limit of cost, whatever the learner's size",
 }
 """Columns of ``totals`` to what no schedule goes below, whatever the other number."""
-ROWS = (("time", "time / static"), ("cost", "GPU-seconds / static"), ("share", "share of the possible"))
+ROWS = (("time", "time / static"), ("cost", "GPU-seconds / static"), ("share", "share of the headroom"))
 
 
 @dataclass(frozen=True)
@@ -97,32 +97,32 @@ def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
     """Compare, on a batch of this size, the naive system with 3 and other numbers of actors, right-sizing, the paper and us."""
     machine = setting.machines[0]
     history = modelled(GSM8K, 1, responses=responses, epochs=2, seed=setting.seed)
-    others = [Static(n, name=f"static, {n} actors") for n in setting.static_counts]
-    policies: list[str | SchedulingPolicy] = ["static", "random", "rlhfless", "solver+replan", *others]
-    held = frozenset({"static", *(p.name for p in others)})
+    statics = [Static(n, name=f"static, {n} actors") for n in setting.static_counts]
+    policies: list[str | SchedulingPolicy] = ["static", "random", "rlhfless", "solver+replan", *statics]
+    held = frozenset({"static", *(p.name for p in statics)})
     outcome = compare(history, machine, "PPO", policies, held=held, time_limit_s=setting.time_limit_s, seed=setting.seed)
     cell = {"panel": "batch", "algorithm": "PPO", "model": machine.model, "data_set": "GSM8K", "basis": history.basis}
     return totals(outcome).assign(**cell, responses=responses)
 
 
-def cells(found: Numbers, scope: str = "step") -> pd.DataFrame:
+def cells(numbers: Numbers, scope: str = "step") -> pd.DataFrame:
     """Return the rows of the paper's cells."""
-    table = found.table
+    table = numbers.table
     return table[(table["panel"] == "cell") & (table["scope"] == scope)]
 
 
-def by_policy(found: Numbers, scope: str = "step") -> dict[str, pd.DataFrame]:
+def by_policy(numbers: Numbers, scope: str = "step") -> dict[str, pd.DataFrame]:
     """Return policy to its rows of the paper's cells."""
-    return {str(name): own for name, own in cells(found, scope).groupby("policy")}
+    return {str(name): subset for name, subset in cells(numbers, scope).groupby("policy")}
 
 
-def resting(found: Numbers) -> str:
+def resting(numbers: Numbers) -> str:
     """Return the share of the naive step's time that is preparation and learning, over the cells."""
-    whole, alone = (by_policy(found, scope)["static"] for scope in ("step", "generation"))
+    whole, alone = (by_policy(numbers, scope)["static"] for scope in ("step", "generation"))
     return spread(pd.Series(1 - alone["time_s"].to_numpy() / whole["time_s"].to_numpy()), ".0%")
 
 
-class Reach(NamedTuple):
+class CellsWithinBounds(NamedTuple):
     """Number of cells in which the paper's best numbers are within the bounds.
 
     Attributes:
@@ -136,17 +136,17 @@ class Reach(NamedTuple):
     cells: int
 
 
-def reach(found: Numbers, scope: str = "step") -> Reach:
-    """Return the counts; see ``Reach``."""
-    bound = by_policy(found, scope)["bound"]
+def cells_within_bounds(numbers: Numbers, scope: str = "step") -> CellsWithinBounds:
+    """Return the counts; see ``CellsWithinBounds``."""
+    bound = by_policy(numbers, scope)["bound"]
     limits = {"most_speedup": PAPER_SPEEDUP, "most_speedup_on_all": PAPER_SPEEDUP, "most_cost_saved": PAPER_COST_SAVED}
     faster, faster_on_all, cheaper = (int((bound[what] >= paper).sum()) for what, paper in limits.items())
-    return Reach(faster, faster_on_all, cheaper, cells=len(bound))
+    return CellsWithinBounds(faster, faster_on_all, cheaper, cells=len(bound))
 
 
-def elastic(found: Numbers) -> str:
+def elastic(numbers: Numbers) -> str:
     """Describe speed and saving of ``ELASTIC`` over the cells, in words."""
-    of = by_policy(found)
+    of = by_policy(numbers)
     perfect, lossy = ((spread(of[p]["speedup"], ".2f"), spread(of[p]["cost_saved"], ".0%")) for p in ELASTIC)
     faster = of["elastic"]["speedup"] >= PAPER_SPEEDUP
     both = faster & (of["elastic"]["cost_saved"] >= PAPER_COST_SAVED)
@@ -157,14 +157,14 @@ def elastic(found: Numbers) -> str:
     )
 
 
-def by_batch(found: Numbers) -> pd.DataFrame:
+def by_batch(numbers: Numbers) -> pd.DataFrame:
     """Return ``responses, best_static`` (actors), ``rlhfless, ours, possible``: how much faster a step is than with 3 static
     actors."""
-    table = found.table
+    table = numbers.table
     table = table[(table["panel"] == "batch") & (table["scope"] == "step")]
     rows = []
-    for responses, own in table.groupby("responses"):
-        by = own.set_index("policy")
+    for responses, subset in table.groupby("responses"):
+        by = subset.set_index("policy")
         static = by[by.index.str.startswith("static, ")]["value"]
         speedup = by["speedup"]
         rows.append(
@@ -176,49 +176,51 @@ def by_batch(found: Numbers) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _label(own: pd.DataFrame) -> list[str]:
+def _label(subset: pd.DataFrame) -> list[str]:
     """Label of every cell, for the axis."""
-    basis = own["basis"].map({"log": " (log)", "length model": " (model)"})
-    return list(own["algorithm"] + " " + own["model"].str[-2:] + "<br>" + own["data_set"] + basis)
+    basis = subset["basis"].map({"log": " (log)", "length model": " (model)"})
+    return list(subset["algorithm"] + " " + subset["model"].str[-2:] + "<br>" + subset["data_set"] + basis)
 
 
-def plot(setting: Figure10Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure10Setting, numbers: Numbers) -> go.Figure:
     """Plot relative time, relative cost and share of the headroom, for whole steps (left) and generation alone (right);
     below, the effect of the batch size."""
     fig = make_subplots(
         rows=4, cols=2, vertical_spacing=0.05, horizontal_spacing=0.06, row_heights=[0.25] * 4,
         specs=[[{}, {}], [{}, {}], [{}, {}], [{}, {}]], column_titles=["the whole step", "generation alone"],
     )  # fmt: skip
-    names = [name for name in LABELS if name in set(cells(found)["policy"])]
+    names = [name for name in LABELS if name in set(cells(numbers)["policy"])]
     for col, scope in enumerate(("step", "generation"), start=1):
-        part = cells(found, scope)
+        part = cells(numbers, scope)
         for row, (what, _) in enumerate(ROWS, start=1):
 
             def points(policy: str, part: pd.DataFrame = part, what: str = what) -> tuple[list[str], list[float]] | None:
-                own = part[part["policy"] == policy]
-                if (what == "share" and policy in ("static", "bound")) or (policy in ELASTIC and set(own["scope"]) != {"step"}):
+                subset = part[part["policy"] == policy]
+                if (what == "share" and policy in ("static", "bound")) or (
+                    policy in ELASTIC and set(subset["scope"]) != {"step"}
+                ):
                     return None
-                y = {"time": 1 / own["speedup"], "cost": 1 - own["cost_saved"], "share": own["share"]}[what]
-                return _label(own), y.tolist()
+                y = {"time": 1 / subset["speedup"], "cost": 1 - subset["cost_saved"], "share": subset["share"]}[what]
+                return _label(subset), y.tolist()
 
             add_policies(fig, names, points, row=row, col=col, showlegend=row == 1 and col == 1)
             _add_limits(fig, part[part["policy"] == "bound"], what, row, col)
             fig.update_xaxes(showticklabels=row == len(ROWS), tickangle=-90, row=row, col=col)
-    within = reach(found)
+    within = cells_within_bounds(numbers)
     faster = f"up to 1.35x faster, possible in {within.faster} of {within.cells} cells (naive learner), "
     faster += f"in {within.faster_on_all} (on all GPUs)"
     cheaper = f"up to 44.8 % cheaper, possible in {within.cheaper} of {within.cells} cells"
-    for row, y, said in ((1, 1 / PAPER_SPEEDUP, faster), (2, 1 - PAPER_COST_SAVED, cheaper)):
+    for row, y, claim in ((1, 1 / PAPER_SPEEDUP, faster), (2, 1 - PAPER_COST_SAVED, cheaper)):
         paper_line(fig, y, "", row=row, col=1)
         fig.add_annotation(
-            text=f"dotted: the paper's {said}", x=0, y=0, showarrow=False,
+            text=f"dotted: the paper's {claim}", x=0, y=0, showarrow=False,
             xref="x domain", yref="y domain", xanchor="left", yanchor="top", font={"size": 11, "color": "#9A6A00"},
             row=row, col=1,
         )  # fmt: skip
     for row, (_, title) in enumerate(ROWS, start=1):
         fig.update_yaxes(title=title, row=row, col=1)
     fig.update_yaxes(tickformat=".0%", row=3)
-    _add_batches(fig, by_batch(found))
+    _add_batches(fig, by_batch(numbers))
     low = "the lower the better; share: 0 % is the naive static system, 100 % the bound for a learner of its size<br>"
     low += "lengths: a public log where it says so, else stated models; last row: PPO, GSM8K (model), by responses of a step"
     fig = styled(fig, TITLE, low, height=1330, legend={**WIDE_LEGEND, "y": -0.06}, margin={"l": 70, "r": 24, "t": 112, "b": 60})
@@ -257,16 +259,16 @@ def _add_batches(fig: go.Figure, batches: pd.DataFrame) -> None:
     fig.update_xaxes(type="category", title="responses in a step", row=4)
 
 
-def caption(setting: Figure10Setting, found: Numbers) -> Caption:
+def caption(setting: Figure10Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    of, batches = by_policy(found), by_batch(found)
+    of, batches = by_policy(numbers), by_batch(numbers)
     rule, ours, bound = of["rlhfless"], of["solver+replan"], of["bound"]
-    within, alone = reach(found), reach(found, "generation")
+    within, alone = cells_within_bounds(numbers), cells_within_bounds(numbers, "generation")
     large = batches.iloc[-1]
-    best = ", ".join(f"{int(one.best_static)} at {int(one.responses):,}" for one in batches.itertuples())
+    best = ", ".join(f"{int(row.best_static)} at {int(row.responses):,}" for row in batches.itertuples())
     log = "Lengths of the GRPO runs on GSM8K (a public log, cap of 512 tokens)."
     return Caption(
-        "Time, cost and share of the possible of every policy, for whole steps (left) and generation alone (right). The last "
+        "Time, cost and share of the headroom of every policy, for whole steps (left) and generation alone (right). The last "
         "row shows the effect of the batch size.",
         log if "log" in set(rule["basis"]) else "Nothing: no log is at hand.",
         f"{setting.machines[0].about}. All other lengths: stated lognormal models; the medians of GSM8K, GPQA and "
@@ -276,10 +278,10 @@ def caption(setting: Figure10Setting, found: Numbers) -> Caption:
         "Up to 1.35x faster and 44.8 % cheaper than naive static with 3 actors, the best number of actors in the paper's "
         "profiling. The paper shows the bars only as a picture, so none is repeated here.",
         f"The paper's rule reaches {spread(rule['speedup'], '.2f')}x and saves {spread(rule['cost_saved'], '.0%')} of the "
-        f"cost of whole steps, {spread(rule['share'], '.0%')} of the possible. Ours with re-planning reaches "
-        f"{spread(ours['share'], '.0%')} of the possible. With a learner of the naive system's size no schedule is more than "
+        f"cost of whole steps, {spread(rule['share'], '.0%')} of the headroom. Ours with re-planning reaches "
+        f"{spread(ours['share'], '.0%')} of the headroom. With a learner of the naive system's size no schedule is more than "
         f"{spread(bound['most_speedup'], '.2f')}x faster at any cost. Such a learner does not shorten preparation and "
-        f"learning, {resting(found)} of the naive step. Elastic plain {elastic(found)}. {ELASTIC_SAID} With a learner "
+        f"learning, {resting(numbers)} of the naive step. Elastic plain {elastic(numbers)}. {ELASTIC_TEXT} With a learner "
         f"on all GPUs no schedule is more than {spread(bound['most_speedup_on_all'], '.2f')}x faster, and 1.35x is possible in "
         f"{within.faster_on_all} of {within.cells} cells instead of {within.faster}. No schedule saves more than "
         f"{spread(bound['most_cost_saved'], '.0%')} at any time, on however many GPUs it learns. {NOT_BOUND} In generation "
@@ -290,33 +292,34 @@ def caption(setting: Figure10Setting, found: Numbers) -> Caption:
     )
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    of = by_policy(found)
+    of = by_policy(numbers)
     rule, ours, bound, random, oracle = (of[p] for p in ("rlhfless", "solver+replan", "bound", "random", "oracle+replan"))
-    within, alone, batches = reach(found), reach(found, "generation"), by_batch(found)
-    most = by_policy(found, "generation")["bound"]["most_speedup"]
-    enough = batches[batches["possible"] >= PAPER_SPEEDUP]
+    within, alone, batches = cells_within_bounds(numbers), cells_within_bounds(numbers, "generation"), by_batch(numbers)
+    possible = by_policy(numbers, "generation")["bound"]["most_speedup"]
+    large_enough = batches[batches["possible"] >= PAPER_SPEEDUP]
     last = batches.iloc[-1]
     verdict = "Not possible in any cell" if within.faster == 0 else f"Possible in {within.faster} of {within.cells} cells"
     larger = (
-        f"With the naive system's learner 1.35x becomes possible from {int(enough['responses'].iloc[0]):,} responses a step on"
-        if len(enough)
+        f"With the naive system's learner 1.35x becomes possible from {int(large_enough['responses'].iloc[0]):,} responses "
+        "a step on"
+        if len(large_enough)
         else f"With the naive system's learner and {int(last['responses']):,} responses a step, {last['possible']:.2f}x would "
         "be possible"
     )
     named = {"RLHFless' rule": rule, "right-sized random": random, "ours": ours, "the oracle": oracle}
-    shares = ", ".join(f"{name} {spread(own['share'], '.0%')}" for name, own in named.items())
+    shares = ", ".join(f"{name} {spread(subset['share'], '.0%')}" for name, subset in named.items())
     return [
         Row(
             "speedup of a whole step over 3 static actors (16 L40S, best case)", "up to 1.35x",
             f"RLHFless' rule {spread(rule['speedup'], '.2f')}x, ours {spread(ours['speedup'], '.2f')}x",
             f"at any cost, with {NAIVE_LEARNER}: {spread(bound['most_speedup'], '.2f')}x; with a learner on all GPUs: "
-            f"{spread(bound['most_speedup_on_all'], '.2f')}x (generation alone {spread(most, '.2f')}x)",
+            f"{spread(bound['most_speedup_on_all'], '.2f')}x (generation alone {spread(possible, '.2f')}x)",
             f"{verdict} with {NAIVE_LEARNER} that starts after generation. Such a learner does not shorten preparation and "
-            f"learning, which are {resting(found)} of the naive step (a stated model). With a learner on all GPUs 1.35x is "
+            f"learning, which are {resting(numbers)} of the naive step (a stated model). With a learner on all GPUs 1.35x is "
             f"possible in {within.faster_on_all} of {within.cells} cells. In generation alone it is possible in "
-            f"{alone.faster} of {within.cells} cells. Elastic plain, which plans nothing, {elastic(found)}. "
+            f"{alone.faster} of {within.cells} cells. Elastic plain, which plans nothing, {elastic(numbers)}. "
             f"The paper does not print its batch; ours has {spread(rule['responses'], ',d')} responses. {larger}.",
         ),
         Row(
@@ -326,19 +329,18 @@ def rows(found: Numbers) -> list[Row]:
             f"{within.cheaper} of {within.cells} cells",
             f"Most of it needs no prediction. Releasing all GPUs when generation ends saves "
             f"{spread(of['static-generation']['cost_saved'], '.0%')}. The right number of actors, each released when it is "
-            f"done, saves {spread(random['cost_saved'], '.0%')}. Share of the possible in time and cost together, with "
+            f"done, saves {spread(random['cost_saved'], '.0%')}. Share of the headroom in time and cost together, with "
             f"{NAIVE_LEARNER}: {shares}.",
         ),
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    own = by_policy(found)["rlhfless"]
-    faster, cheaper = own["speedup"] > 1, own["cost_saved"] > 0
-    said = f"RLHFless' rule is cheaper in {cheaper.sum()} of {len(own)} cells and faster in {faster.sum()}: "
-    stated = "faster and cheaper than naive static for every algorithm, model and data set"
-    return [Claim.of(stated, [*faster, *cheaper], said + f"{spread(own['speedup'], '.2f')}x")]
+    subset = by_policy(numbers)["rlhfless"]
+    faster, cheaper, speedup = subset["speedup"] > 1, subset["cost_saved"] > 0, spread(subset["speedup"], ".2f")
+    text = f"RLHFless' rule is cheaper in {cheaper.sum()} of {len(subset)} cells and faster in {faster.sum()}: {speedup}x"
+    return [Claim.of("faster and cheaper than naive static for every algorithm, model and data set", [*faster, *cheaper], text)]
 
 
 FAST = replace(

@@ -38,7 +38,7 @@ STAGES = {
     "oracle": ("oracle: true lengths, deduplicated", "#B8A800", "star-triangle-up"),
 }  # fmt: skip
 IDEAS = ("static", "dedup", "assignment", "scaling")
-FURTHEST = 4.0  # times the shortest, up to which the bound is drawn
+MAX_TIME_RATIO = 4.0  # times the shortest, up to which the bound is drawn
 
 
 @dataclass(frozen=True)
@@ -98,37 +98,37 @@ def _bounds(outcome: Outcome) -> pd.DataFrame:
     """Return by time the least cost of any of the steps, for both scopes: the minimum of their curves, so that no step is
     below."""
     bounds = outcome.simulation.bounds
-    times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, FURTHEST, 40)
-    least = np.array([min(bound.gpu_seconds(t * (1 + 1e-9)) for bound in bounds) for t in times])
-    known = np.isfinite(least)
-    alone = pd.DataFrame({"time_s": times[known], "gpu_s": least[known]}).assign(row="bound", policy="bound")
+    times = min(bound.shortest_s() for bound in bounds) * np.geomspace(1.0, MAX_TIME_RATIO, 40)
+    cheapest = np.array([min(bound.gpu_seconds(t * (1 + 1e-9)) for bound in bounds) for t in times])
+    reachable = np.isfinite(cheapest)
+    alone = pd.DataFrame({"time_s": times[reachable], "gpu_s": cheapest[reachable]}).assign(row="bound", policy="bound")
     whole_s, whole_gpu_s = alone["time_s"] + outcome.phases.seconds, alone["gpu_s"] + outcome.learner_gpu_s
     return pd.concat([alone.assign(scope="step", time_s=whole_s, gpu_s=whole_gpu_s), alone.assign(scope="generation")])
 
 
-def rows_of(found: Numbers, row: str, scope: str = "step") -> pd.DataFrame:
+def rows_of(numbers: Numbers, row: str, scope: str = "step") -> pd.DataFrame:
     """Return the rows of one kind and scope."""
-    return found.table[(found.table["row"] == row) & (found.table["scope"] == scope)]
+    return numbers.table[(numbers.table["row"] == row) & (numbers.table["scope"] == scope)]
 
 
-def whole(found: Numbers, scope: str = "step") -> pd.DataFrame:
+def whole(numbers: Numbers, scope: str = "step") -> pd.DataFrame:
     """Return sums over the steps, by policy."""
-    return rows_of(found, "total", scope).set_index("policy")
+    return rows_of(numbers, "total", scope).set_index("policy")
 
 
-def plot(setting: Figure11Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure11Setting, numbers: Numbers) -> go.Figure:
     """Plot time and cost of every step, and the bound."""
-    each, curve = rows_of(found, "step"), rows_of(found, "bound")
+    each, curve = rows_of(numbers, "step"), rows_of(numbers, "bound")
     fig = go.Figure()
     fig.add_scatter(
         x=curve["time_s"], y=curve["gpu_s"], mode="lines", name="bound: no step with this learner can be below",
         hoverinfo="skip", line={"color": BOUND, "width": 1.5, "dash": "dash"},
     )  # fmt: skip
     for policy, (name, colour, symbol) in STAGES.items():
-        own = each[each["policy"] == policy]
+        subset = each[each["policy"] == policy]
         marker = {"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1, "color": "#444444"}}
         fig.add_scatter(
-            x=own["time_s"], y=own["gpu_s"], mode="markers", name=name, marker=marker, customdata=own["step"],
+            x=subset["time_s"], y=subset["gpu_s"], mode="markers", name=name, marker=marker, customdata=subset["step"],
             meta={"customdata": "step"},
             hovertemplate=f"{name}<br>step %{{customdata}}: %{{x:.2f}} s, %{{y:.0f}} GPU-seconds<extra></extra>",
         )  # fmt: skip
@@ -140,13 +140,13 @@ def plot(setting: Figure11Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.14}, height=640)
 
 
-def caption(setting: Figure11Setting, found: Numbers) -> Caption:
+def caption(setting: Figure11Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    sums, alone = whole(found), whole(found, "generation")
+    sums, alone = whole(numbers), whole(numbers, "generation")
     generation = ", ".join(
         f"{STAGES[p][0].split()[0]} {alone.loc[p, 'speedup']:.2f}x and {alone.loc[p, 'cost_saved']:.0%}" for p in IDEAS[1:]
     )
-    said = [
+    texts = [
         f"{name.split(',')[0].split(':')[0]} {sums.loc[p, 'speedup']:.2f}x, {sums.loc[p, 'cost_saved']:.0%}, share "
         f"{sums.loc[p, 'share']:.0%}" for p, (name, *_) in STAGES.items() if p != "static"
     ]  # fmt: skip
@@ -155,15 +155,15 @@ def caption(setting: Figure11Setting, found: Numbers) -> Caption:
         "Nothing: the figure needs several steps with prompts that come back.",
         f"Lengths and prompts are the stated model of GSM8K. {setting.machine.about}.",
         "A scatter of the same four systems with static and oracle points, only as a picture.",
-        f"Times faster than (a), cost saved, and share of the possible, over all steps: {'; '.join(said)}. Generation "
+        f"Times faster than (a), cost saved, and share of the headroom, over all steps: {'; '.join(texts)}. Generation "
         f"alone: {generation}. Releasing GPUs when an actor is done is part of (c). The bound charges every "
         "prompt's prefill once, as deduplicated prefill does.",
     )  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    cost = whole(found)["gpu_s"].astype(float)[list(IDEAS)]
+    cost = whole(numbers)["gpu_s"].astype(float)[list(IDEAS)]
     names = ("deduplicated prefill", "assignment with the local cut", "scaling")
     changes = ", ".join(f"{name} {change:+.1%}" for name, change in zip(names, cost.pct_change()[1:], strict=True))
     return [Claim.of("every idea makes a step cheaper", np.diff(cost) < 0, f"change of a step's cost: {changes}")]

@@ -63,46 +63,53 @@ def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
             held = allocation_metrics(trace)
             held = held[held["role"] == "decode"][["step", "holder", "duration_s", "gpu_seconds"]]
             tokens = trace.rollouts.groupby(["step", "actor"])["response_tokens"].sum().rename("tokens").reset_index()
-            own = held.merge(tokens, left_on=["step", "holder"], right_on=["step", "actor"], how="left")
-            own = own.assign(
-                tokens=own["tokens"].fillna(0).astype(int), actor=own["holder"], policy=name, panel="actor", scope="generation"
+            subset = held.merge(tokens, left_on=["step", "holder"], right_on=["step", "actor"], how="left")
+            subset = subset.assign(
+                tokens=subset["tokens"].fillna(0).astype(int),
+                actor=subset["holder"],
+                policy=name,
+                panel="actor",
+                scope="generation",
             )
-            tables.append(own.rename(columns={"duration_s": "held_s", "gpu_seconds": "gpu_s"}).assign(**cell))
+            tables.append(subset.rename(columns={"duration_s": "held_s", "gpu_seconds": "gpu_s"}).assign(**cell))
         tables.append(totals(outcome).assign(**cell, panel="total"))
     return Numbers(pd.concat(tables, ignore_index=True).reindex(columns=COLUMNS))
 
 
-def cost_saved(found: Numbers) -> dict[tuple[str, str], float]:
+def cost_saved(numbers: Numbers) -> dict[tuple[str, str], float]:
     """Return (data set, basis) to the share of RLHFuse's GPU-seconds of generation that RLHFless saves."""
     cost = (
-        found.table[found.table["panel"] == "actor"].groupby(["data_set", "basis", "policy"])["gpu_s"].sum().unstack("policy")
+        numbers.table[numbers.table["panel"] == "actor"]
+        .groupby(["data_set", "basis", "policy"])["gpu_s"]
+        .sum()
+        .unstack("policy")
     )
     return {key: float(1 - row["rlhfless"] / row["rlhfuse"]) for key, row in cost.iterrows()}
 
 
-def _totals(found: Numbers, scope: str = "generation") -> pd.DataFrame:
+def _totals(numbers: Numbers, scope: str = "generation") -> pd.DataFrame:
     """Return sums over the steps in the paper's setting, a row per policy and the bound."""
-    table = found.table
+    table = numbers.table
     return table[(table["panel"] == "total") & (table["basis"] == "length model") & (table["scope"] == scope)]
 
 
-def most_saved(found: Numbers) -> float:
+def possible_saving(numbers: Numbers) -> float:
     """Return the share of RLHFuse's cost that any policy could save in RLHFuse's own time, in the paper's setting."""
-    own = _totals(found).set_index("policy").loc["rlhfuse"]
-    return float(1 - own["bound_gpu_s"] / own["gpu_s"])
+    subset = _totals(numbers).set_index("policy").loc["rlhfuse"]
+    return float(1 - subset["bound_gpu_s"] / subset["gpu_s"])
 
 
-def shares(found: Numbers) -> str:
+def shares(numbers: Numbers) -> str:
     """Describe in words each policy's share of the headroom in the paper's setting."""
-    own = _totals(found)
-    own = own[~own["policy"].isin(["static", "static-generation", "bound"])]
-    return ", ".join(f"{label_of(one.policy)} {one.share:.0%}" for one in own.itertuples())
+    subset = _totals(numbers)
+    subset = subset[~subset["policy"].isin(["static", "static-generation", "bound"])]
+    return ", ".join(f"{label_of(row.policy)} {row.share:.0%}" for row in subset.itertuples())
 
 
-def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure12Setting, numbers: Numbers) -> go.Figure:
     """Plot each actor's completed tokens and allocated time, step by step, in the paper's setting; below, time and cost of
     the 4 steps under every policy."""
-    table = found.table[(found.table["panel"] == "actor") & (found.table["basis"] == "length model")]
+    table = numbers.table[(numbers.table["panel"] == "actor") & (numbers.table["basis"] == "length model")]
     heads = [f"{NAMES[p]}: {w}" for w in ("tokens of the responses completed", "seconds held") for p in NAMES]
     heads += [f"all policies, {name}: sums of the steps" for name in ("generation alone", "whole steps")]
     fig = make_subplots(
@@ -111,20 +118,20 @@ def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
     )  # fmt: skip
     steps = sorted(table["step"].unique())
     for col, policy in enumerate(NAMES, start=1):
-        own = table[table["policy"] == policy]
-        for i, (actor, here) in enumerate(own.groupby("actor")):
+        subset = table[table["policy"] == policy]
+        for i, (actor, here) in enumerate(subset.groupby("actor")):
             for row, what in enumerate(("tokens", "held_s"), start=1):
                 fig.add_bar(
                     x=[f"step {steps.index(s) + 1}" for s in here["step"]], y=here[what], name=str(actor).replace("-", " "),
                     legendgroup=actor, showlegend=row == 1 and col == 1, marker=bar_of(i), row=row, col=col,
                 )  # fmt: skip
     for row, title in enumerate(("tokens", "seconds"), start=1):
-        own = table["tokens" if row == 1 else "held_s"].max() * 1.05
-        fig.update_yaxes(range=[0, own], row=row)
+        subset = table["tokens" if row == 1 else "held_s"].max() * 1.05
+        fig.update_yaxes(range=[0, subset], row=row)
         fig.update_yaxes(title=title, row=row, col=1)
         fig.update_yaxes(showticklabels=False, row=row, col=2)
     for col, scope in enumerate(("generation", "step"), start=1):
-        total = _totals(found, scope).set_index("policy")
+        total = _totals(numbers, scope).set_index("policy")
         shown = [p for p in total.index if scope == "step" or p != "static"]  # held longer, it is the same in generation
 
         def point(policy: str, total: pd.DataFrame = total) -> tuple[list[float], list[float]]:
@@ -138,40 +145,42 @@ def plot(setting: Figure12Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.07}, height=980, margin={"t": 100})
 
 
-def caption(setting: Figure12Setting, found: Numbers) -> Caption:
+def caption(setting: Figure12Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     return Caption(
         "Each actor's completed tokens and held seconds, step by step; below, time and cost of all policies over the steps.",
-        "The public log's lengths, where the text says 'log'." if len(cost_saved(found)) > 1 else "Nothing: no log is at hand.",
-        f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.{about_logs(found.table['basis'])}",
+        "The public log's lengths, where the text says 'log'."
+        if len(cost_saved(numbers)) > 1
+        else "Nothing: no log is at hand.",
+        f"Lengths of the 4 steps are the stated model of GSM8K. {setting.machine.about}.{about_logs(numbers.table['basis'])}",
         "12.8 % lower cost than RLHFuse's global cut without ranking (PPO, GSM8K, 3 actors, 4 steps, trace replay).",
         "Here RLHFuse migrates when 20 % of the responses are unfinished, the share reported as best. The paper does not say "
-        f"which share it used. Share of the possible in generation alone: {shares(found)}.",
+        f"which share it used. Share of the headroom in generation alone: {shares(numbers)}.",
     )
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    saved, most = cost_saved(found), most_saved(found)
+    saved, possible = cost_saved(numbers), possible_saving(numbers)
     word = "The order holds" if min(saved.values()) > 0 else "The order does not hold everywhere"
     return [
         Row(
             "saved cost of generation by ranking and a local cut, compared with RLHFuse's global cut", "12.8 %",
             ", ".join(f"{value:.1%} on {name} ({basis})" for (name, basis), value in saved.items()),
-            f"any policy in RLHFuse's own time: {most:.0%}",
-            f"{reached(PAPER_COST_SAVED, {'': most})}. {word}. Share of the possible in "
-            f"generation alone: {shares(found)}. Here RLHFuse migrates when 20 % of the responses are unfinished, the share "
+            f"any policy in RLHFuse's own time: {possible:.0%}",
+            f"{reached(PAPER_COST_SAVED, {'': possible})}. {word}. Share of the headroom in "
+            f"generation alone: {shares(numbers)}. Here RLHFuse migrates when 20 % of the responses are unfinished, the share "
             "reported as best. The paper does not say which share it used.",
         )
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    saved = cost_saved(found)
-    said = ", ".join(f"{value:.1%} cheaper on {name} ({basis})" for (name, basis), value in saved.items())
+    saved = cost_saved(numbers)
+    text = ", ".join(f"{value:.1%} cheaper on {name} ({basis})" for (name, basis), value in saved.items())
     stated = "ranking with a local cut is cheaper than RLHFuse's global cut"
-    return [Claim.of(stated, [value > 0 for value in saved.values()], said)]
+    return [Claim.of(stated, [value > 0 for value in saved.values()], text)]
 
 
 FAST = replace(

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import ELASTIC_SAID, NOT_BOUND, SCOPES, WEIGHT, Outcome, compare, label_of, totals
+from rlhfless.paper.comparison import ELASTIC_TEXT, NOT_BOUND, SCOPES, WEIGHT, Outcome, compare, label_of, totals
 from rlhfless.paper.draw import WIDE_LEGEND, bar_of, marker_of, style_of
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -24,7 +24,7 @@ from rlhfless.plots.palette import GREY, ORANGE
 from rlhfless.plots.style import styled
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.scheduling.baselines import Static
-from solver.bounds.headroom import possible, share_of_headroom
+from solver.bounds.headroom import share_of_headroom, summed_bounds
 
 TITLE = "Figure 13: scaling while lengths drift, and deduplicated prefill"
 PAPER_SAMPLES = 3
@@ -77,12 +77,12 @@ def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
 def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     """Return every policy's steps with its share of the headroom in each, and of every step the bounds: the least time, at
     any cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
-    rest_s, rest_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
-    rests = {"bound": rest_s, **({"bound-on-all": outcome.phases_on_all.seconds} if scope == "step" else {})}
+    phases_s, phases_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
+    phases_of_bounds = {"bound": phases_s, **({"bound-on-all": outcome.phases_on_all.seconds} if scope == "step" else {})}
     bounds = pd.DataFrame(
         [
-            {"policy": name, "step": step, "time_s": curve.shortest_s + own_s, "gpu_s": curve.least_gpu_s + rest_gpu_s}
-            for name, own_s in rests.items() for step, curve in outcome.curves.items()
+            {"policy": name, "step": step, "time_s": curve.shortest_s + of_bound_s, "gpu_s": curve.min_gpu_s + phases_gpu_s}
+            for name, of_bound_s in phases_of_bounds.items() for step, curve in outcome.curves.items()
         ]
     )  # fmt: skip
     steps = outcome.steps[["policy", "step", "actors"]].assign(
@@ -90,8 +90,10 @@ def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
     )
     value = steps["time_s"] ** WEIGHT * steps["gpu_s"] ** (1 - WEIGHT)
     naive = value[steps["policy"] == "static"].set_axis(steps["step"][steps["policy"] == "static"])
-    least = {step: possible([curve], WEIGHT, rest_s, rest_gpu_s).value for step, curve in outcome.curves.items()}
-    steps["share"] = [share_of_headroom(own, naive[step], least[step]) for own, step in zip(value, steps["step"], strict=True)]
+    best_values = {step: summed_bounds([curve], WEIGHT, phases_s, phases_gpu_s).value for step, curve in outcome.curves.items()}
+    steps["share"] = [
+        share_of_headroom(x, naive[step], best_values[step]) for x, step in zip(value, steps["step"], strict=True)
+    ]
     return pd.concat([steps, bounds], ignore_index=True).assign(scope=scope)
 
 
@@ -107,56 +109,56 @@ def _prefill(setting: Figure13Setting) -> pd.DataFrame:
         share = sums[sums["scope"] == "generation"].set_index("policy")["share"]
         for policy, trace in outcome.simulation.traces.items():
             computed = int(trace.rollouts["prefill_tokens_computed"].sum())
-            own = outcome.steps[outcome.steps["policy"] == policy]
+            subset = outcome.steps[outcome.steps["policy"] == policy]
             rows.append(
                 {
                     "panel": "prefill", "scope": "generation", "policy": policy, "samples_per_prompt": samples_per_prompt,
-                    "prefill_tokens": computed, "time_s": float(own["generation_s"].sum()),
-                    "gpu_s": float(own["generation_gpu_s"].sum()), "share": share[policy],
+                    "prefill_tokens": computed, "time_s": float(subset["generation_s"].sum()),
+                    "gpu_s": float(subset["generation_gpu_s"].sum()), "share": share[policy],
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
 
 
-def scaling(found: Numbers, policy: str, scope: str = "step") -> pd.DataFrame:
+def scaling(numbers: Numbers, policy: str, scope: str = "step") -> pd.DataFrame:
     """Return the steps of a policy while lengths drift, shortest lengths first."""
-    part = found.table[(found.table["panel"] == "scaling") & (found.table["scope"] == scope)]
+    part = numbers.table[(numbers.table["panel"] == "scaling") & (numbers.table["scope"] == scope)]
     part = part[part["policy"] == policy]
     return part.sort_values("mean_tokens", ignore_index=True)
 
 
-def shares(found: Numbers) -> str:
+def shares(numbers: Numbers) -> str:
     """Describe in words each policy's share of the headroom while lengths drift, in whole steps and in generation alone."""
-    said = (" and ".join(spread(scaling(found, p, scope)["share"], ".0%") for scope in SCOPES) for p in SHOWN[1:])
-    return ", ".join(f"{label_of(policy)} {both}" for policy, both in zip(SHOWN[1:], said, strict=True))
+    texts = (" and ".join(spread(scaling(numbers, p, scope)["share"], ".0%") for scope in SCOPES) for p in SHOWN[1:])
+    return ", ".join(f"{label_of(policy)} {both}" for policy, both in zip(SHOWN[1:], texts, strict=True))
 
 
-def prefill_saved(found: Numbers) -> dict[int, float]:
+def prefill_saved(numbers: Numbers) -> dict[int, float]:
     """Return samples of a prompt to the share of prefill tokens that computing each prompt once saves."""
-    part = found.table[found.table["panel"] == "prefill"]
+    part = numbers.table[numbers.table["panel"] == "prefill"]
     tokens = part.pivot(index="samples_per_prompt", columns="policy", values="prefill_tokens")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in tokens.iterrows()}
 
 
-def prefill_cost_saved(found: Numbers) -> dict[int, float]:
+def prefill_cost_saved(numbers: Numbers) -> dict[int, float]:
     """Return samples of a prompt to the share of GPU-seconds of generation that computing each prompt once saves."""
-    part = found.table[found.table["panel"] == "prefill"]
+    part = numbers.table[numbers.table["panel"] == "prefill"]
     cost = part.pivot(index="samples_per_prompt", columns="policy", values="gpu_s")
     return {int(g): float(1 - row["dedup"] / row["static"]) for g, row in cost.iterrows()}
 
 
-def prefill_share(found: Numbers) -> dict[int, float]:
+def prefill_share(numbers: Numbers) -> dict[int, float]:
     """Return samples of a prompt to the share of generation's headroom that computing each prompt once takes.
 
     The headroom is measured from the naive system.
     """
-    part = found.table[(found.table["panel"] == "prefill") & (found.table["policy"] == "dedup")]
+    part = numbers.table[(numbers.table["panel"] == "prefill") & (numbers.table["policy"] == "dedup")]
     return {int(g): float(share) for g, share in zip(part["samples_per_prompt"], part["share"], strict=True)}
 
 
-def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure13Setting, numbers: Numbers) -> go.Figure:
     """Plot (a): whole steps on the left, generation alone in the middle, the actors of both on the right; below them (b)."""
-    rows = {"time_s": "time (s)", "gpu_s": "GPU-seconds", "share": "share of the possible"}
+    rows = {"time_s": "time (s)", "gpu_s": "GPU-seconds", "share": "share of the headroom"}
     heads = ["(a) whole steps", "(a) generation alone", "(a) actors", "", "", "(b) prefill tokens, in thousands", "", "",
              "(b) GPU-seconds of generation"]  # fmt: skip
     fig = make_subplots(rows=3, cols=3, subplot_titles=heads, vertical_spacing=0.09, horizontal_spacing=0.07)
@@ -164,13 +166,13 @@ def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
         style = style_of(policy)
         panels = [(scope, what, row, col) for col, scope in enumerate(SCOPES, 1) for row, what in enumerate(rows, 1)]
         for scope, what, row, col in [*panels, ("step", "actors", 1, 3)]:
-            own = scaling(found, policy, scope)
-            if own.empty or (policy in BOUNDS and what in ("actors", "share")) or (policy == "static" and what == "share"):
+            subset = scaling(numbers, policy, scope)
+            if subset.empty or (policy in BOUNDS and what in ("actors", "share")) or (policy == "static" and what == "share"):
                 continue
             if policy == "elastic" and (scope == "generation" or what == "actors"):
                 continue  # it generates as the naive system does
             fig.add_scatter(
-                x=own["mean_tokens"], y=own[what].astype(float), mode="lines+markers",
+                x=subset["mean_tokens"], y=subset[what].astype(float), mode="lines+markers",
                 name=BOUNDS.get(policy, label_of(policy)), legendgroup=policy, showlegend=(row, col) == (1, 1),
                 marker=marker_of(policy, 8),
                 line={"color": style.colour, "dash": "dash" if policy in BOUNDS else "solid", "width": 1.5}, row=row, col=col,
@@ -181,20 +183,20 @@ def plot(setting: Figure13Setting, found: Numbers) -> go.Figure:
         fig.update_xaxes(title="mean response length (tokens)", row=3, col=col)
         fig.update_yaxes(tickformat=".0%", row=3, col=col)
     fig.update_yaxes(dtick=1, rangemode="tozero", row=1, col=3)
-    _add_prefill(fig, found)
+    _add_prefill(fig, numbers)
     note = f"GSM8K (length model); (a) PPO, all lengths grow {np.exp(setting.drift):.2f} times per epoch; (b) GRPO"
     note += "<br>share: of each step, 0 % is naive static held through the step, 100 % the bound for a learner of its size"
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.1}, height=900, margin={"t": 120})
 
 
-def _add_prefill(fig: go.Figure, found: Numbers) -> None:
+def _add_prefill(fig: go.Figure, numbers: Numbers) -> None:
     """Add panel (b): prefill tokens and cost, with and without deduplication."""
-    prefill = found.table[found.table["panel"] == "prefill"]
+    prefill = numbers.table[numbers.table["panel"] == "prefill"]
     drawn = (("static", "every response prefills", bar_of(0, GREY)), ("dedup", "each prompt once", bar_of(1, ORANGE)))
     for policy, name, marker in drawn:
-        own = prefill[prefill["policy"] == policy]
-        x = [f"{int(g)}" for g in own["samples_per_prompt"]]
-        for row, y in ((2, own["prefill_tokens"] / 1e3), (3, own["gpu_s"])):
+        subset = prefill[prefill["policy"] == policy]
+        x = [f"{int(g)}" for g in subset["samples_per_prompt"]]
+        for row, y in ((2, subset["prefill_tokens"] / 1e3), (3, subset["gpu_s"])):
             fig.add_bar(
                 x=x, y=y, name=f"(b) {name}", legendgroup=policy + "b", showlegend=row == 2, marker=marker, row=row, col=3
             )
@@ -202,13 +204,13 @@ def _add_prefill(fig: go.Figure, found: Numbers) -> None:
     fig.update_xaxes(title="responses per prompt", type="category", row=3, col=3)
 
 
-def caption(setting: Figure13Setting, found: Numbers) -> Caption:
+def caption(setting: Figure13Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    part, mine = scaling(found, "rlhfless"), scaling(found, "solver+replan")["actors"].astype(int)
+    part, mine = scaling(numbers, "rlhfless"), scaling(numbers, "solver+replan")["actors"].astype(int)
     first, last = part.iloc[0], part.iloc[-1]
-    cost = prefill_cost_saved(found)
+    cost = prefill_cost_saved(numbers)
     return Caption(
-        "(a) Time, cost, share of the possible and actors while lengths drift. (b) Prefill tokens and GPU-seconds with every "
+        "(a) Time, cost, share of the headroom and actors while lengths drift. (b) Prefill tokens and GPU-seconds with every "
         "response prefilled, and with each prompt prefilled once.",
         "Nothing.",
         f"Lengths are the stated model of GSM8K; their drift is our choice. {setting.machine.about}.",
@@ -216,17 +218,17 @@ def caption(setting: Figure13Setting, found: Numbers) -> Caption:
         f"While mean length goes from {first['mean_tokens']:.0f} to {last['mean_tokens']:.0f} tokens, the paper's rule goes "
         f"from {int(first['actors'])} to {int(last['actors'])} actors; ours takes {mine.min()} to {mine.max()}. "
         "The rule's min-max scaling compares every count with the largest and the smallest of the same step, so it follows the "
-        "shape of the lengths more than their size. Share of the possible of each step, in whole steps and in generation "
-        f"alone: {shares(found)}. Elastic plain has a larger learner than that bound, so it can be above 100 %. "
-        f"{ELASTIC_SAID} {NOT_BOUND} Prefilling each prompt once saves {cost[max(cost)]:.1%} of the GPU-seconds of generation "
-        f"with {max(cost)} responses per prompt, {prefill_share(found)[max(cost)]:.0%} of the possible there, because prompts "
-        "of GSM8K are short.",
+        "shape of the lengths more than their size. Share of the headroom of each step, in whole steps and in generation "
+        f"alone: {shares(numbers)}. Elastic plain has a larger learner than that bound, so it can be above 100 %. "
+        f"{ELASTIC_TEXT} {NOT_BOUND} Prefilling each prompt once saves {cost[max(cost)]:.1%} of the GPU-seconds of generation "
+        f"with {max(cost)} responses per prompt, {prefill_share(numbers)[max(cost)]:.0%} of the headroom there, because "
+        "prompts of GSM8K are short.",
     )
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    share, cost = prefill_saved(found)[PAPER_SAMPLES], prefill_cost_saved(found)[PAPER_SAMPLES]
+    share, cost = prefill_saved(numbers)[PAPER_SAMPLES], prefill_cost_saved(numbers)[PAPER_SAMPLES]
     return [
         Row(
             "prefill tokens saved by one prefill per prompt instead of three", "66 %", f"{share:.1%}",
@@ -237,10 +239,10 @@ def rows(found: Numbers) -> list[Row]:
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    own, saved = scaling(found, "rlhfless"), prefill_saved(found)
-    actors, tokens = own["actors"].astype(int), own["mean_tokens"]
+    subset, saved = scaling(numbers, "rlhfless"), prefill_saved(numbers)
+    actors, tokens = subset["actors"].astype(int), subset["mean_tokens"]
     rank = float(tokens.corr(actors.astype(float), method="spearman")) if actors.nunique() > 1 else 0.0
     return [
         Claim.of(

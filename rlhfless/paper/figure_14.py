@@ -39,11 +39,11 @@ class Figure14Setting:
     """Setting: PPO, GSM8K, Qwen2.5-3B: the setting of the paper's stability facts, and in addition the values of real logs.
 
     Attributes:
-        policies: those that predict; others: those that use no predictions, the oracle among them.
+        policies: those that predict; more_policies: those that use no predictions, the oracle among them.
     """
 
     policies: tuple[str, ...] = ("random", "rlhfless", "solver", "solver+replan")
-    others: tuple[str, ...] = ("static-generation", "rlhfuse", "oracle+replan")
+    more_policies: tuple[str, ...] = ("static-generation", "rlhfuse", "oracle+replan")
     predictors: tuple[str, ...] = tuple(PREDICTORS)
     responses: int = 512
     epochs: int = 3
@@ -57,9 +57,9 @@ def histories(setting: Figure14Setting, sources: Sources) -> list[tuple[LengthHi
         modelled(model, 1, responses=setting.responses, epochs=setting.epochs, seed=setting.seed)
         for model in (GSM8K, GPQA, LIVECODEBENCH)
     )
-    found = [(ppo, "PPO", True), (sources.gsm8k(4), "GRPO", True), (gpqa, "PPO", False), (code, "PPO", False)]
+    numbers = [(ppo, "PPO", True), (sources.gsm8k(4), "GRPO", True), (gpqa, "PPO", False), (code, "PPO", False)]
     math = sources.math500()
-    return [*found, *([(math, "GRPO", False)] if math is not None else []), (sources.shipped(), "GRPO", False)]
+    return [*numbers, *([(math, "GRPO", False)] if math is not None else []), (sources.shipped(), "GRPO", False)]
 
 
 def elsewhere(sources: Sources) -> list[tuple[str, str, LengthHistory]]:
@@ -69,7 +69,7 @@ def elsewhere(sources: Sources) -> list[tuple[str, str, LengthHistory]]:
         ("10, 15", "GRPO", figure_10.history_of("GPQA", "GRPO", ten, sources)),
         ("10", "GRPO", figure_10.history_of("LiveCodeBench", "GRPO", ten, sources)),
         ("13", "PPO", figure_13.history_of(figure_13.Figure13Setting())),
-        *(("16", "GRPO", figure_16.history_of(sixteen, limit)) for limit in sixteen.response_limits),
+        *(("16", "GRPO", figure_16.history_of(sixteen, limit)) for limit in sixteen.token_limits),
     ]
 
 
@@ -103,7 +103,7 @@ def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
     generation alone)."""
     rows, planning = [], []
     steady = [("quality", "14", algorithm, history) for history, algorithm, _ in histories(setting, sources)]
-    steady += [("elsewhere", *own) for own in elsewhere(sources)]
+    steady += [("elsewhere", *entry) for entry in elsewhere(sources)]
     for panel, figures, algorithm, history in steady:
         cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
         rows += [
@@ -115,35 +115,35 @@ def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
         cell = {"algorithm": algorithm, "data_set": history.name, "basis": history.basis}
         for name in setting.predictors if run else ():
             predictor = predictor_named(name, history, setting.seed)
-            chosen = ["static", *setting.policies, *(setting.others if name == "last" else ())]
+            chosen = ["static", *setting.policies, *(setting.more_policies if name == "last" else ())]
             outcome = compare(history, setting.machine, algorithm, chosen, predictor=predictor, seed=setting.seed)
             planning.append(outcome.planning.assign(predictor=name, **cell))
             sums = totals(outcome)
             sums = sums[~sums["policy"].isin(["static", "bound"])]
             rows += [
-                {"panel": "worth", "figures": "14", **cell, "predictor": name, "policy": one["policy"], "scope": one["scope"],
-                 "measure": measure, "value": one[measure]}
-                for one in sums.to_dict("records")
+                {"panel": "worth", "figures": "14", **cell, "predictor": name, "policy": row["policy"], "scope": row["scope"],
+                 "measure": measure, "value": row[measure]}
+                for row in sums.to_dict("records")
                 for measure in ("speedup", "cost_saved", "share", "most_speedup", "most_speedup_on_all", "most_cost_saved")
             ]  # fmt: skip
     return Numbers(pd.DataFrame(rows), pd.concat(planning, ignore_index=True))
 
 
-def steadiness(found: Numbers) -> pd.DataFrame:
+def steadiness(numbers: Numbers) -> pd.DataFrame:
     """Return the measures of ``quality`` by algorithm, data set and basis."""
-    table = found.table[found.table["panel"] == "quality"]
+    table = numbers.table[numbers.table["panel"] == "quality"]
     return table.pivot_table(index=["algorithm", "data_set", "basis"], columns="measure", values="value", sort=False)
 
 
-def _steady(found: Numbers) -> list[str]:
+def _steady(numbers: Numbers) -> list[str]:
     """Describe in words how steady the lengths of each data set are."""
-    rows = steadiness(found).iterrows()
+    rows = steadiness(numbers).iterrows()
     return [f"{name} ({basis}) {r['within_50']:.0%} / {r['within_100']:.0%}" for (_, name, basis), r in rows]
 
 
-def steady_elsewhere(found: Numbers) -> str:
+def steady_elsewhere(numbers: Numbers) -> str:
     """Describe in words how steady the lengths are that only other figures use."""
-    table = found.table[found.table["panel"] == "elsewhere"]
+    table = numbers.table[numbers.table["panel"] == "elsewhere"]
     by = table.pivot_table(index=["figures", "algorithm", "data_set"], columns="measure", values="value", sort=False)
     return "; ".join(
         f"{name}, {algorithm} (figure{'s' if ',' in figures else ''} {figures}) {r['within_50']:.0%} / {r['within_100']:.0%}"
@@ -151,25 +151,25 @@ def steady_elsewhere(found: Numbers) -> str:
     )
 
 
-def worth(found: Numbers, policy: str, predictor: str, scope: str = "step") -> pd.DataFrame:
+def gains(numbers: Numbers, policy: str, predictor: str, scope: str = "step") -> pd.DataFrame:
     """Return ``speedup, cost_saved, share`` of a policy with a predictor, and the maxima, by algorithm, data set and basis."""
-    table = found.table
+    table = numbers.table
     table = table[(table["panel"] == "worth") & (table["scope"] == scope)]
     table = table[(table["policy"] == policy) & (table["predictor"] == predictor)]
     return table.pivot_table(index=["algorithm", "data_set", "basis"], columns="measure", values="value", sort=False)
 
 
-def _poor(found: Numbers) -> str:
+def _poor(numbers: Numbers) -> str:
     """Describe in words speed and saving of the rule with the poor predictor."""
-    rows = worth(found, "rlhfless", "poor").iterrows()
+    rows = gains(numbers, "rlhfless", "poor").iterrows()
     return ", ".join(f"{r['speedup']:.2f}x and {r['cost_saved']:.0%} ({a}, {basis})" for (a, _, basis), r in rows)
 
 
-def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure14Setting, numbers: Numbers) -> go.Figure:
     """Plot the steadiness of prompts (above) and the share of the headroom with each predictor, a panel per history (below)."""
-    steady = steadiness(found)
-    runs = list(worth(found, "rlhfless", "last").index)
-    heads = ["how steady prompts are from epoch to epoch", *(f"share of the possible: {a}, {n} ({b})" for a, n, b in runs)]
+    steady = steadiness(numbers)
+    runs = list(gains(numbers, "rlhfless", "last").index)
+    heads = ["how steady prompts are from epoch to epoch", *(f"share of the headroom: {a}, {n} ({b})" for a, n, b in runs)]
     fig = make_subplots(
         rows=2, cols=2, subplot_titles=heads, horizontal_spacing=0.07, vertical_spacing=0.13, shared_yaxes=True,
         specs=[[{"colspan": 2}, None], [{}, {}]],
@@ -187,13 +187,13 @@ def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
             font={"size": 11, "color": "#9A6A00"}, row=1, col=1,
         )  # fmt: skip
     for col, key in enumerate(runs, start=1):
-        for policy in (*setting.policies, *setting.others):
-            known, style = policy in setting.policies, style_of(policy)
-            y = [float(worth(found, policy, p if known else "last").loc[key, "share"]) for p in setting.predictors]
+        for policy in (*setting.policies, *setting.more_policies):
+            in_setting, style = policy in setting.policies, style_of(policy)
+            y = [float(gains(numbers, policy, p if in_setting else "last").loc[key, "share"]) for p in setting.predictors]
             fig.add_scatter(
                 x=[PREDICTORS[p] for p in setting.predictors], y=y, name=label_of(policy),
-                mode="lines+markers" if known else "lines",
-                legendgroup=policy, showlegend=col == 1, line={"color": style.colour, "dash": "solid" if known else "dot"},
+                mode="lines+markers" if in_setting else "lines",
+                legendgroup=policy, showlegend=col == 1, line={"color": style.colour, "dash": "solid" if in_setting else "dot"},
                 marker={"size": 9, "symbol": style.symbol}, row=2, col=col,
             )  # fmt: skip
     fig.update_yaxes(tickformat=".0%")
@@ -202,48 +202,48 @@ def plot(setting: Figure14Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, barmode="group", legend={**WIDE_LEGEND, "y": -0.08}, height=840, margin={"t": 100})
 
 
-def caption(setting: Figure14Setting, found: Numbers) -> Caption:
+def caption(setting: Figure14Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    said = []
-    for key in worth(found, "rlhfless", "last").index:
-        shares = [f"{worth(found, 'rlhfless', p).loc[key, 'share']:.0%} ({PREDICTORS[p]})" for p in setting.predictors]
-        said.append(f"{key[0]}, {key[1]} ({key[2]}) {', '.join(shares)}")
+    texts = []
+    for key in gains(numbers, "rlhfless", "last").index:
+        shares = [f"{gains(numbers, 'rlhfless', p).loc[key, 'share']:.0%} ({PREDICTORS[p]})" for p in setting.predictors]
+        texts.append(f"{key[0]}, {key[1]} ({key[2]}) {', '.join(shares)}")
     alone = [
         f"{r['speedup']:.2f}x and {r['cost_saved']:.0%} ({a}, {n} ({b}))"
-        for (a, n, b), r in worth(found, "rlhfless", "poor", "generation").iterrows()
+        for (a, n, b), r in gains(numbers, "rlhfless", "poor", "generation").iterrows()
     ]
-    logs = sorted({f"{n} ({b})" for _, n, b in steadiness(found).index if b != "length model"})
+    logs = sorted({f"{n} ({b})" for _, n, b in steadiness(numbers).index if b != "length model"})
     return Caption(
-        "Above: how steady response lengths are from epoch to epoch. Below: the share of the possible with each predictor.",
+        "Above: how steady response lengths are from epoch to epoch. Below: the share of the headroom with each predictor.",
         f"Steadiness of {', '.join(logs)}.",
         f"Length models: GSM8K's was fitted to the printed 70 % and 90 %, so it is no evidence for them. "
-        f"{setting.machine.about}.{about_logs(found.table['basis'])}",
+        f"{setting.machine.about}.{about_logs(numbers.table['basis'])}",
         "About 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100 (PPO, GSM8K). With a "
         "predictor that is right for 44 %, the system is still 1.22x faster and 28.9 % cheaper.",
-        f"Prompts that change by at most 50 / 100 tokens: {', '.join(_steady(found))}; in the length models of other figures: "
-        + steady_elsewhere(found) + ". Share of the possible of the paper's "
-        "rule: " + "; ".join(said) + f". Generation alone: with 44 % right, speedup and saved cost are {', '.join(alone)}. "
+        f"Prompts that change by at most 50 / 100 tokens: {', '.join(_steady(numbers))}; in the length models of other "
+        "figures: " + steady_elsewhere(numbers) + ". Share of the headroom of the paper's "
+        "rule: " + "; ".join(texts) + f". Generation alone: with 44 % right, speedup and saved cost are {', '.join(alone)}. "
         "The paper does not define '44 % accurate'. Here that share of the prompts is predicted exactly, and the others get "
         "each other's lengths.",
     )  # fmt: skip
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    steady = steadiness(found)
-    poor, last = (worth(found, "rlhfless", p) for p in ("poor", "last"))
-    random = worth(found, "random", "last")
+    steady = steadiness(numbers)
+    poor, last = (gains(numbers, "rlhfless", p) for p in ("poor", "last"))
+    random = gains(numbers, "random", "last")
     measured = steady[steady.index.get_level_values("basis") != "length model"]
-    most = poor.set_axis([f"on {a}, {n} ({b})" for a, n, b in poor.index])
-    speed = reached_by(PAPER_POOR[1], most["most_speedup"], most["most_speedup_on_all"])
-    cost = reached(PAPER_POOR[2], most["most_cost_saved"], "any learner")
+    possible = poor.set_axis([f"on {a}, {n} ({b})" for a, n, b in poor.index])
+    speed = reached_by(PAPER_POOR[1], possible["most_speedup"], possible["most_speedup_on_all"])
+    cost = reached(PAPER_POOR[2], possible["most_cost_saved"], "any learner")
     fitted = "Our model of PPO's lengths was fitted to these numbers, so only the other data sets are evidence"
     return [
         Row(
-            "speedup and saved cost of a step with a predictor that is right for 44 %", "1.22x and 28.9 %", _poor(found),
+            "speedup and saved cost of a step with a predictor that is right for 44 %", "1.22x and 28.9 %", _poor(numbers),
             f"with {NAIVE_LEARNER}: {spread(poor['most_speedup'], '.2f')}x; with a learner on all GPUs: "
             f"{spread(poor['most_speedup_on_all'], '.2f')}x; with either: {spread(poor['most_cost_saved'], '.0%')} cheaper",
-            f"The speed is {lower(speed)}. The cost is {lower(cost)}. Share of the possible in time and cost together: the "
+            f"The speed is {lower(speed)}. The cost is {lower(cost)}. Share of the headroom in time and cost together: the "
             f"rule {spread(poor['share'], '.0%')}, with the last epoch's lengths "
             f"{spread(last['share'], '.0%')}, right-sized random {spread(random['share'], '.0%')}. With the last epoch's "
             f"lengths the rule reaches {spread(last['speedup'], '.2f')}x and saves {spread(last['cost_saved'], '.0%')}. "
@@ -252,32 +252,32 @@ def rows(found: Numbers) -> list[Row]:
         ),
         Row(
             "prompts whose length changes by at most 50 / 100 tokens between epochs", "about 70 % / 90 %",
-            "; ".join(_steady(found)), "no bound: a property of lengths",
+            "; ".join(_steady(numbers)), "no bound: a property of lengths",
             f"{fitted}{'. Real lengths change more or less, depending on the data set.' if len(measured) else '.'} "
-            f"Length models that only other figures use: {steady_elsewhere(found)}.",
+            f"Length models that only other figures use: {steady_elsewhere(numbers)}.",
         ),
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    steady, poor = steadiness(found), worth(found, "rlhfless", "poor")
-    own = steady[steady.index.get_level_values("data_set") == "GSM8K"]
+    steady, poor = steadiness(numbers), gains(numbers, "rlhfless", "poor")
+    subset = steady[steady.index.get_level_values("data_set") == "GSM8K"]
     return [
         Claim.of(
             "about 70 % of prompts change by at most 50 tokens between epochs, 90 % by at most 100",
-            (own[list(PAPER_WITHIN)] >= pd.Series(PAPER_WITHIN) - ABOUT).all(axis=1),
-            f"decided by GSM8K: {'; '.join(_steady(found))}",
+            (subset[list(PAPER_WITHIN)] >= pd.Series(PAPER_WITHIN) - ABOUT).all(axis=1),
+            f"decided by GSM8K: {'; '.join(_steady(numbers))}",
         ),
         Claim.of(
             "faster and cheaper even with a predictor that is right for 44 %",
-            [*(poor["speedup"] > 1), *(poor["cost_saved"] > 0)], _poor(found),
+            [*(poor["speedup"] > 1), *(poor["cost_saved"] > 0)], _poor(numbers),
         ),
     ]  # fmt: skip
 
 
 FAST = replace(
-    Figure14Setting(), policies=("random", "rlhfless", "solver"), others=("static-generation", "rlhfuse", "oracle"),
+    Figure14Setting(), policies=("random", "rlhfless", "solver"), more_policies=("static-generation", "rlhfuse", "oracle"),
     predictors=("poor", "last"), epochs=2, responses=256,
 )  # fmt: skip
 FIGURE = PaperFigure("14", TITLE, Figure14Setting(), FAST, numbers, plot, caption, rows, claims)

@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.paper.comparison import ELASTIC_SAID, SCOPES, Outcome, compare, label_of, totals
+from rlhfless.paper.comparison import ELASTIC_TEXT, SCOPES, Outcome, compare, label_of, totals
 from rlhfless.paper.draw import COLOURS, DASHES, SYMBOLS, WIDE_LEGEND
 from rlhfless.paper.lengths import GPQA, GSM8K
 from rlhfless.paper.machine import QWEN_3B_L40S, Machine
@@ -37,7 +37,7 @@ SHORT = {
     "static-generation": "naive, released", "elastic": "elastic", "random": "random", "rlhfuse": "RLHFuse",
     "rlhfless": "RLHFless", "solver+replan": "ours", "oracle": "oracle",
 }  # fmt: skip
-SAID = {"step": "whole steps", "generation": "generation alone"}
+SCOPE_TEXT = {"step": "whole steps", "generation": "generation alone"}
 FIRST_COLOUR = {"window": 3, "tau": 0, "lambda": 0}
 PAPER_CHOICE = {"window": 1, "tau": 0.7, "lambda": 0.7}
 
@@ -53,7 +53,7 @@ class Figure15Setting:
     actors: int = 3
     responses: int = 512
     epochs: int = 3
-    most_steps: int = 12
+    max_steps: int = 12
     machine: Machine = QWEN_3B_L40S
     seed: int = 0
 
@@ -75,14 +75,14 @@ def numbers(setting: Figure15Setting, sources: Sources) -> Numbers:
     def add(panel: str, outcome: Outcome, values: Mapping[str, float]) -> None:
         """Add rows of the policies that ``values`` names; a reference's value is NaN."""
         moves, sums = outcome.steps.groupby("policy")["moves"].sum(), totals(outcome)
-        for own in sums[sums["policy"].isin(list(values))].to_dict("records"):
-            name = own["policy"]
+        for subset in sums[sums["policy"].isin(list(values))].to_dict("records"):
+            name = subset["policy"]
             rows.append(
                 {
-                    "panel": panel, "scope": own["scope"], "data_set": outcome.history.name, "basis": outcome.history.basis,
+                    "panel": panel, "scope": subset["scope"], "data_set": outcome.history.name, "basis": outcome.history.basis,
                     "algorithm": outcome.algorithm, "policy": name if name in REFERENCES else "rlhfless",
-                    "parameter": values[name], "time_s": own["time_s"], "gpu_s": own["gpu_s"],
-                    "bound_gpu_s": own["bound_gpu_s"], "share": own["share"], "moves": int(moves.get(name, 0)),
+                    "parameter": values[name], "time_s": subset["time_s"], "gpu_s": subset["gpu_s"],
+                    "bound_gpu_s": subset["bound_gpu_s"], "share": subset["share"], "moves": int(moves.get(name, 0)),
                 }
             )  # fmt: skip
 
@@ -91,65 +91,65 @@ def numbers(setting: Figure15Setting, sources: Sources) -> Numbers:
         chosen = window == PAPER_CHOICE["window"]
         outcome = compare(
             shipped, setting.machine, "GRPO", [*(COMPARED if chosen else ("static",)), "rlhfless"],
-            predictor=EwmaPredictor(window), most_steps=setting.most_steps, seed=setting.seed,
+            predictor=EwmaPredictor(window), max_steps=setting.max_steps, seed=setting.seed,
         )  # fmt: skip
         add("window", outcome, {"rlhfless": window, **(references if chosen else {})})
     for history, algorithm in histories(setting, sources):
         taus = {f"tau {tau:g}": tau for tau in setting.taus}
-        cuts = [FixedActors(setting.actors, tau, name) for name, tau in taus.items()]
+        local_cut_policies = [FixedActors(setting.actors, tau, name) for name, tau in taus.items()]
         weights = {f"lambda {weight:g}": weight for weight in setting.lambdas}
         scales = [RLHFless(scale_weight=weight, name=name) for name, weight in weights.items()]
-        policies: list[str | SchedulingPolicy] = [*COMPARED, *cuts, *scales]
+        policies: list[str | SchedulingPolicy] = [*COMPARED, *local_cut_policies, *scales]
         outcome = compare(history, setting.machine, algorithm, policies, seed=setting.seed)
         add("tau", outcome, taus | references)
         add("lambda", outcome, weights | references)
     return Numbers(pd.DataFrame(rows))
 
 
-def curves(found: Numbers, panel: str, scope: str = "generation") -> dict[str, pd.DataFrame]:
-    """Return label of a history to its rows of a panel, by parameter."""
-    return _by_history(found, panel, "rlhfless", scope)
+def curves(numbers: Numbers, panel: str, scope: str = "generation") -> dict[str, pd.DataFrame]:
+    """Return the rows of a panel, sorted by parameter, for each history by its label."""
+    return _by_history(numbers, panel, "rlhfless", scope)
 
 
-def reference(found: Numbers, panel: str, policy: str, scope: str = "generation") -> dict[str, pd.Series]:
+def reference(numbers: Numbers, panel: str, policy: str, scope: str = "generation") -> dict[str, pd.Series]:
     """Return label of a history to the row of one of ``REFERENCES``, or of the paper's rule with the paper's choice."""
-    rows = _by_history(found, panel, policy, scope)
+    rows = _by_history(numbers, panel, policy, scope)
     if policy == "rlhfless":
-        rows = {label: own[own["parameter"] == PAPER_CHOICE[panel]] for label, own in rows.items()}
-    return {label: own.iloc[0] for label, own in rows.items()}
+        rows = {label: subset[subset["parameter"] == PAPER_CHOICE[panel]] for label, subset in rows.items()}
+    return {label: subset.iloc[0] for label, subset in rows.items()}
 
 
-def _by_history(found: Numbers, panel: str, policy: str, scope: str) -> dict[str, pd.DataFrame]:
-    table = found.table
+def _by_history(numbers: Numbers, panel: str, policy: str, scope: str) -> dict[str, pd.DataFrame]:
+    table = numbers.table
     part = table[(table["panel"] == panel) & (table["policy"] == policy) & (table["scope"] == scope)]
     grouped = part.groupby(["algorithm", "data_set", "basis"], sort=False)
-    return {f"{a}, {d} ({b})": own.sort_values("parameter", ignore_index=True) for (a, d, b), own in grouped}
+    return {f"{a}, {d} ({b})": subset.sort_values("parameter", ignore_index=True) for (a, d, b), subset in grouped}
 
 
-def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure15Setting, numbers: Numbers) -> go.Figure:
     """Plot by parameter: time and cost relative to the paper's choice, and the share of the headroom; below, that share of all
     comparators."""
-    below = [f"{SAID[scope]}: share of the possible" for scope in reversed(SCOPES)]
+    below = [f"{SCOPE_TEXT[scope]}: share of the headroom" for scope in reversed(SCOPES)]
     fig = make_subplots(
         rows=5, cols=6, specs=[[{"colspan": 2}, None] * 3] * 4 + [[{"colspan": 3}, None, None] * 2], vertical_spacing=0.06,
         horizontal_spacing=0.06, subplot_titles=[*PANELS.values(), *[""] * 9, *below],
     )  # fmt: skip
     for place, panel in enumerate(PANELS):
-        col, alone = 2 * place + 1, curves(found, panel)
+        col, alone = 2 * place + 1, curves(numbers, panel)
         for i, label in enumerate(alone, start=FIRST_COLOUR[panel]):
-            own = alone[label]
-            at = own[own["parameter"] == PAPER_CHOICE[panel]].iloc[0]
-            shown = (own["time_s"] / at["time_s"], own["gpu_s"] / at["gpu_s"], own["share"])
-            for row, y in enumerate((*shown, curves(found, panel, "step")[label]["share"]), start=1):
+            subset = alone[label]
+            at = subset[subset["parameter"] == PAPER_CHOICE[panel]].iloc[0]
+            shown = (subset["time_s"] / at["time_s"], subset["gpu_s"] / at["gpu_s"], subset["share"])
+            for row, y in enumerate((*shown, curves(numbers, panel, "step")[label]["share"]), start=1):
                 fig.add_scatter(
-                    x=own["parameter"], y=y, mode="lines+markers", name=label, legendgroup=label,
+                    x=subset["parameter"], y=y, mode="lines+markers", name=label, legendgroup=label,
                     showlegend=row == 1 and place < 2, line={"color": COLOURS[i], "dash": DASHES[i]},
                     marker={"symbol": SYMBOLS[i], "size": 8}, row=row, col=col,
                 )  # fmt: skip
             for row, scope in ((3, "generation"), (4, "step")):
-                share = float(reference(found, panel, "random", scope)[label]["share"])
+                share = float(reference(numbers, panel, "random", scope)[label]["share"])
                 fig.add_scatter(
-                    x=own["parameter"].iloc[[0, -1]], y=[share, share], mode="lines", name=f"{label}: {label_of('random')}",
+                    x=subset["parameter"].iloc[[0, -1]], y=[share, share], mode="lines", name=f"{label}: {label_of('random')}",
                     legendgroup=label, showlegend=False, line={"color": COLOURS[i], "dash": "dot", "width": 1.5},
                     row=row, col=col,
                 )  # fmt: skip
@@ -163,8 +163,8 @@ def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
         fig.update_yaxes(tickformat=".0%", rangemode="tozero", row=row)
     for row in (1, 2):
         fig.update_yaxes(range=[0.9, 1.1], row=row, col=1)  # windows hardly differ, and should look like it
-    _add_comparators(fig, found)
-    note = "time and GPU-seconds: generation alone, relative to the paper's choice (vertical line); share of the possible: "
+    _add_comparators(fig, numbers)
+    note = "time and GPU-seconds: generation alone, relative to the paper's choice (vertical line); share of the headroom: "
     note += (
         "0 % is naive<br>static held through the step, 100 % the bound for a learner of its size; thin dots: right-sized "
         "random; last row:<br>the paper's choices beside others"
@@ -172,12 +172,12 @@ def plot(setting: Figure15Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.06}, height=1180, margin={"t": 130})
 
 
-def _add_comparators(fig: go.Figure, found: Numbers) -> None:
+def _add_comparators(fig: go.Figure, numbers: Numbers) -> None:
     """Add the last row: one marker per policy and history."""
     for col, scope in ((1, "generation"), (4, "step")):
         for panel in ("window", "lambda"):
-            share = {policy: reference(found, panel, policy, scope) for policy in SHORT}
-            for i, label in enumerate(curves(found, panel), start=FIRST_COLOUR[panel]):
+            share = {policy: reference(numbers, panel, policy, scope) for policy in SHORT}
+            for i, label in enumerate(curves(numbers, panel), start=FIRST_COLOUR[panel]):
                 fig.add_scatter(
                     x=list(SHORT.values()), y=[float(share[policy][label]["share"]) for policy in SHORT], mode="markers",
                     name=label, legendgroup=label, showlegend=False,
@@ -186,18 +186,18 @@ def _add_comparators(fig: go.Figure, found: Numbers) -> None:
         fig.update_yaxes(tickformat=".0%", row=5, col=col)
 
 
-def saved(own: pd.DataFrame, less: float, more: float) -> float:
+def saved(subset: pd.DataFrame, less: float, more: float) -> float:
     """Return the share of the cost at the parameter ``more`` that is saved at ``less``."""
-    cost = own.set_index("parameter")["gpu_s"]
+    cost = subset.set_index("parameter")["gpu_s"]
     return float(1 - cost[less] / cost[more])
 
 
-def saved_below_half(found: Numbers) -> dict[str, float]:
+def saved_below_half(numbers: Numbers) -> dict[str, float]:
     """Return label of a history to the share of the cost at tau = 0.5 that tau = 0.3 saves."""
-    return {label: saved(own, 0.3, 0.5) for label, own in curves(found, "tau").items()}
+    return {label: saved(subset, 0.3, 0.5) for label, subset in curves(numbers, "tau").items()}
 
 
-def said_of(more: Mapping[str, float]) -> str:
+def sentence_of(more: Mapping[str, float]) -> str:
     """Describe ``saved_below_half`` in words."""
     return "going from tau = 0.5 to 0.3 saves another " + ", ".join(f"{value:+.1%} ({label})" for label, value in more.items())
 
@@ -211,122 +211,123 @@ def sides(more: Mapping[str, float]) -> str:
     return f"Further savings of {SAME:.0%} or more on {', '.join(goes_on)}{' alone' if ended else ''}."
 
 
-def room(found: Numbers, panel: str, parameter: float) -> pd.Series:
+def room(numbers: Numbers, panel: str, parameter: float) -> pd.Series:
     """Return by history the share of the cost at a parameter that any policy could save in the same time."""
-    at = [own[own["parameter"] == parameter].iloc[0] for own in curves(found, panel).values()]
-    return pd.Series([1 - one["bound_gpu_s"] / one["gpu_s"] for one in at])
+    at = [subset[subset["parameter"] == parameter].iloc[0] for subset in curves(numbers, panel).values()]
+    return pd.Series([1 - row["bound_gpu_s"] / row["gpu_s"] for row in at])
 
 
-def shares(found: Numbers, panel: str) -> str:
+def shares(numbers: Numbers, panel: str) -> str:
     """Describe in words the rule's share of the headroom over all values of a parameter, and that of right-sizing."""
-    own = pd.concat(curves(found, panel).values())["share"]
-    random = pd.Series([one["share"] for one in reference(found, panel, "random").values()])
-    return f"{spread(own, '.0%')} (right-sized random {spread(random, '.0%')})"
+    subset = pd.concat(curves(numbers, panel).values())["share"]
+    random = pd.Series([row["share"] for row in reference(numbers, panel, "random").values()])
+    return f"{spread(subset, '.0%')} (right-sized random {spread(random, '.0%')})"
 
 
-def comparators(found: Numbers) -> str:
+def comparators(numbers: Numbers) -> str:
     """Describe in words each comparator's share of the headroom, in generation alone and in whole steps, over all histories."""
 
     def over(policy: str, scope: str) -> str:
-        rows = [one for panel in ("window", "lambda") for one in reference(found, panel, policy, scope).values()]
-        return spread(pd.Series([one["share"] for one in rows]), ".0%")
+        rows = [row for panel in ("window", "lambda") for row in reference(numbers, panel, policy, scope).values()]
+        return spread(pd.Series([row["share"] for row in rows]), ".0%")
 
     return ", ".join(f"{label_of(p)} {over(p, 'generation')} and {over(p, 'step')}" for p in SHORT)
 
 
-def window_spread(found: Numbers) -> float:
+def window_spread(numbers: Numbers) -> float:
     """Return how much more the most expensive window costs than the cheapest."""
-    (own,) = curves(found, "window").values()
-    return float(own["gpu_s"].max() / own["gpu_s"].min() - 1)
+    (subset,) = curves(numbers, "window").values()
+    return float(subset["gpu_s"].max() / subset["gpu_s"].min() - 1)
 
 
-def ranks_of_choice(own: pd.DataFrame, choice: float) -> tuple[int, int]:
+def ranks_of_choice(subset: pd.DataFrame, choice: float) -> tuple[int, int]:
     """Return the rank of a parameter among all by time and by cost, 1 being the best; equal values share the better rank."""
-    at = own[own["parameter"] == choice].iloc[0]
-    return tuple(int((own[what] < at[what] * (1 - 1e-9)).sum()) + 1 for what in ("time_s", "gpu_s"))  # type: ignore[return-value]
+    at = subset[subset["parameter"] == choice].iloc[0]
+    return tuple(int((subset[what] < at[what] * (1 - 1e-9)).sum()) + 1 for what in ("time_s", "gpu_s"))  # type: ignore[return-value]
 
 
-def _places(found: Numbers) -> str:
+def _places(numbers: Numbers) -> str:
     """Describe in words the rank of lambda = 0.7 on every history."""
-    places = {label: (ranks_of_choice(own, 0.7), len(own)) for label, own in curves(found, "lambda").items()}
+    places = {label: (ranks_of_choice(subset, 0.7), len(subset)) for label, subset in curves(numbers, "lambda").items()}
     return ", ".join(f"place {t} by time, {c} by cost of {count} ({label})" for label, ((t, c), count) in places.items())
 
 
-def caption(setting: Figure15Setting, found: Numbers) -> Caption:
+def caption(setting: Figure15Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
-    saves = [f"{saved(own, 0.5, 1.0):.0%} ({label})" for label, own in curves(found, "tau").items()]
-    more = saved_below_half(found)
+    saves = [f"{saved(subset, 0.5, 1.0):.0%} ({label})" for label, subset in curves(numbers, "tau").items()]
+    more = saved_below_half(numbers)
     return Caption(
-        "Time, cost and share of the possible by window, tau and lambda; below, that share of all policies.",
+        "Time, cost and share of the headroom by window, tau and lambda; below, that share of all policies.",
         "Lengths of GRPO on GSM8K and of the arithmetic run, where the legend says 'log' or 'run'.",
         f"PPO's lengths are the stated model of GSM8K, GPQA's that of GPQA. {setting.machine.about}."
-        f"{about_logs(found.table['basis'])}",
+        f"{about_logs(numbers.table['basis'])}",
         "A smaller tau is cheaper and slower, with no further saving at tau <= 0.5. lambda = 0.7 gives second-lowest cost and "
         "second-shortest time. Windows of 1 to 4 epochs differ marginally.",
         f"Against no cut at all (tau = 1), tau = 0.5 saves {', '.join(saves)} of the cost of generation on 3 actors; "
-        f"{said_of(more)}. {sides(more)} The number of actors is a whole number, so neighbouring "
-        "values of lambda often give the same plan. Share of the possible of the rule in generation alone, measured from 3 "
+        f"{sentence_of(more)}. {sides(more)} The number of actors is a whole number, so neighbouring "
+        "values of lambda often give the same plan. Share of the headroom of the rule in generation alone, measured from 3 "
         "static actors: "
-        + "; ".join(f"{shares(found, panel)} over all values of {name}" for panel, name in NAMES.items())
-        + f". The same share with the paper's choices, in generation alone and in whole steps: {comparators(found)}. Elastic "
-        f"plain has a larger learner than that bound, so it can be above 100 % of whole steps. {ELASTIC_SAID}",
+        + "; ".join(f"{shares(numbers, panel)} over all values of {name}" for panel, name in NAMES.items())
+        + f". The same share with the paper's choices, in generation alone and in whole steps: {comparators(numbers)}. Elastic "
+        f"plain has a larger learner than that bound, so it can be above 100 % of whole steps. {ELASTIC_TEXT}",
     )
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    tau, wide = saved_below_half(found), window_spread(found)
+    tau, wide = saved_below_half(numbers), window_spread(numbers)
 
     def possible(panel: str, parameter: float, of: str) -> str:
-        return f"any policy in the time of {of}: {spread(room(found, panel, parameter), '.0%')} less cost"
+        return f"any policy in the time of {of}: {spread(room(numbers, panel, parameter), '.0%')} less cost"
 
     return [
         Row(
-            "tau from which a smaller one saves no further cost", "tau <= 0.5", said_of(tau), possible("tau", 0.5, "tau = 0.5"),
-            f"Savings are of the cost of generation on 3 actors. {sides(tau)} Share of the possible in generation alone: "
-            f"{shares(found, 'tau')}, depending on tau and lengths.",
+            "tau from which a smaller one saves no further cost", "tau <= 0.5", sentence_of(tau),
+            possible("tau", 0.5, "tau = 0.5"),
+            f"Savings are of the cost of generation on 3 actors. {sides(tau)} Share of the headroom in generation alone: "
+            f"{shares(numbers, 'tau')}, depending on tau and lengths.",
         ),
         Row(
-            "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost", _places(found),
+            "lambda = 0.7 among 0.3 to 0.9", "second-shortest time, second-lowest cost", _places(numbers),
             possible("lambda", 0.7, "lambda = 0.7"),
             "A larger lambda is faster and more expensive. One of many values can therefore be second in both only where "
-            "several values give the same plan. Share of the possible in generation alone: "
-            f"{shares(found, 'lambda')}, depending on lambda and lengths.",
+            "several values give the same plan. Share of the headroom in generation alone: "
+            f"{shares(numbers, 'lambda')}, depending on lambda and lengths.",
         ),
         Row(
             "predicting from 1 to 4 past epochs", "marginal differences", f"cost differs by {wide:.1%} at most",
             possible("window", 1, "a window of 1"),
-            "Lengths are this project's own recorded run of 15 epochs. Share of the possible in generation alone: "
-            f"{shares(found, 'window')}, depending on the window.",
+            "Lengths are this project's own recorded run of 15 epochs. Share of the headroom in generation alone: "
+            f"{shares(numbers, 'window')}, depending on the window.",
         ),
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    more, wide = saved_below_half(found), window_spread(found)
-    orders, cuts, faster, weights = [], [], [], []
-    for label, own in curves(found, "tau").items():
-        cut = own[own["parameter"] < 1]
-        orders += [own["time_s"].iloc[0] > own["time_s"].iloc[-1], cut["gpu_s"].iloc[0] < cut["gpu_s"].iloc[-1]]
-        cost, time = (cut[c].iloc[0] / cut[c].iloc[-1] - 1 for c in ("gpu_s", "time_s"))
-        cuts.append(f"{label}: cost {cost:+.1%}, time {time:+.1%}")
-    for label, own in curves(found, "lambda").items():
-        time, cost = (own[c].iloc[-1] / own[c].iloc[0] - 1 for c in ("time_s", "gpu_s"))
-        faster.append(own["time_s"].iloc[-1] < own["time_s"].iloc[0])
+    more, wide = saved_below_half(numbers), window_spread(numbers)
+    orders, changes, faster, weights = [], [], [], []
+    for label, subset in curves(numbers, "tau").items():
+        with_cut = subset[subset["parameter"] < 1]
+        orders += [subset["time_s"].iloc[0] > subset["time_s"].iloc[-1], with_cut["gpu_s"].iloc[0] < with_cut["gpu_s"].iloc[-1]]
+        cost, time = (with_cut[c].iloc[0] / with_cut[c].iloc[-1] - 1 for c in ("gpu_s", "time_s"))
+        changes.append(f"{label}: cost {cost:+.1%}, time {time:+.1%}")
+    for label, subset in curves(numbers, "lambda").items():
+        time, cost = (subset[c].iloc[-1] / subset[c].iloc[0] - 1 for c in ("time_s", "gpu_s"))
+        faster.append(subset["time_s"].iloc[-1] < subset["time_s"].iloc[0])
         weights.append(f"{label}: {time:+.0%} time, {cost:+.0%} cost")
-    second = [ranks_of_choice(own, 0.7) == (2, 2) for own in curves(found, "lambda").values()]
+    second = [ranks_of_choice(subset, 0.7) == (2, 2) for subset in curves(numbers, "lambda").values()]
     return [
-        Claim.of("a smaller tau is cheaper and slower", orders, f"from tau = 0.9 to 0.3: {'; '.join(cuts)}"),
-        Claim.of("no further saving at tau <= 0.5", [value < SAME for value in more.values()], said_of(more)),
+        Claim.of("a smaller tau is cheaper and slower", orders, f"from tau = 0.9 to 0.3: {'; '.join(changes)}"),
+        Claim.of("no further saving at tau <= 0.5", [value < SAME for value in more.values()], sentence_of(more)),
         Claim.of("a larger lambda is faster", faster, f"from the smallest to the largest: {'; '.join(weights)}"),
-        Claim.of("lambda = 0.7 is second in time and second in cost", second, _places(found)),
+        Claim.of("lambda = 0.7 is second in time and second in cost", second, _places(numbers)),
         Claim.of("windows of 1 to 4 epochs differ marginally", [wide < MARGINAL], f"cost differs by {wide:.1%} at most"),
     ]
 
 
 FAST = replace(
     Figure15Setting(), taus=(0.3, 0.5, 0.7, 0.9, 1.0), lambdas=(0.3, 0.5, 0.7, 0.9), windows=(1, 4), epochs=2, responses=256,
-    most_steps=4,
+    max_steps=4,
 )  # fmt: skip
 FIGURE = PaperFigure("15", TITLE, Figure15Setting(), FAST, numbers, plot, caption, rows, claims)

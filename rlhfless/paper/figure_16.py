@@ -44,7 +44,7 @@ class Figure16Setting:
     """
 
     nodes: tuple[int, ...] = (4, 12, 20)
-    response_limits: tuple[int, ...] = (2048, 4096, 8192)
+    token_limits: tuple[int, ...] = (2048, 4096, 8192)
     policies: tuple[str, ...] = (
         "static", "static-generation", "static-all", "random", "rlhfuse-all", "rlhfless", "solver+replan", "oracle",
     )  # fmt: skip
@@ -72,7 +72,7 @@ def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
     """Return ``max_response_tokens, nodes, naive`` (the base of the comparison) and the columns of ``totals``. KV memory is
     short, so an actor admits responses by the memory that they use now (``preempt``) instead of by their limit."""
     tables, planning = [], []
-    for limit in setting.response_limits:
+    for limit in setting.token_limits:
         history = history_of(setting, limit)
         for nodes in setting.nodes:
             machine = replace(setting.machine, nodes=nodes)
@@ -88,65 +88,65 @@ def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
     return Numbers(table[first + [c for c in table.columns if c not in first]], pd.concat(planning, ignore_index=True))
 
 
-def cells_of(found: Numbers) -> str:
+def cells_of(numbers: Numbers) -> str:
     """Describe in words the cells that the means are taken over."""
-    table = found.table
+    table = numbers.table
     nodes, limits = (sorted(table[c].unique()) for c in ("nodes", "max_response_tokens"))
     steps = int(table["steps"].iloc[0])
-    nodes_said = " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
-    limits_said = f"limits of {limits[0]:,} to {limits[-1]:,} tokens" if len(limits) > 1 else f"a limit of {limits[0]:,} tokens"
-    return f"{nodes_said} nodes x 8 H100, {limits_said}, {steps} step{'s' if steps > 1 else ''} with history each"
+    nodes_text = " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
+    limits_text = f"limits of {limits[0]:,} to {limits[-1]:,} tokens" if len(limits) > 1 else f"a limit of {limits[0]:,} tokens"
+    return f"{nodes_text} nodes x 8 H100, {limits_text}, {steps} step{'s' if steps > 1 else ''} with history each"
 
 
-def mean_gain(found: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:
+def mean_gain(numbers: Numbers, naive: str, scope: str = "step") -> pd.DataFrame:
     """Return ``speedup, cost_saved, share, most_speedup, most_speedup_on_all, most_cost_saved`` by policy: means over all cells
     against ``naive``."""
-    table = found.table
+    table = numbers.table
     table = table[(table["naive"] == naive) & (table["scope"] == scope)]
     what = ["speedup", "cost_saved", "share", "most_speedup", "most_speedup_on_all", "most_cost_saved"]
     return table.groupby("policy", sort=False)[what].mean()
 
 
-def planning_share(found: Numbers, policy: str) -> float:
+def planning_share(numbers: Numbers, policy: str) -> float:
     """Return the largest share of planning's CPU time in a step, over all cells."""
-    assert found.measured is not None
+    assert numbers.measured is not None
     keys = ["max_response_tokens", "nodes"]
-    planning = found.measured[found.measured["policy"] == policy].groupby(keys)["cpu_s"].sum()
-    table = found.table[(found.table["policy"] == policy) & (found.table["scope"] == "step")]
+    planning = numbers.measured[numbers.measured["policy"] == policy].groupby(keys)["cpu_s"].sum()
+    table = numbers.table[(numbers.table["policy"] == policy) & (numbers.table["scope"] == "step")]
     return float((planning / table.groupby(keys)["time_s"].first()).max())
 
 
-def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
+def plot(setting: Figure16Setting, numbers: Numbers) -> go.Figure:
     """Plot (a) time by nodes and planning time by nodes, (b) mean gain against both naive systems."""
-    assert found.measured is not None
+    assert numbers.measured is not None
     heads = [
         "(a) generation time (s)", "(a) planning a step, CPU time here (ms)", "(b) times faster, whole steps, mean",
         "(b) cost / naive, whole steps, mean (dotted: paper)",
     ]  # fmt: skip
     fig = make_subplots(rows=2, cols=2, subplot_titles=heads, horizontal_spacing=0.08, vertical_spacing=0.16)
-    table = found.table
+    table = numbers.table
     table = table[(table["naive"] == "static") & (table["scope"] == "generation")]
     for i, (limit, rows) in enumerate(table.groupby("max_response_tokens")):
         for dash, policy in zip(DASHES, ("rlhfless", "solver+replan", "bound"), strict=False):
-            own = rows[rows["policy"] == policy]
+            subset = rows[rows["policy"] == policy]
             fig.add_scatter(
-                x=own["nodes"], y=own["time_s"], mode="lines+markers", name=f"up to {limit:,} tokens: {SHORT[policy]}",
+                x=subset["nodes"], y=subset["time_s"], mode="lines+markers", name=f"up to {limit:,} tokens: {SHORT[policy]}",
                 line={"color": COLOURS[i], "dash": dash},
                 marker={"symbol": style_of(policy).symbol, "size": 8, "color": COLOURS[i]}, row=1, col=1,
             )  # fmt: skip
-    planned = found.measured[found.measured["policy"].isin(PLANNED)]
-    for policy, own in planned.groupby("policy", sort=False):
-        most = own.groupby("nodes")["cpu_s"].max() * 1e3
+    planned = numbers.measured[numbers.measured["policy"].isin(PLANNED)]
+    for policy, subset in planned.groupby("policy", sort=False):
+        longest_ms = subset.groupby("nodes")["cpu_s"].max() * 1e3
         marker = marker_of(str(policy), 8)
         fig.add_scatter(
-            x=most.index, y=most, mode="lines+markers", name=f"planning: {label_of(str(policy))}",
+            x=longest_ms.index, y=longest_ms, mode="lines+markers", name=f"planning: {label_of(str(policy))}",
             line={"color": marker["color"], "width": 1.5}, marker=marker, row=1, col=2,
         )  # fmt: skip
     fig.add_scatter(
         x=[min(setting.nodes), max(setting.nodes)], y=[PAPER_PLANNING_S * 1e3] * 2, mode="lines", name="paper: at most 30 ms",
         line={"color": ORANGE, "dash": "dot", "width": 2}, row=1, col=2,
     )  # fmt: skip
-    _add_gains(fig, [*setting.policies, "bound"], found)
+    _add_gains(fig, [*setting.policies, "bound"], numbers)
     fig.update_xaxes(title="nodes", tickvals=list(setting.nodes), row=1)
     fig.update_yaxes(rangemode="tozero", row=1, col=1)
     fig.update_yaxes(type="log", tickvals=[10, 30, 100, 300, 1000, 3000], row=1, col=2)
@@ -157,11 +157,11 @@ def plot(setting: Figure16Setting, found: Numbers) -> go.Figure:
     return styled(fig, TITLE, note, legend={**WIDE_LEGEND, "y": -0.15}, height=900, margin={"t": 100})
 
 
-def _add_gains(fig: go.Figure, policies: Sequence[str], found: Numbers) -> None:
+def _add_gains(fig: go.Figure, policies: Sequence[str], numbers: Numbers) -> None:
     """Add panel (b): one marker per policy and naive system."""
     names = [SHORT[policy] for policy in policies]
     for (naive, name), symbol, colour in zip(NAIVE.items(), ("circle", "diamond-open"), (COLOURS[0], COLOURS[1]), strict=True):
-        mean = mean_gain(found, naive)
+        mean = mean_gain(numbers, naive)
         for col, y in enumerate((mean["speedup"], 1 - mean["cost_saved"]), start=1):
             fig.add_scatter(
                 x=names, y=[float(y[policy]) for policy in policies], mode="markers", name=f"(b) against naive, {name}",
@@ -171,17 +171,17 @@ def _add_gains(fig: go.Figure, policies: Sequence[str], found: Numbers) -> None:
     paper_line(fig, 1 - PAPER_COST_SAVED, "", row=2, col=2)  # on a logarithmic axis plotly puts the text elsewhere
 
 
-def caption(setting: Figure16Setting, found: Numbers) -> Caption:
+def caption(setting: Figure16Setting, numbers: Numbers) -> Caption:
     """Return the caption; see ``Caption``."""
     latency = setting.machine.latency
-    said = []
+    texts = []
     for naive, name in NAIVE.items():
-        mean = mean_gain(found, naive)
+        mean = mean_gain(numbers, naive)
         shown = [
             f"{SHORT[p]} {mean.loc[p, 'speedup']:.2f}x and {mean.loc[p, 'cost_saved']:.0%} ({mean.loc[p, 'share']:.0%} of the "
             "possible)" for p in ("random", "rlhfuse-all", "rlhfless", "solver+replan", "oracle")
         ]  # fmt: skip
-        said.append(
+        texts.append(
             f"Against {name}, whole steps: {', '.join(shown)}. No schedule can be more than "
             f"{mean.loc['bound', 'most_speedup']:.2f}x faster with that learner, more than "
             f"{mean.loc['bound', 'most_speedup_on_all']:.2f}x with one on all GPUs, or save more than "
@@ -190,13 +190,13 @@ def caption(setting: Figure16Setting, found: Numbers) -> Caption:
     return Caption(
         "(a) Generation time and planning time by number of nodes. (b) Mean speedup and cost against two naive systems.",
         "CPU time of planning, on this machine (upper right, and the measured csv).",
-        f"{setting.machine.about}. Smaller clusters have fewer learner GPUs. Means are over {cells_of(found)}. 1 to 3 nodes "
+        f"{setting.machine.about}. Smaller clusters have fewer learner GPUs. Means are over {cells_of(numbers)}. 1 to 3 nodes "
         "are left out, because weights, gradients and optimizer of 70B parameters (16 bytes each) alone fill 14 GPUs. Lengths "
         f"are {lengths(2048).basis}. A naive system on all actors that fit keeps all GPUs but the learner's "
         "through preparation and learning.",
         "1.23x faster and 38.7 % cheaper on average in simulation. Planning takes at most 30 ms at every cluster size. The "
         "paper does not print how many actors the naive system has on 160 GPUs.",
-        ". ".join(said) + f". {NOT_BOUND} The factor depends mostly on the naive system: few actors make large speedups "
+        ". ".join(texts) + f". {NOT_BOUND} The factor depends mostly on the naive system: few actors make large speedups "
         f"look possible, many actors large savings. Beside {2 * setting.machine.parameters / 1e9:.0f} GB of weights two H100 "
         f"hold KV caches of {latency.kv_capacity_tokens:,} tokens (the profile's assumptions). This limits "
         "decoding here. The bound includes the limit but not evictions or whole actors, so a policy may be unable to reach "
@@ -204,38 +204,38 @@ def caption(setting: Figure16Setting, found: Numbers) -> Caption:
     )  # fmt: skip
 
 
-def rows(found: Numbers) -> list[Row]:
+def rows(numbers: Numbers) -> list[Row]:
     """Return the printed numbers beside ours; see ``Row``."""
-    assert found.measured is not None
-    mean = {name: mean_gain(found, naive) for naive, name in NAIVE.items()}
+    assert numbers.measured is not None
+    mean = {name: mean_gain(numbers, naive) for naive, name in NAIVE.items()}
 
-    def said(policy: str, what: str, form: str, unit: str = "") -> str:
-        return ", ".join(f"{own.loc[policy, what]:{form}}{unit} against {name}" for name, own in mean.items())
+    def values_of(policy: str, what: str, form: str, unit: str = "") -> str:
+        return ", ".join(f"{subset.loc[policy, what]:{form}}{unit} against {name}" for name, subset in mean.items())
 
-    def most(what: str) -> dict[str, float]:
-        return {f"against {name}": own.loc["bound", what] for name, own in mean.items()}
+    def possible(what: str) -> dict[str, float]:
+        return {f"against {name}": subset.loc["bound", what] for name, subset in mean.items()}
 
-    cpu_ms = found.measured.groupby("policy")["cpu_s"].max() * 1e3
+    cpu_ms = numbers.measured.groupby("policy")["cpu_s"].max() * 1e3
     kept = cpu_ms["rlhfless"] <= PAPER_PLANNING_S * 1e3
     base = "The answer depends on how many actors the naive system has on 160 GPUs, which the paper does not say. "
     shares = (
-        f"Share of the possible in time and cost together: RLHFless' rule {said('rlhfless', 'share', '.0%')}; ours "
-        f"{said('solver+replan', 'share', '.0%')}."
+        f"Share of the headroom in time and cost together: RLHFless' rule {values_of('rlhfless', 'share', '.0%')}; ours "
+        f"{values_of('solver+replan', 'share', '.0%')}."
     )
     return [
         Row(
-            f"speedup of a whole step, mean over {cells_of(found)}", "1.23x",
-            f"RLHFless' rule {said('rlhfless', 'speedup', '.2f', 'x')}",
-            f"with {NAIVE_LEARNER}: {said('bound', 'most_speedup', '.2f', 'x')}; with a learner on all GPUs: "
-            f"{said('bound', 'most_speedup_on_all', '.2f', 'x')}",
-            f"{reached_by(PAPER_SPEEDUP, most('most_speedup'), most('most_speedup_on_all'))}. "
-            f"{base}Ours with re-planning is {said('solver+replan', 'speedup', '.2f', 'x')}. {shares}",
+            f"speedup of a whole step, mean over {cells_of(numbers)}", "1.23x",
+            f"RLHFless' rule {values_of('rlhfless', 'speedup', '.2f', 'x')}",
+            f"with {NAIVE_LEARNER}: {values_of('bound', 'most_speedup', '.2f', 'x')}; with a learner on all GPUs: "
+            f"{values_of('bound', 'most_speedup_on_all', '.2f', 'x')}",
+            f"{reached_by(PAPER_SPEEDUP, possible('most_speedup'), possible('most_speedup_on_all'))}. "
+            f"{base}Ours with re-planning is {values_of('solver+replan', 'speedup', '.2f', 'x')}. {shares}",
         ),
         Row(
             "saved cost of a whole step, mean over the same cells", "38.7 %",
-            f"RLHFless' rule {said('rlhfless', 'cost_saved', '.0%')}", said("bound", "most_cost_saved", ".0%"),
-            f"{reached(PAPER_COST_SAVED, most('most_cost_saved'), 'any learner')}. {base}Ours with "
-            f"re-planning saves {said('solver+replan', 'cost_saved', '.0%')}. {shares}",
+            f"RLHFless' rule {values_of('rlhfless', 'cost_saved', '.0%')}", values_of("bound", "most_cost_saved", ".0%"),
+            f"{reached(PAPER_COST_SAVED, possible('most_cost_saved'), 'any learner')}. {base}Ours with "
+            f"re-planning saves {values_of('solver+replan', 'cost_saved', '.0%')}. {shares}",
         ),
         Row(
             "time that planning a step takes", "at most 30 ms",
@@ -244,30 +244,30 @@ def rows(found: Numbers) -> list[Row]:
             "no bound is known",
             f"{'Kept' if kept else 'Not kept'} by our implementation of its rule, which computes the exact time of every "
             "number of actors in 8 scenarios of lengths. Its planning takes at most "
-            f"{planning_share(found, 'rlhfless'):.1%} of a step, ours {planning_share(found, 'solver+replan'):.1%}. The "
+            f"{planning_share(numbers, 'rlhfless'):.1%} of a step, ours {planning_share(numbers, 'solver+replan'):.1%}. The "
             "fastest of three runs is in "
             "tests/benchmarks/details/large_clusters.md.",
         ),
     ]  # fmt: skip
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    assert found.measured is not None
-    mean = {name: mean_gain(found, naive).loc["rlhfless"] for naive, name in NAIVE.items()}
-    most_ms = found.measured.query("policy == 'rlhfless'")["cpu_s"].max() * 1e3
+    assert numbers.measured is not None
+    mean = {name: mean_gain(numbers, naive).loc["rlhfless"] for naive, name in NAIVE.items()}
+    max_ms = numbers.measured.query("policy == 'rlhfless'")["cpu_s"].max() * 1e3
     return [
         Claim.of(
             "faster and cheaper on average on up to 160 GPUs",
-            [held for own in mean.values() for held in (own["speedup"] > 1, own["cost_saved"] > 0)],
-            "; ".join(f"{own['speedup']:.2f}x and {own['cost_saved']:.0%} against {name}" for name, own in mean.items()),
+            [held for row in mean.values() for held in (row["speedup"] > 1, row["cost_saved"] > 0)],
+            "; ".join(f"{row['speedup']:.2f}x and {row['cost_saved']:.0%} against {name}" for name, row in mean.items()),
         ),
         Claim.of(
-            "planning takes at most 30 ms at every cluster size", [most_ms <= PAPER_PLANNING_S * 1e3],
-            f"at most {most_ms:,.0f} ms (CPU) for our implementation of its rule",
+            "planning takes at most 30 ms at every cluster size", [max_ms <= PAPER_PLANNING_S * 1e3],
+            f"at most {max_ms:,.0f} ms (CPU) for our implementation of its rule",
         ),
     ]  # fmt: skip
 
 
-FAST = replace(Figure16Setting(), nodes=(4, 12), response_limits=(2048,), responses=256, epochs=2)
+FAST = replace(Figure16Setting(), nodes=(4, 12), token_limits=(2048,), responses=256, epochs=2)
 FIGURE = PaperFigure("16", TITLE, Figure16Setting(), FAST, numbers, plot, caption, rows, claims)

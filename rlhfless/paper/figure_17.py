@@ -64,8 +64,8 @@ def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
         phases, gpus = outcome.phases, setting.machine.learner_gpus
         sums = totals(outcome).set_index(["scope", "policy"])
         cell: dict[str, object] = {"algorithm": algorithm, "basis": history.basis}
-        for policy, own in outcome.steps.groupby("policy", sort=False):
-            mean = own.drop(columns=["policy", "step"]).astype(float).mean()
+        for policy, subset in outcome.steps.groupby("policy", sort=False):
+            mean = subset.drop(columns=["policy", "step"]).astype(float).mean()
             idle = mean["generation_idle_gpu_s"]
             amounts = {
                 ("time", "generation"): mean["generation_s"], ("time", "prepare"): phases.prepare_s,
@@ -74,8 +74,8 @@ def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
                 ("cost", "waiting"): mean["step_idle_gpu_s"] - idle,
                 ("cost", "prepare"): gpus * phases.prepare_s, ("cost", "learn"): gpus * phases.learn_s,
             }  # fmt: skip
-            own_cell = {**cell, "policy": policy, "share": sums.loc[("step", policy), "share"]}
-            rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
+            policy_cell = {**cell, "policy": policy, "share": sums.loc[("step", policy), "share"]}
+            rows += [{**policy_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
         if setting.bound:
             best = sums.loc[("generation", "bound")]
             amounts = {
@@ -83,13 +83,13 @@ def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
                 ("time", "learn"): phases.learn_s, ("cost", "generation"): best["gpu_s"] / best["steps"],
                 ("cost", "prepare"): gpus * phases.prepare_s, ("cost", "learn"): gpus * phases.learn_s,
             }  # fmt: skip
-            own_cell = {**cell, "policy": "bound", "share": 1.0}
-            rows += [{**own_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
+            policy_cell = {**cell, "policy": "bound", "share": 1.0}
+            rows += [{**policy_cell, "of": o, "part": part, "amount": amount} for (o, part), amount in amounts.items()]
     return Numbers(pd.DataFrame(rows))
 
 
-def _plot(title: str, found: Numbers) -> go.Figure:
-    table = found.table
+def _plot(title: str, numbers: Numbers) -> go.Figure:
+    table = numbers.table
     algorithms = table["algorithm"].unique().tolist()
     basis = table.groupby("algorithm")["basis"].first()
     heads = [f"{a}, {basis[a]}: {of} of a step" for of in ("time", "cost") for a in algorithms]
@@ -100,9 +100,9 @@ def _plot(title: str, found: Numbers) -> go.Figure:
     )  # fmt: skip
     for row, of in enumerate(("time", "cost"), start=1):
         for col, algorithm in enumerate(algorithms, start=1):
-            own = table[(table["of"] == of) & (table["algorithm"] == algorithm)]
+            subset = table[(table["of"] == of) & (table["algorithm"] == algorithm)]
             for part, name in PARTS.items():
-                here = own[own["part"] == part].iloc[::-1]
+                here = subset[subset["part"] == part].iloc[::-1]
                 if here.empty:
                     continue
                 colour, hatch = FILLS[part]
@@ -119,63 +119,63 @@ def _plot(title: str, found: Numbers) -> go.Figure:
     )  # fmt: skip
 
 
-def idle_share(found: Numbers) -> pd.DataFrame:
+def idle_share(numbers: Numbers) -> pd.DataFrame:
     """Return the share of a step's GPU-seconds in which GPUs are allocated and idle: algorithms by policies."""
-    cost = found.table[(found.table["of"] == "cost") & (found.table["policy"] != "bound")]
+    cost = numbers.table[(numbers.table["of"] == "cost") & (numbers.table["policy"] != "bound")]
     by = cost.pivot_table(index=["algorithm", "policy"], columns="part", values="amount", sort=False)
     return ((by["idle"] + by["waiting"]) / by.sum(axis=1)).unstack("policy")
 
 
-def shares(found: Numbers) -> pd.DataFrame:
+def shares(numbers: Numbers) -> pd.DataFrame:
     """Return each policy's share of the headroom in whole steps: algorithms by policies (no naive system, no bound)."""
-    table = found.table[~found.table["policy"].isin(["static", "bound"])]
+    table = numbers.table[~numbers.table["policy"].isin(["static", "bound"])]
     return table.pivot_table(index="algorithm", columns="policy", values="share", sort=False)
 
 
-def _caption(setting: Figure17Setting, found: Numbers, printed: str) -> Caption:
-    idle = idle_share(found)["static"]
+def _caption(setting: Figure17Setting, numbers: Numbers, printed: str) -> Caption:
+    idle = idle_share(numbers)["static"]
     idle_shares = [f"{algorithm} {share:.0%}" for algorithm, share in idle.items()]
-    basis = "GRPO lengths from a public log" if "log" in set(found.table["basis"]) else "no lengths"
+    basis = "GRPO lengths from a public log" if "log" in set(numbers.table["basis"]) else "no lengths"
     return Caption(
         "Time (above) and GPU-seconds (below) of a step by part: generation, idle GPUs, preparation, learning.",
         f"{basis[0].upper()}{basis[1:]}.",
-        f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.{about_logs(found.table['basis'])}",
+        f"{setting.machine.about}. PPO lengths: the stated length model of GSM8K.{about_logs(numbers.table['basis'])}",
         printed,
         "Idle share of the naive system's GPU-seconds: "
         + ", ".join(idle_shares)
-        + ". Share of the possible in time and cost of whole steps together: "
-        + ", ".join(f"{label_of(str(policy))} {spread(share, '.0%')}" for policy, share in shares(found).items())
+        + ". Share of the headroom in time and cost of whole steps together: "
+        + ", ".join(f"{label_of(str(policy))} {spread(share, '.0%')}" for policy, share in shares(numbers).items())
         + ". Preparation and learning are the same for "
         "all policies, and depend on the assumed MFU. PPO also trains a critic of the same size.",
     )
 
 
-def claims(found: Numbers) -> list[Claim]:
+def claims(numbers: Numbers) -> list[Claim]:
     """Return whether the paper's statements hold; see ``Claim``."""
-    idle = idle_share(found)
+    idle = idle_share(numbers)
     naive, rule = idle["static"], idle["rlhfless"]
-    said = f"idle: {spread(naive, '.0%')} of the naive step's GPU time, {spread(rule, '.0%')} under RLHFless' rule"
-    return [Claim.of("less GPU time is idle than under naive static", rule < naive, said)]
+    text = f"idle: {spread(naive, '.0%')} of the naive step's GPU time, {spread(rule, '.0%')} under RLHFless' rule"
+    return [Claim.of("less GPU time is idle than under naive static", rule < naive, text)]
 
 
 TITLE_2B = "Figure 2b: where a step of the naive static system goes"
 TITLE_17 = "Figure 17: where a step goes under every policy"
 
 
-def _plot_2b(setting: Figure17Setting, found: Numbers) -> go.Figure:
-    return _plot(TITLE_2B, found)
+def _plot_2b(setting: Figure17Setting, numbers: Numbers) -> go.Figure:
+    return _plot(TITLE_2B, numbers)
 
 
-def _plot_17(setting: Figure17Setting, found: Numbers) -> go.Figure:
-    return _plot(TITLE_17, found)
+def _plot_17(setting: Figure17Setting, numbers: Numbers) -> go.Figure:
+    return _plot(TITLE_17, numbers)
 
 
-def _caption_2b(setting: Figure17Setting, found: Numbers) -> Caption:
-    return _caption(setting, found, "A breakdown with idle parts, only as bars: no number is printed.")
+def _caption_2b(setting: Figure17Setting, numbers: Numbers) -> Caption:
+    return _caption(setting, numbers, "A breakdown with idle parts, only as bars: no number is printed.")
 
 
-def _caption_17(setting: Figure17Setting, found: Numbers) -> Caption:
-    return _caption(setting, found, "A breakdown of PPO and GRPO steps, only as bars: no number is printed.")
+def _caption_17(setting: Figure17Setting, numbers: Numbers) -> Caption:
+    return _caption(setting, numbers, "A breakdown of PPO and GRPO steps, only as bars: no number is printed.")
 
 
 NAIVE = Figure17Setting(policies=("static", "static-generation"), bound=False)

@@ -25,7 +25,7 @@ LEAD = (
 READING = (
     "The naive system is the paper's own code with all its ideas switched off: 3 actors (replicas of the model that generate "
     "responses) keep their GPUs until the step is over. The bound is a lower bound on time and cost: no schedule that "
-    "decodes one token per pass is below it, even with every length known beforehand. A policy's share of the possible says "
+    "decodes one token per pass is below it, even with every length known beforehand. A policy's share of the headroom says "
     "how far it goes from the naive system (0 %) to the bound (100 %), in time and cost together."
 )
 FAMILIES = (
@@ -45,33 +45,33 @@ CLAIMS_HEAD = ("figure", "the paper states", "holds here", "what we find")
 Lines = Sequence[tuple[str, str]]
 
 
-def findings(found: Mapping[str, Numbers]) -> pd.DataFrame:
+def findings(numbers_of: Mapping[str, Numbers]) -> pd.DataFrame:
     """Return ``figure`` and the columns of ``Row``, one row per printed number.
 
     Args:
-        found: numbers of at least the figures of ``PRINTED``, by name.
+        numbers_of: numbers of at least the figures of ``PRINTED``, by name.
 
     Raises:
         KeyError: a figure's numbers are missing.
     """
-    rows = [(name, *row) for name in PRINTED for row in FIGURES[name].rows(found[name])]
+    rows = [(name, *row) for name in PRINTED for row in FIGURES[name].rows(numbers_of[name])]
     return pd.DataFrame(rows, columns=["figure", *Row._fields])
 
 
-def claims(found: Mapping[str, Numbers]) -> pd.DataFrame:
-    """Return ``figure`` and the columns of ``Claim``, one row per statement of the figures in ``found``."""
-    rows = [(name, *claim) for name, numbers in found.items() for claim in FIGURES[name].claims(numbers)]
+def claims(numbers_of: Mapping[str, Numbers]) -> pd.DataFrame:
+    """Return ``figure`` and the columns of ``Claim``, one row per statement of the figures in ``numbers_of``."""
+    rows = [(name, *claim) for name, numbers in numbers_of.items() for claim in FIGURES[name].claims(numbers)]
     return pd.DataFrame(rows, columns=["figure", *Claim._fields])
 
 
 def tables(findings: pd.DataFrame | None, claims: pd.DataFrame) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Return title, head and rows of each table; the findings are None where figures are missing."""
-    found: list[tuple[str, Sequence[str], list[list[str]]]] = []
+    tables: list[tuple[str, Sequence[str], list[list[str]]]] = []
     if findings is not None:
-        found.append(("Paper says, we find", HEAD, [list(row[1:]) for row in findings.to_numpy().tolist()]))
+        tables.append(("Paper says, we find", HEAD, [list(row[1:]) for row in findings.to_numpy().tolist()]))
     if len(claims):
-        found.append(("What the paper states as an order or a trend", CLAIMS_HEAD, claims.to_numpy().tolist()))
-    return found
+        tables.append(("What the paper states as an order or a trend", CLAIMS_HEAD, claims.to_numpy().tolist()))
+    return tables
 
 
 def page(

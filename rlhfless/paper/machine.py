@@ -1,8 +1,8 @@
 """The machines of the paper, testbed and simulated cluster: latency profile, GPUs, times of preparation and learning.
 
-Times of preparation and learning are a model, not a measurement: a token costs 2 N FLOPs in a forward pass and 6 N in a
-training step of a model with N parameters (Kaplan et al., arXiv 2001.08361, section 2.1), at a stated share (MFU) of the
-learner GPUs' peak (data sheet).
+Times of preparation and learning are a model, not a measurement. A token costs 2 N FLOPs in a forward pass and 6 N in a
+training step of a model with N parameters (Kaplan et al., arXiv 2001.08361, section 2.1). The learner GPUs reach a stated share
+(MFU) of their peak (data sheet).
 """
 
 from __future__ import annotations

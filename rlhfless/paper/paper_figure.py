@@ -104,8 +104,8 @@ class PaperFigure(Generic[S]):
     numbers: Callable[[S, Sources], Numbers]
     plot: Callable[[S, Numbers], go.Figure]
     caption: Callable[[S, Numbers], Caption]
-    rows: Callable[[Numbers], list[Row]] = lambda found: []
-    claims: Callable[[Numbers], list[Claim]] = lambda found: []
+    rows: Callable[[Numbers], list[Row]] = lambda numbers: []
+    claims: Callable[[Numbers], list[Claim]] = lambda numbers: []
 
     def of(self, fast: bool) -> S:
         """Return the setting, or the fast one."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rlhfless.scheduling import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling import PlanningOptions, SchedulingPolicy
 from rlhfless.scheduling.rlhfless import RLHFless
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.prefix_sharing.placement import place
 from solver.timing.build_plan import assemble
@@ -24,19 +25,16 @@ class Deduplicated:
     name: str
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        found = deduplicate(
-            self.base.plan(given), given.workload, given.cluster, given.latency, prefill_actor=False,
-            objective=given.objective, phases=given.phases, admission=given.admission,
-        )  # fmt: skip
-        return replace(found.plan, policy=self.name)
+        deduplication = deduplicate(self.base.plan(problem, options), problem, prefill_actor=False)
+        return replace(deduplication.plan, policy=self.name)
 
 
 @dataclass(frozen=True)
 class PrefillActor:
-    """Another policy's plan with the paper's prefill actor: on the learner's GPUs it computes every prompt once, then sends the
-    caches to all actors, which are placed so that the longest group is nearest.
+    """Another policy's plan with the paper's prefill actor. On the learner's GPUs it computes every prompt once, then sends the
+    caches to all actors. They are placed so that the longest group is nearest.
 
     Args:
         learner_gpus: number of the learner's GPUs; prefill is assumed to be this many times as fast as on an actor's GPUs.
@@ -49,16 +47,15 @@ class PrefillActor:
     name: str = "rlhfless"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        plan, tokens, latency = self.base.plan(given), given.workload.prompt_tokens, given.latency
+        plan, tokens, latency = self.base.plan(problem, options), problem.workload.prompt_tokens, problem.one_kind[1]
         receiving = [replace(a, prefixes=a.prompts, prefix_tokens=tuple(tokens[list(a.prompts)].tolist())) for a in plan.actors]
         share = latency.gpus_per_actor / self.learner_gpus
         wide = replace(latency, prefill_per_token_s=latency.prefill_per_token_s * share)
         return place(
-            replace(plan, actors=tuple(receiving), policy=self.name), given.workload, given.cluster, latency,
-            learner_node=self.learner_node, prefill_latency=wide, streamed=False, phases=given.phases,
-            admission=given.admission,
+            replace(plan, actors=tuple(receiving), policy=self.name), problem, learner_node=self.learner_node,
+            prefill_latency=wide, streamed=False,
         ).plan  # fmt: skip
 
 
@@ -71,12 +68,11 @@ class FixedActors:
     name: str = "rlhfless"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        small = replace(given.cluster, nodes=1, gpus_per_node=self.actors * given.cluster.gpus_per_actor)  # holds no more
-        plan = RLHFless(self.tau, min_actors=self.actors, name=self.name).plan(replace(given, cluster=small))
-        placed = assemble(
-            self.name, [a.responses for a in plan.actors], given.workload, given.cluster, given.latency, given.phases,
-            admission=given.admission,
-        )  # fmt: skip
+        cluster = problem.one_kind[0]
+        small = replace(cluster, nodes=1, gpus_per_node=self.actors * cluster.gpus_per_actor)  # holds no more
+        scaled = RLHFless(self.tau, min_actors=self.actors, name=self.name)
+        plan = scaled.plan(replace(problem, cluster=small), options)
+        placed = assemble(self.name, [a.responses for a in plan.actors], problem)
         return replace(placed, rule=plan.rule)

@@ -15,21 +15,21 @@ def spread(values: pd.Series, form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def reached(paper: float, most: Mapping[str, float], learner: str = "") -> str:
+def reached(paper: float, possible: Mapping[str, float], learner: str = "") -> str:
     """Describe in words whether a printed number is within a bound.
 
     Args:
-        most: the bound's limit, by setting. learner: the learner that the bound assumes, where that matters.
+        possible: the bound's limit, by setting. learner: the learner that the bound assumes, where that matters.
     """
-    out = [name for name, value in most.items() if value < paper]
-    where = "" if len(out) == len(most) else f" {' and '.join(out)}"
-    return f"{'Not possible' if out else 'Possible'}{f' with {learner}' if learner else ''}{where if out else ''}"
+    out = [name for name, value in possible.items() if value < paper]
+    which = "" if len(out) == len(possible) else f" {' and '.join(out)}"
+    return f"{'Not possible' if out else 'Possible'}{f' with {learner}' if learner else ''}{which if out else ''}"
 
 
-def reached_by(paper: float, most: Mapping[str, float], on_all: Mapping[str, float]) -> str:
+def reached_by(paper: float, possible: Mapping[str, float], on_all: Mapping[str, float]) -> str:
     """Describe ``reached`` for a speed with both learners."""
     second = reached(paper, on_all, "a learner on all GPUs")
-    return f"{reached(paper, most, NAIVE_LEARNER)}; {lower(second)}"
+    return f"{reached(paper, possible, NAIVE_LEARNER)}; {lower(second)}"
 
 
 def lower(sentence: str) -> str:

@@ -83,8 +83,8 @@ def modelled(
 
 def about_logs(bases: Iterable[str]) -> str:
     """Return the caption's note on GSM8K's log, with a leading blank; empty where no log is among the bases."""
-    said = " The GSM8K log has no prompt lengths: they count as 0 in prefill and learning."
-    return said if "log" in set(bases) else ""
+    note = " The GSM8K log has no prompt lengths: they count as 0 in prefill and learning."
+    return note if "log" in set(bases) else ""
 
 
 def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
@@ -107,8 +107,8 @@ def read_log(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> p
     for column, values in read.items():
         wrong = np.flatnonzero(~np.isfinite(values.to_numpy(dtype=float)))
         if wrong.size:
-            given = log[column].iloc[wrong[0]]
-            raise InputError(f"{path}: row {wrong[0] + 1}, column {column!r} is {given}; a finite number is needed")
+            value = log[column].iloc[wrong[0]]
+            raise InputError(f"{path}: row {wrong[0] + 1}, column {column!r} is {value}; a finite number is needed")
     return read.join(log[list(texts)])
 
 
@@ -127,7 +127,7 @@ class Sources:
     logs: Path | None = None
 
     @classmethod
-    def beside(cls) -> Sources:
+    def default(cls) -> Sources:
         """Return the folder next to the checkout, where it exists."""
         folder = Path(__file__).resolve().parents[3] / "shared" / "data"
         return cls(folder if folder.is_dir() else None)
@@ -140,26 +140,26 @@ class Sources:
             InputError: there is no such folder, or none of ``LOGS`` is in it.
         """
         if folder is None:
-            return cls.beside()
+            return cls.default()
         if not str(folder) or not Path(folder).is_dir():
             raise InputError(f"{str(folder)!r} is no folder; give the folder that holds {GSM8K_LOG.parts[0]}")
-        own = cls(Path(folder))
-        if not own.found:
+        sources = cls(Path(folder))
+        if not sources.available:
             files = ", ".join(map(str, LOGS.values()))
             raise InputError(f"{folder}: holds none of the public logs; give the folder that holds one of {files}")
-        return own
+        return sources
 
     @property
-    def found(self) -> list[str]:
+    def available(self) -> list[str]:
         """The data sets of ``LOGS`` whose log is available."""
         return [name for name, file in LOGS.items() if self._file(file)]
 
     @property
     def about(self) -> str:
         """Describe the source of the lengths, in a few words."""
-        if not self.found:
+        if not self.available:
             return "no public log is at hand, stated models take their place"
-        return f"public logs of {', '.join(self.found)} in {self.logs}, stated models for all others"
+        return f"public logs of {', '.join(self.available)} in {self.logs}, stated models for all others"
 
     def _file(self, name: Path) -> Path | None:
         path = None if self.logs is None else self.logs / name
@@ -195,17 +195,17 @@ class Sources:
         Raises:
             InputError, TraceError: a log exists and is no such log.
         """
-        found = {}
+        available = {}
         path = self._file(GSM8K_LOG)
         if path is not None:
             mean = read_log(path, ["step", "response_tokens"]).groupby("step")["response_tokens"].mean()
-            found["GSM8K"] = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
+            available["GSM8K"] = pd.DataFrame({"step": mean.index.astype(int), "mean_tokens": mean.to_numpy()})
         for name, (file, column) in STEP_LOGS.items():
             path = self._file(file)
             if path is not None:
                 tokens = read_log(path, [column])[column].to_numpy(dtype=float)
-                found[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
-        return found
+                available[name] = pd.DataFrame({"step": np.arange(len(tokens)), "mean_tokens": tokens})
+        return available
 
     def math500(self) -> LengthHistory | None:
         """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens:
@@ -232,7 +232,7 @@ class Sources:
     def shipped() -> LengthHistory:
         """Return the run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
         checkout's data are missing, the length model of GSM8K with as many visits."""
-        folder = next((found for base in data_folders() if (found := base / SHIPPED).is_dir()), None)
+        folder = next((available for base in data_folders() if (available := base / SHIPPED).is_dir()), None)
         if folder is None:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)
             return history

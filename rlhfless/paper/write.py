@@ -55,21 +55,21 @@ def write_figures(
     figures, folder = chosen(names), Path(out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name the folder to write figures into")
-    sources = Sources.beside() if sources is None else sources
-    found: dict[str, Numbers] = {}
+    sources = Sources.default() if sources is None else sources
+    numbers_of: dict[str, Numbers] = {}
     lines: dict[str, list[tuple[str, str]]] = {}
     drawn: list[tuple[Any, Path]] = []
     for figure in figures:
         if on_figure is not None:
             on_figure(figure)
         setting = figure.of(fast)
-        numbers = found[figure.name] = figure.numbers(setting, sources)
+        numbers = numbers_of[figure.name] = figure.numbers(setting, sources)
         lines[figure.name] = described(figure, setting, numbers)
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]
-    table = findings(found) if all(name in found for name in PRINTED) else None
-    stated = claims(found)
+    table = findings(numbers_of) if all(name in numbers_of for name in PRINTED) else None
+    stated = claims(numbers_of)
     for name, rows in (("findings", table), ("claims", stated)):
         if rows is not None and len(rows):
             save_data(rows, folder / f"{name}_measured.csv")
@@ -89,18 +89,18 @@ def write_figures(
 
 def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tuple[str, str]]:
     """Return the caption as (heading, text), and for each order or trend that the paper states whether it holds."""
-    said = [
+    claims_text = [
         ("Does it hold", f"{claim.paper}: {claim.holds}. {claim.we_find[0].upper()}{claim.we_find[1:]}.")
         for claim in figure.claims(numbers)
     ]
-    return figure.caption(setting, numbers).lines() + said
+    return figure.caption(setting, numbers).lines() + claims_text
 
 
 def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, lines: list[tuple[str, str]], plotted: Any) -> None:
-    own = Page(figure.title, LEAD)
-    own.figure(plotted)
-    own.basis(lines)
-    write_page(folder / f"{figure.file_name}.html", own.render(FOOTER), InputError)
+    figure_page = Page(figure.title, LEAD)
+    figure_page.figure(plotted)
+    figure_page.basis(lines)
+    write_page(folder / f"{figure.file_name}.html", figure_page.render(FOOTER), InputError)
     save_data(numbers.table, folder / f"{figure.file_name}.csv")
     if numbers.measured is not None:
         save_data(numbers.measured, folder / f"{figure.file_name}_measured.csv")

@@ -36,6 +36,11 @@ from rlhfless.plots.timeline import plot_timeline
 from rlhfless.plots.timeline_data import TimelineInfo, timeline_info
 from rlhfless.plots.timeline_grid import TimelinesInfo, plot_timelines, timelines_info
 from rlhfless.plots.training_curves import CurvesInfo, curves_info, plot_curves
+from rlhfless.plots.value_of_information import (
+    ValueOfInformationInfo,
+    plot_value_of_information,
+    value_of_information_info,
+)
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [
@@ -57,6 +62,7 @@ __all__ = [
     "TimeWeightInfo",
     "TimelineInfo",
     "TimelinesInfo",
+    "ValueOfInformationInfo",
     "WaterfallInfo",
     "account_info",
     "bound_of_sum",
@@ -89,6 +95,7 @@ __all__ = [
     "plot_time_weight",
     "plot_timeline",
     "plot_timelines",
+    "plot_value_of_information",
     "plot_waterfall",
     "prefill_info",
     "responses_info",
@@ -98,5 +105,6 @@ __all__ = [
     "timeline_info",
     "timelines_info",
     "use_renderer",
+    "value_of_information_info",
     "waterfall_info",
 ]

@@ -6,7 +6,7 @@ the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For an
     min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T ,
 
 so the largest right-hand side over a grid of prices is a bound too. On a grid of times ``t_0 < t_1 < ...`` a falling C_s gives
-``C_s(t) + p t >= C_s(t_k+1) + p t_k`` between two of them, so the inner minimum is never taken too large.
+``C_s(t) + p t >= C_s(t_k+1) + p t_k`` between two of them. So the inner minimum is never taken too large.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 Bound = Callable[[float], float]
 """GPU-seconds that nothing can undercut within a time; falls with the time, infinite where nothing is that fast."""
 
-TIMES, PRICES, FOREVER_S = 1200, 160, 1e12
+TIMES, MULTIPLIERS, FOREVER_S = 1200, 160, 1e12
 
 
 def bound_of_sum(bounds: Sequence[Bound], total_time_s: ArrayLike) -> NDArray[np.float64]:
@@ -37,6 +37,6 @@ def bound_of_sum(bounds: Sequence[Bound], total_time_s: ArrayLike) -> NDArray[np
             -np.diff(cost, axis=1) / np.diff(time_s)
         ).ravel()  # at the best shares of the time, all slopes equal the price
     slopes = slopes[np.isfinite(slopes) & (slopes > 0)]
-    prices = np.concatenate([[0.0], np.quantile(slopes, np.linspace(0, 1, PRICES)) if len(slopes) else []])
-    least = sum((row[:, None] + np.outer(time_s, prices)).min(axis=0) for row in cost)  # (P,)
-    return np.asarray((least[None, :] - total[:, None] * prices[None, :]).max(axis=1))
+    multipliers = np.concatenate([[0.0], np.quantile(slopes, np.linspace(0, 1, MULTIPLIERS)) if len(slopes) else []])
+    min_cost = sum((row[:, None] + np.outer(time_s, multipliers)).min(axis=0) for row in cost)  # (P,)
+    return np.asarray((min_cost[None, :] - total[:, None] * multipliers[None, :]).max(axis=1))

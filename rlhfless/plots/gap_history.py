@@ -159,9 +159,9 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
         lines = pd.concat([lines, pd.DataFrame([{**end, "label": label}])], ignore_index=True)
     bounds = lines["lower_bound"].where(lines["lower_bound"] > 0, np.nan)  # 0: nothing is proved yet
     texts = [
-        hover([("value", number(one.value, digits=4)), ("lower bound", number(one.lower_bound or None, digits=4))],
-              f"{clean(one.solver)}, after {number(one.at_s, 's')}")
-        for one in lines.itertuples()
+        hover([("value", number(row.value, digits=4)), ("lower bound", number(row.lower_bound or None, digits=4))],
+              f"{clean(row.solver)}, after {number(row.at_s, 's')}")
+        for row in lines.itertuples()
     ]  # fmt: skip
     front, bound = (table[table["label"] == label] for table in (info.front, info.bound))
     return [
@@ -199,20 +199,20 @@ def _frame(info: GapInfo, label: str) -> list[go.Scatter]:
 
 def _decades(values: pd.Series) -> list[float]:
     """Return the range of a logarithmic axis for all frames: plotly does not fit axes again when a frame is shown."""
-    known = values[values > 0]
-    if known.empty:
+    positive = values[values > 0]
+    if positive.empty:
         return [0.0, 1.0]
-    low, high = math.log10(known.min()), math.log10(known.max())
+    low, high = math.log10(positive.min()), math.log10(positive.max())
     room = 0.06 * max(high - low, 0.1)
     return [low - room, high + room]
 
 
 def _line(info: GapInfo, label: str) -> str:
     """Describe the frame in words."""
-    one = info.plans[info.plans["label"] == label].iloc[0]
+    row = info.plans[info.plans["label"] == label].iloc[0]
     proof = (
-        f"lower bound {number(one['lower_bound'], digits=4)}, gap {one['gap']:.2%}"
-        if one["gap"] == one["gap"]
+        f"lower bound {number(row['lower_bound'], digits=4)}, gap {row['gap']:.2%}"
+        if row["gap"] == row["gap"]
         else "no lower bound"
     )
-    return f"{counted(int(one['actors']), 'actor')}: value {number(one['value'], digits=4)}, {proof}"
+    return f"{counted(int(row['actors']), 'actor')}: value {number(row['value'], digits=4)}, {proof}"

@@ -73,12 +73,12 @@ def kinds_info(plans: Mapping[Any, Plan], workload: Workload) -> KindsInfo:
         of_kind: dict[str, list[int]] = {}
         for i, a in enumerate(plan.actors):
             kind = f"{len(a.gpu_ids)} x {a.kind}"
-            own = lengths[list(a.responses)]
-            of_kind.setdefault(kind, []).extend(own.tolist())
+            tokens = lengths[list(a.responses)]
+            of_kind.setdefault(kind, []).extend(tokens.tolist())
             usd = len(a.gpu_ids) * a.usd_per_gpu_s * (a.predicted_s - a.start_s)
-            ends = (int(own.min()), int(own.max())) if len(own) else (0, 0)
-            actors.append((str(label), i, kind, len(own), *ends, a.predicted_s, usd))
-        counts += [(str(label), kind, np.histogram(own, edges)[0]) for kind, own in of_kind.items()]
+            ends = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
+            actors.append((str(label), i, kind, len(tokens), *ends, a.predicted_s, usd))
+        counts += [(str(label), kind, np.histogram(tokens, edges)[0]) for kind, tokens in of_kind.items()]
     table = pd.DataFrame(actors, columns=["label", "actor", "kind", "responses", "shortest", "longest", "end_s", "usd"])
     return KindsInfo(
         pd.DataFrame(totals, columns=["label", "time_s", "cost_usd", "bound_usd", "split_time_s", "split_usd"]),
@@ -139,10 +139,10 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
         for label in labels
     ]
     latest = float(info.plans["time_s"].max())
-    most = max((np.stack(own["count"]).sum(axis=0).max() for _, own in info.counts.groupby("label")), default=1)
+    max_count = max((np.stack(counts["count"]).sum(axis=0).max() for _, counts in info.counts.groupby("label")), default=1)
     shown = list(range(0, rows, -(-rows // 24)))
     fig.update_xaxes(title="predicted length (tokens)", row=1, col=1)
-    fig.update_yaxes(title="responses", range=[0, 1.08 * most], row=1, col=1)
+    fig.update_yaxes(title="responses", range=[0, 1.08 * max_count], row=1, col=1)
     fig.update_xaxes(title="time (s)", range=[0, 1.04 * latest], row=1, col=2)
     fig.update_yaxes(title="actor", range=[rows - 0.4, -0.6], tickvals=shown, row=1, col=2)
     fig.update_xaxes(title=clean(of), type="category", categoryorder="array", categoryarray=shown_labels, row=1, col=3)
@@ -160,16 +160,16 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
     traces: list[Any] = []
     middle, width = (info.edges[:-1] + info.edges[1:]) / 2, np.diff(info.edges)
     for i, kind in enumerate(info.kinds):
-        look = {
+        marker = {
             "color": COLOURS[i % len(COLOURS)],
             "pattern": {"shape": HATCHES[i % len(HATCHES)], "size": 5, "fgopacity": 0.4},
         }
-        found = info.counts[(info.counts["label"] == label) & (info.counts["kind"] == kind)]["count"]
-        count = found.iloc[0] if len(found) else np.zeros(BINS)
+        matching = info.counts[(info.counts["label"] == label) & (info.counts["kind"] == kind)]["count"]
+        count = matching.iloc[0] if len(matching) else np.zeros(BINS)
         traces.append(
             go.Bar(
-                x=middle, y=count, width=width, name=f"actor of {clean(kind)}", legendgroup=kind, marker=look, showlegend=True,
-                hovertemplate=f"{clean(kind)}: %{{y}} responses of about %{{x:.0f}} tokens<extra></extra>",
+                x=middle, y=count, width=width, name=f"actor of {clean(kind)}", legendgroup=kind, marker=marker,
+                showlegend=True, hovertemplate=f"{clean(kind)}: %{{y}} responses of about %{{x:.0f}} tokens<extra></extra>",
             )
         )  # fmt: skip
         actors = info.actors[(info.actors["label"] == label) & (info.actors["kind"] == kind)].set_index("actor")
@@ -184,14 +184,14 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
         ]  # fmt: skip
         traces.append(
             go.Bar(
-                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=clean(kind), legendgroup=kind, marker=look,
-                showlegend=False, hovertext=texts, hoverinfo="text",
+                x=actors["end_s"], y=actors.index, orientation="h", width=0.66, name=clean(kind), legendgroup=kind,
+                marker=marker, showlegend=False, hovertext=texts, hoverinfo="text",
             )
         )  # fmt: skip
-    one = info.plans[info.plans["label"] == label]
+    of_label = info.plans[info.plans["label"] == label]
     traces.append(
         go.Scatter(
-            x=[clean(label)] * len(one), y=one["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
+            x=[clean(label)] * len(of_label), y=of_label["cost_usd"], mode="markers", name="this plan", hoverinfo="skip",
             marker={"color": VERMILLION, "symbol": "star", "size": 15, "line": {"width": 1, "color": "#444444"}},
         )
     )  # fmt: skip
@@ -200,12 +200,12 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
 
 def _line(info: KindsInfo, label: str) -> str:
     """Describe the frame in words."""
-    one = info.plans[info.plans["label"] == label].iloc[0]
-    own = info.actors[info.actors["label"] == label]
-    kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in own.groupby("kind"))
-    text = f"{kinds}: {number(one['time_s'], 's')}, {number(one['cost_usd'], 'USD')}"
-    if one["bound_usd"] == one["bound_usd"]:
+    row = info.plans[info.plans["label"] == label].iloc[0]
+    of_plan = info.actors[info.actors["label"] == label]
+    kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in of_plan.groupby("kind"))
+    text = f"{kinds}: {number(row['time_s'], 's')}, {number(row['cost_usd'], 'USD')}"
+    if row["bound_usd"] == row["bound_usd"]:
         text += (
-            f", lower bound {number(one['bound_usd'], 'USD')} (gap {1 - one['bound_usd'] / max(one['cost_usd'], 1e-300):.1%})"
+            f", lower bound {number(row['bound_usd'], 'USD')} (gap {1 - row['bound_usd'] / max(row['cost_usd'], 1e-300):.1%})"
         )
     return text

@@ -48,20 +48,20 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
     for idle, name, colour, pattern in KINDS:
-        own = info.lines[info.lines["idle"] == idle]
-        if own.empty:
+        rows = info.lines[info.lines["idle"] == idle]
+        if rows.empty:
             continue
         texts = [
             hover(
                 [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), ("cost", number(row.usd, "USD"))],
                 clean(row.use),
             )
-            for row in own.itertuples()
+            for row in rows.itertuples()
         ]
         fig.add_bar(
-            x=own["gpu_s"], y=[clean(use) for use in own["use"]], orientation="h", name=name, hovertext=texts, hoverinfo="text",
-            marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
-            text=[f"{share:.1%}" for share in own["share"]], textposition="outside", cliponaxis=False,
+            x=rows["gpu_s"], y=[clean(use) for use in rows["use"]], orientation="h", name=name, hovertext=texts,
+            hoverinfo="text", marker={"color": colour, "pattern": {"shape": pattern, "fgcolor": "white", "size": 7}},
+            text=[f"{share:.1%}" for share in rows["share"]], textposition="outside", cliponaxis=False,
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, POLICY_STYLES, SKY
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
-LOOKS = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
+STYLES = ((IDLE, "/"), (SKY, "\\"), (BLUE, ""), (ORANGE, "x"))
 """Colour and hatch of the columns, in order; columns that are policies keep the colour of the policy."""
 
 
@@ -34,9 +34,9 @@ class SideBySideInfo(NamedTuple):
 
 
 def side_by_side_info(table: pd.DataFrame) -> SideBySideInfo:
-    """Return the data of ``plot_side_by_side``; ``missing`` says so where there are more than four columns."""
-    if len(table.columns) > len(LOOKS):
-        return SideBySideInfo(table, f"There are {len(table.columns)} columns; a figure has at most {len(LOOKS)}.")
+    """Return the data of ``plot_side_by_side``; with more than four columns ``missing`` says why nothing is drawn."""
+    if len(table.columns) > len(STYLES):
+        return SideBySideInfo(table, f"There are {len(table.columns)} columns; a figure has at most {len(STYLES)}.")
     return SideBySideInfo(table, "" if table.size else "There are no numbers to show.")
 
 
@@ -47,13 +47,13 @@ def plot_side_by_side(
     *,
     groups: str = "policy",
     decimals: int = 3,
-    least: tuple[str, float] | None = None,
+    bound: tuple[str, float] | None = None,
 ) -> go.Figure:
     """Plot bars of every column of ``table``, grouped by its rows.
 
     Args:
         table: columns are the compared series (at most four). title: of the figure. axis: with the unit. groups: what rows are.
-        decimals: of the numbers at the bars. least: name and value of a line that no bar can be below.
+        decimals: of the numbers at the bars. bound: name and value of a line that no bar can be below.
 
     Returns:
         A figure; for an empty table one that says so.
@@ -63,7 +63,7 @@ def plot_side_by_side(
         return message_figure(clean(title), info.missing)
     names = [clean(name) for name in table.index]
     fig = go.Figure()
-    for (column, values), (colour, hatch) in zip(table.items(), LOOKS, strict=False):
+    for (column, values), (colour, hatch) in zip(table.items(), STYLES, strict=False):
         colour = POLICY_STYLES[column].colour if column in POLICY_STYLES else colour
         fig.add_bar(
             x=values, y=names, orientation="h", name=clean(column),
@@ -72,11 +72,11 @@ def plot_side_by_side(
             hovertext=[hover([(clean(column), number(value))], name) for name, value in zip(names, values, strict=True)],
             hoverinfo="text",
         )  # fmt: skip
-    if least is not None:
-        fig.add_vline(x=least[1], line={"color": BOUND, "dash": "dash", "width": 2})
+    if bound is not None:
+        fig.add_vline(x=bound[1], line={"color": BOUND, "dash": "dash", "width": 2})
     fig.update_yaxes(autorange="reversed", type="category", title=clean(groups))
     fig.update_xaxes(title=clean(axis), range=[0, 1.1 * float(table.max().max())])
-    note = "" if least is None else f"dashed: {clean(least[0])}, {least[1]:,.{decimals}f}"
+    note = "" if bound is None else f"dashed: {clean(bound[0])}, {bound[1]:,.{decimals}f}"
     styled(
         fig, clean(title), note, height=190 + (18 * len(table.columns) + 16) * len(table), barmode="group", bargap=0.25,
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},

@@ -1,7 +1,7 @@
 """Plots learning curves over several seeds: reward, held-out accuracy with intervals, lengths, and actors per plan.
 
 Input are runs as ``tests/benchmarks/learning_curves.py`` records them: numbers per step, and accuracies before and after. Each
-seed is drawn thin, and the seeds' mean over each epoch thick: steps of one epoch have different prompts, and lengths differ
+seed is drawn thin, and the seeds' mean over each epoch thick. Steps of one epoch have different prompts, and lengths differ
 more between prompts than they drift.
 """
 
@@ -64,7 +64,7 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
     columns = ["algorithm", "seed", "step", "epoch", *names]
     steps = pd.DataFrame(rows, columns=columns)
     asked = ["algorithm", "seed", "after_steps", "accuracy", "low", "high", "problems"]
-    found = [
+    points = [
         {
             "algorithm": run["algorithm"],
             "seed": run["seed"],
@@ -75,12 +75,12 @@ def learning_info(runs: Sequence[Mapping[str, Any]]) -> LearningInfo:
         for when, after in (("start", 0), ("end", len(run["steps"])))
         if run.get(when)
     ]
-    accuracies = pd.DataFrame(found, columns=asked)
+    accuracies = pd.DataFrame(points, columns=asked)
     if steps.empty:
         return LearningInfo(steps, steps, accuracies, {}, "There are no steps to show.")
     groups = steps.groupby(["algorithm", "epoch"], sort=False)
     means = groups[["step", *names]].mean().assign(seeds=groups["seed"].nunique()).reset_index()
-    following = {str(name): _rank_correlation(own) for name, own in means.groupby("algorithm", sort=False)}
+    following = {str(name): _rank_correlation(of_algorithm) for name, of_algorithm in means.groupby("algorithm", sort=False)}
     return LearningInfo(steps, means, accuracies, following)
 
 
@@ -113,11 +113,11 @@ def plot_learning(runs: Sequence[Mapping[str, Any]]) -> go.Figure:
     fig.update_xaxes(title="steps", row=3, col=1)
     notes = []
     for algorithm in algorithms:
-        own = info.accuracies[info.accuracies["algorithm"] == algorithm]
-        first, last = own[own["after_steps"] == 0]["accuracy"], own[own["after_steps"] > 0]["accuracy"]
-        told = f", held-out accuracy {first.mean():.1%} to {last.mean():.1%}" if len(first) and len(last) else ""
+        measured = info.accuracies[info.accuracies["algorithm"] == algorithm]
+        first, last = measured[measured["after_steps"] == 0]["accuracy"], measured[measured["after_steps"] > 0]["accuracy"]
+        accuracy_text = f", held-out accuracy {first.mean():.1%} to {last.mean():.1%}" if len(first) and len(last) else ""
         seeds = info.steps[info.steps["algorithm"] == algorithm]["seed"].nunique()
-        notes.append(f"{clean(algorithm.upper())}: {counted(seeds, 'seed')}{told}")
+        notes.append(f"{clean(algorithm.upper())}: {counted(seeds, 'seed')}{accuracy_text}")
     note = "; ".join(notes)
     if len(info.accuracies):
         note += (
@@ -135,38 +135,43 @@ def _add_algorithm(fig: go.Figure, info: LearningInfo, algorithm: str, colour: s
     texts = [
         hover(
             [
-                ("mean reward", number(one.reward_mean)),
-                ("mean length", number(one.response_tokens_mean, "tokens")),
-                ("actors", number(one.actors)),
-                ("seeds", str(one.seeds)),
+                ("mean reward", number(row.reward_mean)),
+                ("mean length", number(row.response_tokens_mean, "tokens")),
+                ("actors", number(row.actors)),
+                ("seeds", str(row.seeds)),
             ],
-            f"{name}, epoch {one.epoch}",
+            f"{name}, epoch {row.epoch}",
         )
-        for one in means.itertuples()
+        for row in means.itertuples()
     ]
     for row, (column, _) in enumerate(ROWS, start=1):
-        for seed, own in steps.groupby("seed"):
+        for seed, of_seed in steps.groupby("seed"):
             fig.add_scatter(
-                x=own["step"] + 1, y=own[column], mode="lines", line={"color": colour, "width": 0.8}, opacity=0.35,
+                x=of_seed["step"] + 1, y=of_seed[column], mode="lines", line={"color": colour, "width": 0.8}, opacity=0.35,
                 name=f"{name}, seed {seed}", showlegend=False, hoverinfo="skip", row=row, col=1,
             )  # fmt: skip
         fig.add_scatter(
             x=means["step"] + 1, y=means[column], mode="lines", line={"color": colour, "width": 2.5}, name=name,
             legendgroup=name, showlegend=row == 1, hovertext=texts, hoverinfo="text", row=row, col=1,
         )  # fmt: skip
-    own = info.accuracies[info.accuracies["algorithm"] == algorithm]
-    if own.empty:
+    measured = info.accuracies[info.accuracies["algorithm"] == algorithm]
+    if measured.empty:
         return
-    told = [
+    hover_texts = [
         hover(
-            [("accuracy", f"{one.accuracy:.1%} ({one.low:.1%} to {one.high:.1%})"), ("of", counted(one.problems, "problem"))],
-            f"{name}, seed {one.seed}, after {counted(one.after_steps, 'step')}",
+            [("accuracy", f"{row.accuracy:.1%} ({row.low:.1%} to {row.high:.1%})"), ("of", counted(row.problems, "problem"))],
+            f"{name}, seed {row.seed}, after {counted(row.after_steps, 'step')}",
         )
-        for one in own.itertuples()
+        for row in measured.itertuples()
     ]
-    bars = {"array": own["high"] - own["accuracy"], "arrayminus": own["accuracy"] - own["low"], "thickness": 1.2, "width": 3}
+    bars = {
+        "array": measured["high"] - measured["accuracy"],
+        "arrayminus": measured["accuracy"] - measured["low"],
+        "thickness": 1.2,
+        "width": 3,
+    }
     fig.add_scatter(
-        x=own["after_steps"], y=own["accuracy"], mode="markers", error_y=bars, name=f"{name}, held out",
+        x=measured["after_steps"], y=measured["accuracy"], mode="markers", error_y=bars, name=f"{name}, held out",
         marker={"color": colour, "size": 8, "symbol": "diamond-open", "line": {"width": 2}},
-        hovertext=told, hoverinfo="text", row=1, col=1,
+        hovertext=hover_texts, hoverinfo="text", row=1, col=1,
     )  # fmt: skip

@@ -52,8 +52,8 @@ def lengths_info(trace: Trace, step: int | None = None) -> LengthsInfo:
     nan = float("nan")
     if "predicted_tokens" not in rows or not rows["predicted_tokens"].notna().any():
         what = "no responses" if rows.empty else "no predicted lengths"
-        where = "The trace" if step is None else f"Step {step}"
-        return LengthsInfo(pd.DataFrame(columns=[*columns, "kind"]), nan, nan, nan, 0, f"{where} has {what}.")
+        what_has = "The trace" if step is None else f"Step {step}"
+        return LengthsInfo(pd.DataFrame(columns=[*columns, "kind"]), nan, nan, nan, 0, f"{what_has} has {what}.")
     rows = rows[rows["predicted_tokens"].notna()]
     points = rows[columns].reset_index(drop=True)
     points["predicted_tokens"] = points["predicted_tokens"].astype(float)
@@ -102,22 +102,22 @@ def plot_lengths(trace: Trace, step: int | None = None) -> go.Figure:
         ("censored", "cut off: at least this long", {"color": VERMILLION, "size": 8, "symbol": "triangle-up-open"}),
     )
     for kind, name, marker in kinds:
-        own = points[points["kind"] == kind]
-        if own.empty:
+        subset = points[points["kind"] == kind]
+        if subset.empty:
             continue
         texts = [
             hover(
                 [
-                    ("predicted", number(one.predicted_tokens, "tokens")),
-                    ("actual", ("at least " if kind == "censored" else "") + number(one.response_tokens, "tokens")),
+                    ("predicted", number(row.predicted_tokens, "tokens")),
+                    ("actual", ("at least " if kind == "censored" else "") + number(row.response_tokens, "tokens")),
                 ],
-                f"prompt {clean(one.prompt_id, 30)}, sample {one.sample}, step {one.step}",
+                f"prompt {clean(row.prompt_id, 30)}, sample {row.sample}, step {row.step}",
             )
-            for one in own.itertuples()
+            for row in subset.itertuples()
         ]
         add(
-            x=own["predicted_tokens"], y=own["response_tokens"], mode="markers", name=f"{name} ({len(own):,})", marker=marker,
-            hovertext=texts, hoverinfo="text",
+            x=subset["predicted_tokens"], y=subset["response_tokens"], mode="markers", name=f"{name} ({len(subset):,})",
+            marker=marker, hovertext=texts, hoverinfo="text",
         )  # fmt: skip
     note = (
         f"{counted(len(info.points), 'response')}: rank correlation {_or_undefined(info.rank_correlation)}, mean absolute "

@@ -67,7 +67,7 @@ POLICY_STYLES: dict[str, PolicyStyle] = {
     "oracle+replan": PolicyStyle(YELLOW, "hexagram"),
 }
 
-_OTHERS = tuple(
+_FURTHER_STYLES = tuple(
     PolicyStyle(colour, symbol)
     for symbol in ("x", "cross", "hourglass")
     for colour in (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
@@ -77,4 +77,4 @@ _OTHERS = tuple(
 def policy_styles(policies: list[str]) -> dict[str, PolicyStyle]:
     """Return a style for every policy; a policy without a fixed style gets colour and marker by its position."""
     unknown = [policy for policy in policies if policy not in POLICY_STYLES]
-    return {p: POLICY_STYLES.get(p) or _OTHERS[unknown.index(p) % len(_OTHERS)] for p in policies}
+    return {p: POLICY_STYLES.get(p) or _FURTHER_STYLES[unknown.index(p) % len(_FURTHER_STYLES)] for p in policies}

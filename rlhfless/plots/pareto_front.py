@@ -31,8 +31,8 @@ class FrontInfo(NamedTuple):
 
     Attributes:
         plans: ``label, actors, time_s, cost``, and ``true_time_s, true_cost`` (NaN when unknown).
-        front: ``time_s, cost, actors``. bound: ``time_s, cost`` of the planning model; least: the same for the true lengths;
-            both begin at their first finite value.
+        front: ``time_s, cost, actors``. bound: ``time_s, cost`` of the planning model; true_bound: the same for the true
+            lengths; both begin at their first finite value.
         epsilon: of the front. unit: of cost, in words.
         missing: why there is nothing to show, or the empty text.
     """
@@ -40,7 +40,7 @@ class FrontInfo(NamedTuple):
     plans: pd.DataFrame
     front: pd.DataFrame
     bound: pd.DataFrame
-    least: pd.DataFrame
+    true_bound: pd.DataFrame
     epsilon: float
     unit: str
     missing: str = ""
@@ -48,7 +48,7 @@ class FrontInfo(NamedTuple):
     def to_frame(self) -> pd.DataFrame:
         """Return all tables below each other; costs are named by their unit, such as ``cost_usd``."""
         cost = "cost_usd" if self.unit == "USD" else "gpu_seconds"
-        tables = {"plans": self.plans, "front": self.front, "bound": self.bound, "least": self.least}
+        tables = {"plans": self.plans, "front": self.front, "bound": self.bound, "least": self.true_bound}
         names = {"cost": cost, "true_cost": f"true_{cost}"}
         return stacked(**{name: table.rename(columns=names) for name, table in tables.items()})
 
@@ -57,21 +57,21 @@ def front_info(
     front: Front,
     plans: Mapping[Any, Plan],
     outcomes: Mapping[Any, Evaluation] | None = None,
-    least: Callable[[float], float] | None = None,
+    true_bound: Callable[[float], float] | None = None,
 ) -> FrontInfo:
     """Return the data of ``plot_front``; for the arguments see there."""
     usd = front.cost == "usd"
     rows = []
     for label, plan in plans.items():
-        found = (outcomes or {}).get(label)
-        taken = (np.nan, np.nan) if found is None else (found.makespan_s, found.cost_usd if usd else found.gpu_seconds)
+        outcome = (outcomes or {}).get(label)
+        taken = (np.nan, np.nan) if outcome is None else (outcome.makespan_s, outcome.cost_usd if usd else outcome.gpu_seconds)
         rows.append((str(label), len(plan.actors), plan.makespan_s, front.cost_of(plan), *taken))
     table = pd.DataFrame(rows, columns=["label", "actors", "time_s", "cost", "true_time_s", "true_cost"])
     of_front = [(p.makespan_s, front.cost_of(p), len(p.actors)) for p in front.plans]
     bound = pd.DataFrame({"time_s": front.bound_makespan_s, "cost": front.bound_cost}, dtype=float)
     times = [*bound["time_s"], *table["true_time_s"].dropna()]
-    grid = np.geomspace(max(0.5 * min(times), 1e-9), max(times), CURVE_POINTS) if times and least else np.zeros(0)
-    curve = pd.DataFrame({"time_s": grid, "cost": [least(float(t)) for t in grid] if least else []}, dtype=float)
+    grid = np.geomspace(max(0.5 * min(times), 1e-9), max(times), CURVE_POINTS) if times and true_bound else np.zeros(0)
+    curve = pd.DataFrame({"time_s": grid, "cost": [true_bound(float(t)) for t in grid] if true_bound else []}, dtype=float)
     bound, curve = _finite(bound), _finite(curve)
     return FrontInfo(
         table,
@@ -87,10 +87,10 @@ def front_info(
 def _finite(curve: pd.DataFrame) -> pd.DataFrame:
     """Return the finite part of a falling curve, from the last time at which it is infinite: just after that it is at least as
     high as at the first finite point."""
-    known = np.flatnonzero(np.isfinite(curve["cost"]))
-    if not len(known):
+    finite = np.flatnonzero(np.isfinite(curve["cost"]))
+    if not len(finite):
         return curve.iloc[:0]
-    first = int(known[0])
+    first = int(finite[0])
     wall = pd.DataFrame({"time_s": [curve["time_s"].iloc[max(first - 1, 0)]], "cost": [curve["cost"].iloc[first]]})
     return pd.concat([wall, curve.iloc[first:]], ignore_index=True)
 
@@ -99,7 +99,7 @@ def plot_front(
     front: Front,
     plans: Mapping[Any, Plan],
     outcomes: Mapping[Any, Evaluation] | None = None,
-    least: Callable[[float], float] | None = None,
+    true_bound: Callable[[float], float] | None = None,
     *,
     of: str = "weight of time against cost",
     start: Any = None,
@@ -110,14 +110,14 @@ def plot_front(
     Args:
         front: plans that no other plan beats, by predicted lengths. plans: label of the slider to plan.
         outcomes: the same labels to the plan's time and cost with the true lengths.
-        least: the least cost, in the front's unit, of any policy at a time, for the true lengths.
+        true_bound: the least cost, in the front's unit, of any policy at a time, for the true lengths.
         of: what the labels are. start: the label that is shown first; the middle one when None.
         usd_per_gpu_hour: with a price, an axis on the right shows GPU-seconds in dollars.
 
     Returns:
         A figure with one frame per label; without plans it is a figure that says so.
     """
-    info = front_info(front, plans, outcomes, least)
+    info = front_info(front, plans, outcomes, true_bound)
     if info.missing:
         return message_figure(TITLE, info.missing)
     labels = [str(label) for label in plans]
@@ -128,7 +128,7 @@ def plot_front(
     low, high = _ranges(info)
     at_least = "at least %{y:,.4g} " + info.unit
     for table, name, line, fill in (
-        (info.least, "lower bound for the true lengths, any policy", {"color": BOUND, "width": 1}, "tozeroy"),
+        (info.true_bound, "lower bound for the true lengths, any policy", {"color": BOUND, "width": 1}, "tozeroy"),
         (info.bound, "lower bound for the predicted lengths, any plan", {"color": BOUND, "width": 2, "dash": "dash"}, None),
     ):
         if len(table):
@@ -165,26 +165,26 @@ def plot_front(
 
 def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
     """Return one frame: the line from prediction to outcome, the outcome, the prediction."""
-    one = info.plans.iloc[i]
-    known = bool(np.isfinite(one["true_time_s"]))
-    ends = [[one["time_s"], one["true_time_s"]], [one["cost"], one["true_cost"]]]
+    row = info.plans.iloc[i]
+    has_truth = bool(np.isfinite(row["true_time_s"]))
+    ends = [[row["time_s"], row["true_time_s"]], [row["cost"], row["true_cost"]]]
     spots = (("predicted", "time_s", "cost"), ("with the true lengths", "true_time_s", "true_cost"))
     texts = [
-        hover([("time", number(one[t], "s")), ("cost", number(one[c], info.unit))], f"{what}: {int(one['actors'])} actors")
+        hover([("time", number(row[t], "s")), ("cost", number(row[c], info.unit))], f"{what}: {int(row['actors'])} actors")
         for what, t, c in spots
     ]
     outline = {"width": 1, "color": "#444444"}
     return [
         go.Scatter(
-            x=ends[0] if known else [], y=ends[1] if known else [], mode="lines", line={"color": VERMILLION, "width": 1.5},
-            showlegend=False, hoverinfo="skip",
+            x=ends[0] if has_truth else [], y=ends[1] if has_truth else [], mode="lines",
+            line={"color": VERMILLION, "width": 1.5}, showlegend=False, hoverinfo="skip",
         ),
         go.Scatter(
             x=ends[0][:1], y=ends[1][:1], mode="markers", name="this plan, predicted", hoverinfo="text", hovertext=texts[:1],
             marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": outline},
         ),
         go.Scatter(
-            x=ends[0][1:] if known else [], y=ends[1][1:] if known else [], mode="markers", hoverinfo="text",
+            x=ends[0][1:] if has_truth else [], y=ends[1][1:] if has_truth else [], mode="markers", hoverinfo="text",
             hovertext=texts[1:], name="this plan, with the true lengths",
             marker={"symbol": "diamond", "size": 13, "color": BLUE, "line": outline},
         ),
@@ -193,10 +193,10 @@ def _frame(info: FrontInfo, i: int) -> list[go.Scatter]:
 
 def _line(info: FrontInfo, i: int) -> str:
     """Describe the frame in words."""
-    one = info.plans.iloc[i]
-    text = f"{counted(int(one['actors']), 'actor')}: predicted {number(one['time_s'], 's')}, {number(one['cost'], info.unit)}"
-    if np.isfinite(one["true_time_s"]):
-        text += f"; with the true lengths {number(one['true_time_s'], 's')}, {number(one['true_cost'], info.unit)}"
+    row = info.plans.iloc[i]
+    text = f"{counted(int(row['actors']), 'actor')}: predicted {number(row['time_s'], 's')}, {number(row['cost'], info.unit)}"
+    if np.isfinite(row["true_time_s"]):
+        text += f"; with the true lengths {number(row['true_time_s'], 's')}, {number(row['true_cost'], info.unit)}"
     return text
 
 

@@ -66,13 +66,13 @@ def plan_bars_info(
         for label, plan in of_side.items():
             totals.append((str(label), side, len(plan.actors), plan.makespan_s, plan.gpu_seconds))
             for i, actor in enumerate(plan.actors):
-                own = list(actor.responses)
-                longest = float(np.mean([n[own].max(initial=0) for n in cases]))
-                base_s, load_s = model.base_s * longest, float(loads[own].sum())
-                lengths = workload.response_tokens[own]
-                ends = (lengths.min(), lengths.max()) if own else (0, 0)
+                responses = list(actor.responses)
+                longest = float(np.mean([n[responses].max(initial=0) for n in cases]))
+                base_s, load_s = model.base_s * longest, float(loads[responses].sum())
+                lengths = workload.response_tokens[responses]
+                ends = (lengths.min(), lengths.max()) if responses else (0, 0)
                 other_s = max(0.0, actor.predicted_s - base_s - load_s)
-                bars.append((str(label), side, i, len(own), *ends, other_s, base_s, load_s))
+                bars.append((str(label), side, i, len(responses), *ends, other_s, base_s, load_s))
     return PlanBarsInfo(
         pd.DataFrame(totals, columns=["label", "side", "actors", "makespan_s", "gpu_seconds"]),
         pd.DataFrame(
@@ -125,12 +125,12 @@ def plot_plan_bars(
         fig.add_trace(trace, row=1, col=col)
     moving = list(range(len(fig.data)))
     for side in sides:
-        own, style = info.plans[info.plans["side"] == side], STYLES[side]
+        of_side, style = info.plans[info.plans["side"] == side], STYLES[side]
         fig.add_scatter(
-            x=own["makespan_s"], y=own["gpu_seconds"], mode="lines+markers", name=side, showlegend=False,
+            x=of_side["makespan_s"], y=of_side["gpu_seconds"], mode="lines+markers", name=side, showlegend=False,
             line={"width": 1.2}, marker={"color": style.colour, "symbol": style.symbol, "size": 6}, hoverinfo="text",
             row=1, col=len(widths),
-            hovertext=[f"{side}, {counted(n, 'actor')}" for n in own["actors"]],
+            hovertext=[f"{side}, {counted(n, 'actor')}" for n in of_side["actors"]],
         )  # fmt: skip
     heads = list(zip(panels, titles, strict=True))
     fig.frames = [
@@ -181,25 +181,25 @@ def _bars(info: PlanBarsInfo, label: str, side: str, rows: int) -> list[go.Bar]:
 
 
 def _point(info: PlanBarsInfo, label: str, side: str) -> go.Scatter:
-    one = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
+    row = info.plans[(info.plans["label"] == label) & (info.plans["side"] == side)]
     style = STYLES[side]
     return go.Scatter(
-        x=one["makespan_s"], y=one["gpu_seconds"], mode="markers", name=side, hoverinfo="skip",
+        x=row["makespan_s"], y=row["gpu_seconds"], mode="markers", name=side, hoverinfo="skip",
         marker={"color": style.colour, "symbol": style.symbol, "size": 15, "line": {"width": 1.2, "color": "#444444"}},
     )  # fmt: skip
 
 
 def _spans(info: PlanBarsInfo, label: str) -> dict[str, Any]:
     """Layout of a frame's time axes: the same range for both sides, so that their bars can be compared."""
-    own = info.plans[info.plans["label"] == label]
-    axis = {"range": [0, 1.04 * max(float(own["makespan_s"].max()), 1e-9)]}
-    return {"xaxis": axis, "xaxis2": axis} if len(own) == 2 else {"xaxis": axis}
+    of_plan = info.plans[info.plans["label"] == label]
+    axis = {"range": [0, 1.04 * max(float(of_plan["makespan_s"].max()), 1e-9)]}
+    return {"xaxis": axis, "xaxis2": axis} if len(of_plan) == 2 else {"xaxis": axis}
 
 
 def _line(info: PlanBarsInfo, label: str) -> str:
     """Describe the frame in words."""
     parts = [
-        f"{one.side}: {counted(one.actors, 'actor')}, {number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}"
-        for one in info.plans[info.plans["label"] == label].itertuples()
+        f"{row.side}: {counted(row.actors, 'actor')}, {number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}"
+        for row in info.plans[info.plans["label"] == label].itertuples()
     ]
     return "; ".join(parts)

@@ -60,8 +60,8 @@ def plot_planned_steps(table: pd.DataFrame) -> go.Figure:
         fig.update_yaxes(title=title, rangemode="tozero", row=row, col=1)
     fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_xaxes(title="step", row=2, col=1)
-    fewest, most = int(table["actors"].min()), int(table["actors"].max())
-    subtitle = f"{fewest} to {most} actors" if fewest < most else f"{counted(fewest, 'actor')} in every step"
+    fewest, highest = int(table["actors"].min()), int(table["actors"].max())
+    subtitle = f"{fewest} to {highest} actors" if fewest < highest else f"{counted(fewest, 'actor')} in every step"
     if info.rank_correlation == info.rank_correlation:
         subtitle += f"; rank correlation with the mean length {number(info.rank_correlation, digits=2)}"
     return styled(fig, TITLE, subtitle, height=430, showlegend=False)

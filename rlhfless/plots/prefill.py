@@ -38,37 +38,37 @@ class PrefillInfo(NamedTuple):
         return self.table.rename(columns={"before": "before_tokens", "after": "after_tokens"}).assign(once_tokens=self.once)
 
 
-def prefill_info(found: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
+def prefill_info(deduplications: Mapping[Any, Deduplication], once: int) -> PrefillInfo:
     """Return the data of ``plot_prefill``."""
     rows = [
         (str(name), len(d.plan.actors), d.tokens_before, d.tokens_after, d.how, d.plan.makespan_s, d.plan.gpu_seconds)
-        for name, d in found.items()
+        for name, d in deduplications.items()
     ]
     columns = ["plan", "actors", "before", "after", "how", "makespan_s", "gpu_seconds"]
     return PrefillInfo(pd.DataFrame(rows, columns=columns), int(once), "" if rows else "There are no plans to show.")
 
 
-def plot_prefill(found: Mapping[Any, Deduplication], once: int) -> go.Figure:
+def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.Figure:
     """Plot the prompt tokens that the actors of each plan compute, before and after deduplication.
 
     Args:
-        found: name of a plan to its deduplication. once: tokens of all prompts, each once, which is the minimum.
+        deduplications: name of a plan to its deduplication. once: tokens of all prompts, each once, which is the minimum.
 
     Returns:
         A figure; without plans one that says so.
     """
-    info = prefill_info(found, once)
+    info = prefill_info(deduplications, once)
     if info.missing:
         return message_figure(TITLE, info.missing)
     table = info.table
-    names = [f"{clean(one.plan)}<br>{counted(one.actors, 'actor')}" for one in table.itertuples()]
+    names = [f"{clean(row.plan)}<br>{counted(row.actors, 'actor')}" for row in table.itertuples()]
     texts = [
         hover(
-            [("before", number(one.before, "tokens")), ("after", number(one.after, "tokens")), ("how", clean(one.how)),
-             ("plan after", f"{number(one.makespan_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}")],
-            clean(one.plan),
+            [("before", number(row.before, "tokens")), ("after", number(row.after, "tokens")), ("how", clean(row.how)),
+             ("plan after", f"{number(row.makespan_s, 's')}, {number(row.gpu_seconds, 'GPU-seconds')}")],
+            clean(row.plan),
         )
-        for one in table.itertuples()
+        for row in table.itertuples()
     ]  # fmt: skip
     fig = go.Figure()
     for column, name, colour, hatch in (

@@ -16,8 +16,8 @@ from rlhfless.plots.style import clean, counted, hover, message_figure, number, 
 from rlhfless.trace import Trace
 
 NEEDED = ("actor", "start_s", "end_s")
-MOST_BARS = 5_000
-LOOKS = (
+MAX_BARS = 5_000
+STYLES = (
     ("complete", BLUE, "", "decoding"),
     ("cut", VERMILLION, "x", "decoding, cut off by the limit"),
 )
@@ -52,37 +52,37 @@ def responses_info(trace: Trace, holder: str | None = None, step: int | None = N
     rows = rows[(rows["step"] == step) & rows["start_s"].notna() & rows["end_s"].notna()]
     if holder is None and len(rows):
         holder = str(rows["actor"].dropna().sort_values().iloc[0]) if rows["actor"].notna().any() else ""
-    own = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
-    if own.empty:
+    of_holder = rows[rows["actor"] == holder].sort_values(["start_s", "end_s"], kind="stable")
+    if of_holder.empty:
         return ResponsesInfo(holder or "", none, f"{clean(holder or 'The trace')} has no completed responses in step {step}.")
-    if len(own) > MOST_BARS:
+    if len(of_holder) > MAX_BARS:
         return ResponsesInfo(
-            holder or "", none, f"{len(own):,} responses are too many for one figure, which draws at most {MOST_BARS:,}."
+            holder or "", none, f"{len(of_holder):,} responses are too many for one figure, which draws at most {MAX_BARS:,}."
         )
     held = trace.allocations[trace.allocations["step"] == step]
-    began = float(held["start_s"].min()) if len(held) else float(own["start_s"].min())
+    began = float(held["start_s"].min()) if len(held) else float(of_holder["start_s"].min())
     bars = pd.DataFrame(
         {
-            "row": np.arange(len(own)),
-            "index": own.index,
-            "prompt_id": own["prompt_id"].astype(str),
-            "sample": own["sample"],
-            "start_s": own["start_s"] - began,
-            "end_s": own["end_s"] - began,
-            "kind": np.where(own["finish_reason"] == "length", "cut", "complete"),
+            "row": np.arange(len(of_holder)),
+            "index": of_holder.index,
+            "prompt_id": of_holder["prompt_id"].astype(str),
+            "sample": of_holder["sample"],
+            "start_s": of_holder["start_s"] - began,
+            "end_s": of_holder["end_s"] - began,
+            "kind": np.where(of_holder["finish_reason"] == "length", "cut", "complete"),
         }
     ).reset_index(drop=True)
-    predicted = own["predicted_tokens"] if "predicted_tokens" in own else pd.Series(np.nan, own.index)
+    predicted = of_holder["predicted_tokens"] if "predicted_tokens" in of_holder else pd.Series(np.nan, of_holder.index)
     bars["hover"] = [
         hover(
             [
                 ("predicted", number(guess, "tokens")),
                 ("generated", f"{tokens:,} tokens"),
-                ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}"),
+                ("time", f"{number(row.start_s, 's')} to {number(row.end_s, 's')}"),
             ],
-            f"prompt {clean(one.prompt_id, 30)}, sample {one.sample}",
+            f"prompt {clean(row.prompt_id, 30)}, sample {row.sample}",
         )
-        for one, guess, tokens in zip(bars.itertuples(), predicted, own["response_tokens"], strict=True)
+        for row, guess, tokens in zip(bars.itertuples(), predicted, of_holder["response_tokens"], strict=True)
     ]
     return ResponsesInfo(str(holder), bars)
 
@@ -110,13 +110,14 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
             marker={"color": IDLE, "line": {"width": 0}}, customdata=waits["index"],
             hovertext=waits["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip
-    for kind, colour, hatch, name in LOOKS:
-        own = bars[bars["kind"] == kind]
-        if len(own):
+    for kind, colour, hatch, name in STYLES:
+        subset = bars[bars["kind"] == kind]
+        if len(subset):
             fig.add_bar(
-                base=own["start_s"], x=own["end_s"] - own["start_s"], y=own["row"], orientation="h", name=name, width=0.9,
+                base=subset["start_s"], x=subset["end_s"] - subset["start_s"], y=subset["row"], orientation="h", name=name,
+                width=0.9,
                 marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5, "fgopacity": 0.5}},
-                customdata=own["index"], hovertext=own["hover"].tolist(), hoverinfo="text",
+                customdata=subset["index"], hovertext=subset["hover"].tolist(), hoverinfo="text",
             )  # fmt: skip
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")

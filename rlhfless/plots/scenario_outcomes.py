@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TITLE = "Time and cost of plans over scenarios of lengths"
 COLOURS = (BLUE, GREEN, PURPLE, ORANGE, VERMILLION)
-MOST_SCENARIOS = 400  # drawn of each box; means and worst means are over all
+MAX_SCENARIOS = 400  # drawn of each box; means and worst means are over all
 PANELS = (("time_s", "time (s)"), ("gpu_seconds", "cost (GPU-seconds)"), ("value", "objective value (weighted time and cost)"))
 
 
@@ -61,8 +61,8 @@ def outcomes_info(
     """Return the data of ``plot_outcomes``; for the arguments see there."""
     rows, samples = [], {}
     for label, of_plans in outcomes.items():
-        for plan, found in of_plans.items():
-            drawn = _measures(found, objective, norms[label])
+        for plan, outcome in of_plans.items():
+            drawn = _measures(outcome, objective, norms[label])
             samples[str(label), str(plan)] = drawn
             worst = np.sort(drawn, axis=1)[:, -max(1, drawn.shape[1] // 4) :].mean(axis=1)
             true = (truths or {}).get(label, {}).get(plan)
@@ -73,9 +73,9 @@ def outcomes_info(
     return OutcomesInfo(table, samples, "" if rows else "There are no plans to show.")
 
 
-def _measures(found: Evaluation, objective: Objective, norms: tuple[float, float]) -> NDArray[np.float64]:
+def _measures(outcome: Evaluation, objective: Objective, norms: tuple[float, float]) -> NDArray[np.float64]:
     """Return (3, S) times, GPU-seconds, values."""
-    times, costs = found.makespans_s, found.gpu_seconds_of
+    times, costs = outcome.makespans_s, outcome.gpu_seconds_of
     w = objective.time_weight
     return np.stack([times, costs, w * times / norms[0] + (1 - w) * costs / norms[1]])
 
@@ -146,8 +146,8 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
     traces: list[Any] = []
     for i, name in enumerate(names):
         drawn = info.samples.get((label, name), np.zeros((3, 0)))[col]
-        if len(drawn) > MOST_SCENARIOS:
-            drawn = np.sort(drawn)[np.linspace(0, len(drawn) - 1, MOST_SCENARIOS).astype(int)]
+        if len(drawn) > MAX_SCENARIOS:
+            drawn = np.sort(drawn)[np.linspace(0, len(drawn) - 1, MAX_SCENARIOS).astype(int)]
         colour = POLICY_STYLES["random"].colour if name == "random split" else COLOURS[i % len(COLOURS)]
         traces.append(
             go.Box(
@@ -155,15 +155,15 @@ def _frame(info: OutcomesInfo, label: str, names: list[str], col: int) -> list[A
                 marker={"color": colour}, line={"width": 1.5}, showlegend=False, hoverinfo="x",
             )
         )  # fmt: skip
-    known = table[table[f"{measure}_true"].notna()]
+    with_truth = table[table[f"{measure}_true"].notna()]
     texts = [
-        hover([("true lengths", number(one[f"{measure}_true"])), ("mean over scenarios", number(one[measure])),
-               ("mean of the worst quarter", number(one[f"{measure}_worst"]))], clean(name))
-        for name, one in known.iterrows()
+        hover([("true lengths", number(row[f"{measure}_true"])), ("mean over scenarios", number(row[measure])),
+               ("mean of the worst quarter", number(row[f"{measure}_worst"]))], clean(name))
+        for name, row in with_truth.iterrows()
     ]  # fmt: skip
     traces.append(
         go.Scatter(
-            x=known[f"{measure}_true"], y=[clean(name) for name in known.index], mode="markers", hovertext=texts,
+            x=with_truth[f"{measure}_true"], y=[clean(name) for name in with_truth.index], mode="markers", hovertext=texts,
             hoverinfo="text", name="with the true lengths", showlegend=col == 0,
             marker={"symbol": "diamond", "size": 11, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
         )
@@ -176,9 +176,9 @@ def _line(info: OutcomesInfo, label: str) -> str:
     table = info.table[info.table["label"] == label]
 
     def best(column: str) -> str:
-        least = table[column].min()
-        ties = table[table[column] <= least + 1e-9 * abs(least)]["plan"]
-        return f"{' = '.join(map(clean, ties))} ({number(least)})"
+        lowest = table[column].min()
+        ties = table[table[column] <= lowest + 1e-9 * abs(lowest)]["plan"]
+        return f"{' = '.join(map(clean, ties))} ({number(lowest)})"
 
     parts = [f"best mean value: {best('value')}", f"best worst quarter: {best('value_worst')}"]
     if table["value_true"].notna().any():

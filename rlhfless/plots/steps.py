@@ -74,16 +74,16 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     texts = [
         hover(
             [
-                ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
-                ("busy", number(one.busy_gpu_seconds, "GPU-seconds")),
-                ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
-                ("empty slots (not part of idle)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
-                ("time", number(one.time_s, "s")),
-                ("actors", number(one.actors)),
+                ("cost", f"{number(row.gpu_seconds, 'GPU-seconds')}, {number(row.cost_usd, 'USD')}"),
+                ("busy", number(row.busy_gpu_seconds, "GPU-seconds")),
+                ("idle", number(row.idle_gpu_seconds, "GPU-seconds")),
+                ("empty slots (not part of idle)", number(row.slot_idle_gpu_seconds, "GPU-seconds")),
+                ("time", number(row.time_s, "s")),
+                ("actors", number(row.actors)),
             ],
-            f"step {one.step}",
+            f"step {row.step}",
         )
-        for one in table.itertuples()
+        for row in table.itertuples()
     ]
     same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
     fig.add_bar(y=table["busy_gpu_seconds"], name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)

@@ -20,7 +20,7 @@ from solver.model.plurals import counted as counted
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
 LONGEST_TEXT = 60
-MOST_TICKS = 12
+MAX_TICKS = 12
 MINUS = "\u2212"
 SHARE_BUTTON = "sendChartToCloud"
 """Plotly 7's button that uploads a figure to Plotly's servers: logs are private, so no figure has it."""
@@ -77,10 +77,10 @@ def plain(text: Any) -> str:
 def number(value: Any, unit: str = "", digits: int = 3) -> str:
     """Return a number with about ``digits`` digits and its unit, or ``unknown``."""
     try:
-        known = value is not None and math.isfinite(value)
+        finite = value is not None and math.isfinite(value)
     except (TypeError, ValueError):
-        known = False
-    if not known:
+        finite = False
+    if not finite:
         return "unknown"
     size = abs(float(value))
     decimals = 0 if size == 0 or size >= 10 ** (digits - 1) else min(6, digits - 1 - math.floor(math.log10(size)))
@@ -101,7 +101,7 @@ def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
 def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **layout: Any) -> go.Figure:
     """Return ``fig`` with the common style; ``title`` and ``subtitle`` must be clean."""
     below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
-    look: dict[str, Any] = {
+    update: dict[str, Any] = {
         "template": TEMPLATE,
         "title": {
             "text": f"<b>{title}</b>{below}", "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
@@ -122,8 +122,8 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **
     line = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
     for axis in {"xaxis", "yaxis", *axis_keys(so_far, "xy")}:
         ticks = {} if axis.startswith("x") else {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
-        look[axis] = {**line, **ticks}
-    fig.layout = merged(so_far, look)  # at once: plotly checks and copies a layout at every update of it
+        update[axis] = {**line, **ticks}
+    fig.layout = merged(so_far, update)  # at once: plotly checks and copies a layout at every update of it
     return fig.update_layout(**layout) if layout else fig
 
 
@@ -143,7 +143,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def whole_steps(steps: Sequence[float]) -> dict[str, Any]:
     """Return the axis settings that mark whole steps only."""
-    return {"tickvals": list(steps)} if len(steps) <= MOST_TICKS else {"nticks": MOST_TICKS, "tickformat": "d"}
+    return {"tickvals": list(steps)} if len(steps) <= MAX_TICKS else {"nticks": MAX_TICKS, "tickformat": "d"}
 
 
 def message_figure(title: str, missing: str) -> go.Figure:

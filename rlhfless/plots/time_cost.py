@@ -136,16 +136,17 @@ def plot_plane(
             "predicted cost: %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
     styles = policy_styles(info.points["policy"].tolist())
-    for one in info.points.itertuples():
-        style = styles[one.policy]
-        above = one.gpu_seconds / one.bound_gpu_seconds - 1 if one.bound_gpu_seconds > 0 else float("nan")
-        lines = [("time", number(one.time_s, "s")), ("cost", number(one.gpu_seconds, "GPU-seconds"))]
-        lines += [("cost", number(one.cost_usd, "USD"))] if one.cost_usd == one.cost_usd else []
+    for point in info.points.itertuples():
+        style = styles[point.policy]
+        above = point.gpu_seconds / point.bound_gpu_seconds - 1 if point.bound_gpu_seconds > 0 else float("nan")
+        lines = [("time", number(point.time_s, "s")), ("cost", number(point.gpu_seconds, "GPU-seconds"))]
+        lines += [("cost", number(point.cost_usd, "USD"))] if point.cost_usd == point.cost_usd else []
         lines += [("above the lower bound at this time", f"{above:.1%}")] if above == above else []
-        name = clean((names or {}).get(one.policy, one.policy), 40)
+        name = clean((names or {}).get(point.policy, point.policy), 40)
         outline = {"width": 1.2, "color": "#444444"}
         fig.add_scatter(
-            x=[one.time_s], y=[one.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)], hoverinfo="text",
+            x=[point.time_s], y=[point.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)],
+            hoverinfo="text",
             marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
         )  # fmt: skip
     _set_ranges(fig, info)

@@ -146,22 +146,22 @@ def _bars(info: TimeWeightInfo, i: int) -> go.Bar:
 
 
 def _point(info: TimeWeightInfo, i: int) -> go.Scatter:
-    one = info.table.iloc[i]
-    lines = [("time", number(one["makespan_s"], "s")), ("cost", number(one["gpu_seconds"], "GPU-seconds"))]
+    row = info.table.iloc[i]
+    lines = [("time", number(row["makespan_s"], "s")), ("cost", number(row["gpu_seconds"], "GPU-seconds"))]
     return go.Scatter(
-        x=[one["makespan_s"]], y=[one["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="text",
+        x=[row["makespan_s"]], y=[row["gpu_seconds"]], mode="markers", name="this plan", hoverinfo="text",
         marker={"symbol": "star", "size": 17, "color": VERMILLION, "line": {"width": 1, "color": "#444444"}},
-        hovertext=[hover(lines, f"time weight {one['time_weight']:g}")],
+        hovertext=[hover(lines, f"time weight {row['time_weight']:g}")],
     )  # fmt: skip
 
 
 def _caption(info: TimeWeightInfo, i: int) -> dict[str, Any]:
     """Return the layout of a frame: the plan's predicted time and cost, as the figure's own line above the bars."""
-    one = info.table.iloc[i]
-    gap = f", at most {one['gap']:.2%} above the best plan" if one["gap"] is not None and one["gap"] == one["gap"] else ""
+    row = info.table.iloc[i]
+    gap = f", at most {row['gap']:.2%} above the best plan" if row["gap"] is not None and row["gap"] == row["gap"] else ""
     text = (
-        f"time weight {one['time_weight']:g}: {counted(int(one['actors']), 'actor')}, {number(one['makespan_s'], 's')}, "
-        f"{number(one['gpu_seconds'], 'GPU-seconds')}{gap}"
+        f"time weight {row['time_weight']:g}: {counted(int(row['actors']), 'actor')}, {number(row['makespan_s'], 's')}, "
+        f"{number(row['gpu_seconds'], 'GPU-seconds')}{gap}"
     )
     return caption(text)
 

@@ -18,7 +18,7 @@ from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, time
 from rlhfless.plots.utilisation import add_busy_heatmap
 from rlhfless.trace import PHASES, Trace
 
-MOST_LABELS = 32
+MAX_LABELS = 32
 BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
@@ -58,7 +58,7 @@ def plot_timeline(
         note = add_bars(fig, info)
     _add_events(fig, info)
     rows = len(info.holders)
-    shown = range(0, rows, -(-rows // MOST_LABELS))
+    shown = range(0, rows, -(-rows // MAX_LABELS))
     fig.update_yaxes(
         tickvals=list(shown),
         ticktext=[info.labels[i] for i in shown],
@@ -84,30 +84,30 @@ def _title(info: TimelineInfo) -> str:
     )
 
 
-def add_bars(fig: go.Figure, info: TimelineInfo, **where: int) -> str:
+def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
     """Draw allocations, phases and the plan; returns the legend of the bars.
 
     Args:
-        where: ``row`` and ``col`` of a figure with several timelines.
+        cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **where)
+        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **cell)
     for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
         style = PHASE_STYLES[phase]
         marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
         if style.hatch:
             marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
-        own = info.spans[info.spans["phase"] == phase]
-        if len(own):
-            behind = own["background"].to_numpy(dtype=bool)
+        subset = info.spans[info.spans["phase"] == phase]
+        if len(subset):
+            behind = subset["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
             name = f"{phase} (overlaps decode)" if behind.all() else phase
-            _bar(fig, own, place, name, marker, legendrank=1 + PHASES.index(phase), **where)
+            _bar(fig, subset, place, name, marker, legendrank=1 + PHASES.index(phase), **cell)
     notes = []
     if len(info.planned):
         hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
         marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
-        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **where)
+        _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **cell)
         notes.append("thick bar: executed; hatched bar below it: predicted by the plan")
     if len(info.spans) and info.spans["background"].any():
         notes.append("thin bar above: transfers that overlap decode")
@@ -121,21 +121,21 @@ def _bar(
     name: str,
     marker: Mapping[str, Any],
     legendrank: int = 0,
-    **where: int,
+    **cell: int,
 ) -> None:
     fig.add_bar(
         base=bars["start_s"].to_numpy(), x=(bars["end_s"] - bars["start_s"]).to_numpy(), y=bars["row"].to_numpy(),
         offset=place[0], width=place[1], orientation="h", name=name, marker=marker, legendrank=legendrank,
-        hovertext=bars["hover"].tolist(), hoverinfo="text", **where,
+        hovertext=bars["hover"].tolist(), hoverinfo="text", **cell,
     )  # fmt: skip
 
 
 def _add_events(fig: go.Figure, info: TimelineInfo) -> None:
-    for i, (name, own) in enumerate(info.events.groupby("name", sort=True)):
+    for i, (name, of_name) in enumerate(info.events.groupby("name", sort=True)):
         symbol = EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)]
         fig.add_scatter(
-            x=own["time_s"], y=own["row"] + (BAR[0] - 0.06), mode="markers", name=f"event: {clean(name, 24)}",
+            x=of_name["time_s"], y=of_name["row"] + (BAR[0] - 0.06), mode="markers", name=f"event: {clean(name, 24)}",
             marker={"symbol": symbol, "size": 9, "color": INK, "line": {"width": 1, "color": "#FFFFFF"}},
             legendrank=200 + i, showlegend=True,
-            hovertext=own["hover"].tolist(), hoverinfo="text",
+            hovertext=of_name["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip

@@ -67,10 +67,10 @@ def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
     held = trace.allocations[trace.allocations["role"].isin(list(roles))]
     keys = pd.MultiIndex.from_frame(held[["run", "step", "holder"]])
 
-    def own(table: pd.DataFrame) -> pd.DataFrame:
+    def of_holders(table: pd.DataFrame) -> pd.DataFrame:
         return table[pd.MultiIndex.from_frame(table[["run", "step", "holder"]]).isin(keys)]
 
-    return replace(trace, allocations=held, spans=own(trace.spans), events=own(trace.events))
+    return replace(trace, allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
 
 
 def timeline_info(
@@ -149,19 +149,19 @@ def _labels(holders: list[str], held: pd.DataFrame) -> Iterator[str]:
 
 
 def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: float) -> Iterator[dict[str, Any]]:
-    for one in held.itertuples():
-        begin, end = one.start_s - start_s, one.end_s - start_s
+    for allocation in held.itertuples():
+        begin, end = allocation.start_s - start_s, allocation.end_s - start_s
         text = [
-            ("role", clean(one.role)),
-            ("GPUs", clean(f"{', '.join(map(str, one.gpu_ids)) or 'none'} ({one.kind}, {one.market})")),
+            ("role", clean(allocation.role)),
+            ("GPUs", clean(f"{', '.join(map(str, allocation.gpu_ids)) or 'none'} ({allocation.kind}, {allocation.market})")),
             ("allocated", f"{number(begin, 's')} to {number(end, 's')}"),
-            ("cost", f"{number(one.gpu_seconds, 'GPU-seconds')}, {number(one.cost_usd, 'USD')}"),
-            ("idle", number(one.idle_gpu_seconds, "GPU-seconds")),
-            ("empty slots (not part of idle)", number(one.slot_idle_gpu_seconds, "GPU-seconds")),
+            ("cost", f"{number(allocation.gpu_seconds, 'GPU-seconds')}, {number(allocation.cost_usd, 'USD')}"),
+            ("idle", number(allocation.idle_gpu_seconds, "GPU-seconds")),
+            ("empty slots (not part of idle)", number(allocation.slot_idle_gpu_seconds, "GPU-seconds")),
         ]
         yield {
-            "row": row_of[one.holder], "start_s": begin, "end_s": end, "gpu_seconds": one.gpu_seconds,
-            "idle_gpu_seconds": one.idle_gpu_seconds, "hover": hover(text, f"{clean(one.holder)}: allocated"),
+            "row": row_of[allocation.holder], "start_s": begin, "end_s": end, "gpu_seconds": allocation.gpu_seconds,
+            "idle_gpu_seconds": allocation.idle_gpu_seconds, "hover": hover(text, f"{clean(allocation.holder)}: allocated"),
         }  # fmt: skip
 
 
@@ -174,13 +174,13 @@ def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, w
 
 def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
     optional = {"batch_mean": "mean batch", "slots": "slots", "tokens": "tokens", "kv_tokens": "KV tokens", "bytes": "bytes"}
-    known = {name: spans[name].astype(float).tolist() for name in optional}
-    for i, one in enumerate(spans.itertuples()):
-        begin, end = one.start_s - start_s, one.end_s - start_s
+    values = {name: spans[name].astype(float).tolist() for name in optional}
+    for i, span in enumerate(spans.itertuples()):
+        begin, end = span.start_s - start_s, span.end_s - start_s
         text = [("time", f"{number(begin, 's')} to {number(end, 's')}"), ("took", number(end - begin, "s"))]
-        text += [(title, number(known[name][i])) for name, title in optional.items() if known[name][i] == known[name][i]]
-        text += [("from", clean(one.from_actor))] if isinstance(one.from_actor, str) else []
-        yield hover(text, f"{clean(one.holder)}: {one.phase}" + (" (overlaps decode)" if one.background else ""))
+        text += [(title, number(values[name][i])) for name, title in optional.items() if values[name][i] == values[name][i]]
+        text += [("from", clean(span.from_actor))] if isinstance(span.from_actor, str) else []
+        yield hover(text, f"{clean(span.holder)}: {span.phase}" + (" (overlaps decode)" if span.background else ""))
 
 
 def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:
@@ -208,9 +208,9 @@ def _planned_bars(
 
 
 def _event_marks(events: pd.DataFrame, row_of: Mapping[str, int], start_s: float) -> Iterator[dict[str, Any]]:
-    for one in events.itertuples():
-        holder = one.holder if isinstance(one.holder, str) else ""
-        text = [("time", number(one.time_s - start_s, "s"))]
-        text += [("detail", clean(one.detail, 120))] if isinstance(one.detail, str) else []
-        head = f"{clean(holder)}: {clean(one.name)}" if holder else clean(one.name)
-        yield {"row": row_of.get(holder, 0), "name": one.name, "time_s": one.time_s - start_s, "hover": hover(text, head)}
+    for event in events.itertuples():
+        holder = event.holder if isinstance(event.holder, str) else ""
+        text = [("time", number(event.time_s - start_s, "s"))]
+        text += [("detail", clean(event.detail, 120))] if isinstance(event.detail, str) else []
+        head = f"{clean(holder)}: {clean(event.name)}" if holder else clean(event.name)
+        yield {"row": row_of.get(holder, 0), "name": event.name, "time_s": event.time_s - start_s, "hover": hover(text, head)}

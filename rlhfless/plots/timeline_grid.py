@@ -26,7 +26,7 @@ from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, time
 from rlhfless.trace import Trace
 
 ROW_PX, GAP_PX, FRAME_PX = 24, 42, 200
-MOST_ROWS = 120
+MAX_ROWS = 120
 TOGETHER, VISIBLE = 0.02, 0.002
 """Shares of the time axis: moves that are one line start within the one; spans shorter than the other cannot be seen."""
 CLEAR_LINES = 8
@@ -49,12 +49,12 @@ class TimelinesInfo(NamedTuple):
     def to_frame(self) -> pd.DataFrame:
         """Return the timelines of all schedules and their moves below each other."""
         parts = []
-        for name, one in self.timelines.items():
+        for name, timeline in self.timelines.items():
             moves = self.moves.get(name, pd.DataFrame())
             if len(moves):
-                ends = {f"{end}_holder": [one.holders[row] for row in moves[f"{end}_row"]] for end in ("from", "to")}
+                ends = {f"{end}_holder": [timeline.holders[row] for row in moves[f"{end}_row"]] for end in ("from", "to")}
                 moves = moves.assign(**ends).drop(columns=["from_row", "to_row"])
-            parts.append(pd.concat([one.to_frame(), stacked(moves=moves)]).assign(schedule=name))
+            parts.append(pd.concat([timeline.to_frame(), stacked(moves=moves)]).assign(schedule=name))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -62,17 +62,17 @@ def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> Time
     """Return the data of ``plot_timelines``."""
     chosen = {str(name): of_roles(trace, ("decode",)) for name, trace in traces.items()}
     infos = {name: timeline_info(trace, step) for name, trace in chosen.items()}
-    missing = next((f"{clean(name)}: {why}" for name, info in infos.items() if (why := _why_not(info))), "")
+    missing = next((f"{clean(name)}: {obstacle}" for name, info in infos.items() if (obstacle := _obstacle(info))), "")
     if not infos:
         missing = "There are no schedules to show."
-    elif not missing and (rows := sum(len(info.holders) for info in infos.values())) > MOST_ROWS:
+    elif not missing and (rows := sum(len(info.holders) for info in infos.values())) > MAX_ROWS:
         missing = f"{rows} actors are too many for one figure; show fewer schedules, or each by itself."
     if missing:
         return TimelinesInfo(infos, {}, missing)
     return TimelinesInfo(infos, {name: _moves(trace, infos[name]) for name, trace in chosen.items()})
 
 
-def _why_not(info: TimelineInfo) -> str:
+def _obstacle(info: TimelineInfo) -> str:
     """Why a timeline cannot be compared with others, or the empty text."""
     if len(info.spans) > MAX_SPANS:
         return f"{len(info.spans):,} spans are too many to draw next to others; show this schedule by itself"
@@ -82,19 +82,19 @@ def _why_not(info: TimelineInfo) -> str:
 def _moves(trace: Trace, info: TimelineInfo) -> pd.DataFrame:
     row_of = {name: row for row, name in enumerate(info.holders)}
     spans = trace.spans
-    own = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "transfer")
-    sent = spans[own & spans["from_actor"].isin(list(row_of))]
+    transfers = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "transfer")
+    sent = spans[transfers & spans["from_actor"].isin(list(row_of))]
     moves = [(row.from_actor, row.holder, row.start_s, row.end_s, 0, 0.0, False) for row in sent.itertuples()]
     computing = (spans["run"] == info.run) & (spans["step"] == info.step) & (spans["phase"] == "prefill")
     for row in spans[computing & spans["detail"].notna()].itertuples():
-        for one in json.loads(row.detail).get("recomputed", ()):
-            if one["from_actor"] in row_of and row.holder in row_of:
-                again = (one["tokens"], one["seconds"], True)
-                moves.append((one["from_actor"], row.holder, row.start_s, row.end_s, *again))
-    found = pd.DataFrame(moves, columns=["from_row", "to_row", "start_s", "end_s", "tokens", "seconds", "recomputed"])
-    rows = {name: found[name].map(row_of).astype(int) for name in ("from_row", "to_row")}
-    times = {name: found[name].astype(float) - info.start_s for name in ("start_s", "end_s")}
-    return found.assign(**rows, **times, recomputed=found["recomputed"].astype(bool))
+        for recomputed in json.loads(row.detail).get("recomputed", ()):
+            if recomputed["from_actor"] in row_of and row.holder in row_of:
+                again = (recomputed["tokens"], recomputed["seconds"], True)
+                moves.append((recomputed["from_actor"], row.holder, row.start_s, row.end_s, *again))
+    table = pd.DataFrame(moves, columns=["from_row", "to_row", "start_s", "end_s", "tokens", "seconds", "recomputed"])
+    rows = {name: table[name].map(row_of).astype(int) for name in ("from_row", "to_row")}
+    times = {name: table[name].astype(float) - info.start_s for name in ("start_s", "end_s")}
+    return table.assign(**rows, **times, recomputed=table["recomputed"].astype(bool))
 
 
 def bundles(moves: pd.DataFrame, within_s: float) -> pd.DataFrame:
@@ -134,24 +134,24 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     if info.missing:
         return message_figure(title, info.missing)
     timelines = list(info.timelines.items())
-    sizes = [len(one.holders) for _, one in timelines]
+    sizes = [len(timeline.holders) for _, timeline in timelines]
     inner = ROW_PX * sum(sizes) + GAP_PX * (len(sizes) - 1)
     fig = make_subplots(
         rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes,
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
-        subplot_titles=[_heading(name, one, len(info.moves[name])) for name, one in timelines],
+        subplot_titles=[_heading(name, timeline, len(info.moves[name])) for name, timeline in timelines],
     )  # fmt: skip
     fig.update_annotations(x=0.0, xanchor="left", font={"size": 13})
     notes = []
-    end_s = max(float(max(one.allocations["end_s"].max(), one.planned["end_s"].max())) for _, one in timelines)
-    for panel, (name, one) in enumerate(timelines, start=1):
-        notes.append(add_bars(fig, one, row=panel, col=1))
+    end_s = max(float(max(timeline.allocations["end_s"].max(), timeline.planned["end_s"].max())) for _, timeline in timelines)
+    for panel, (name, timeline) in enumerate(timelines, start=1):
+        notes.append(add_bars(fig, timeline, row=panel, col=1))
         moves = info.moves[name]
         for again in (False, True):
-            _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), one.labels, panel, again)
+            _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), timeline.labels, panel, again)
         fig.update_yaxes(
-            tickvals=list(range(len(one.holders))), ticktext=list(one.labels), range=[len(one.holders) - 0.4, -0.6],
-            tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
+            tickvals=list(range(len(timeline.holders))), ticktext=list(timeline.labels),
+            range=[len(timeline.holders) - 0.4, -0.6], tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
         )  # fmt: skip
     unseen = _too_short(fig, VISIBLE * end_s)
     named = set(unseen)
@@ -167,9 +167,12 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     return fig
 
 
-def _heading(name: str, one: TimelineInfo, moves: int) -> str:
-    idle = one.idle_gpu_seconds / one.gpu_seconds if one.gpu_seconds > 0 else 0.0
-    text = f"{counted(len(one.holders), 'actor')}, {number(one.time_s, 's')}, {number(one.gpu_seconds, 'GPU-seconds')}"
+def _heading(name: str, timeline: TimelineInfo, moves: int) -> str:
+    idle = timeline.idle_gpu_seconds / timeline.gpu_seconds if timeline.gpu_seconds > 0 else 0.0
+    text = (
+        f"{counted(len(timeline.holders), 'actor')}, {number(timeline.time_s, 's')}, "
+        f"{number(timeline.gpu_seconds, 'GPU-seconds')}"
+    )
     return f"<b>{clean(name)}</b>: {text}, {idle:.1%} of them idle" + (f", {counted(moves, 'migration')}" if moves else "")
 
 
@@ -187,8 +190,8 @@ def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], pan
     arrival (or the end of recomputing); one plotly trace for all lines and one for all dots."""
     if moves.empty:
         return
-    at = [x for one in moves.itertuples() for x in (one.start_s, one.end_s, None)]
-    rows = [y for one in moves.itertuples() for y in (one.from_row, one.to_row, None)]
+    at = [x for move in moves.itertuples() for x in (move.start_s, move.end_s, None)]
+    rows = [y for move in moves.itertuples() for y in (move.from_row, move.to_row, None)]
     lines = {"color": VERMILLION, "width": 1, "dash": "dash" if recomputed else "solid"}
     name = "migration, KV recomputed (dot: receiver)" if recomputed else "migration (dot: receiver, larger for more responses)"
     fig.add_scatter(
@@ -196,20 +199,20 @@ def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], pan
         opacity=min(0.9, max(0.15, CLEAR_LINES / len(moves))), hoverinfo="skip", legendrank=150 + 2 * recomputed,
         row=panel, col=1,
     )  # fmt: skip
-    told = [
+    texts = [
         hover(
             [
-                ("from", labels[one.from_row]),
-                ("time", f"{number(one.start_s, 's')} to {number(one.end_s, 's')}"),
-                *([("recomputed", f"{one.tokens:,} tokens in {number(one.seconds, 's')}")] if recomputed else []),
+                ("from", labels[move.from_row]),
+                ("time", f"{number(move.start_s, 's')} to {number(move.end_s, 's')}"),
+                *([("recomputed", f"{move.tokens:,} tokens in {number(move.seconds, 's')}")] if recomputed else []),
             ],
-            f"{labels[one.to_row]}: {counted(one.responses, 'response')} migrated here",
+            f"{labels[move.to_row]}: {counted(move.responses, 'response')} migrated here",
         )
-        for one in moves.itertuples()
+        for move in moves.itertuples()
     ]
     dots = "recomputed" if recomputed else "responses arrive"
     fig.add_scatter(
-        x=moves["end_s"], y=moves["to_row"], mode="markers", name=dots, hovertext=told, hoverinfo="text",
+        x=moves["end_s"], y=moves["to_row"], mode="markers", name=dots, hovertext=texts, hoverinfo="text",
         marker={
             "size": [min(12.0, 3.0 + 2.0 * math.sqrt(n)) for n in moves["responses"]], "color": VERMILLION, "opacity": 0.8,
             "line": {"width": 1, "color": "#FFFFFF"},

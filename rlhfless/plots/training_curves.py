@@ -58,8 +58,8 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
         if {part, whole} <= set(table):
             share = table[part].astype(float) / table[whole].astype(float).where(table[whole] > 0)
             table[name] = share.where(share.isna() | (share.abs() > ROUNDING), 0.0)
-    known = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
-    return CurvesInfo(table[["step", *known]].astype(float).reset_index(drop=True))
+    curves = [name for name, *_ in CURVES if name in table and table[name].notna().any()]
+    return CurvesInfo(table[["step", *curves]].astype(float).reset_index(drop=True))
 
 
 def plot_curves(steps: pd.DataFrame) -> go.Figure:

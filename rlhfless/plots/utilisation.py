@@ -54,8 +54,8 @@ def busy_share(allocations: pd.DataFrame, spans: pd.DataFrame, rows: int, edges:
         held_s = (
             covered_s(held["start_s"], held["end_s"], edges) if len(allocations) else np.where(busy_s > 0, np.diff(edges), 0)
         )
-        known = held_s > 1e-12
-        shares[row, known] = np.clip(busy_s[known] / held_s[known], 0.0, 1.0)
+        is_held = held_s > 1e-12
+        shares[row, is_held] = np.clip(busy_s[is_held] / held_s[is_held], 0.0, 1.0)
     return shares
 
 

@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-class Rung(NamedTuple):
+class WaterfallBar(NamedTuple):
     """One bar of the waterfall; it reaches from ``start`` to ``end``.
 
     Attributes:
@@ -62,18 +62,18 @@ class WaterfallInfo(NamedTuple):
         missing: why there is nothing to show, or the empty text.
     """
 
-    gpu_seconds: tuple[Rung, ...]
-    time_s: tuple[Rung, ...]
+    gpu_seconds: tuple[WaterfallBar, ...]
+    time_s: tuple[WaterfallBar, ...]
     missing: str = ""
 
     def to_frame(self) -> pd.DataFrame:
         """Return the bars below each other: ``label, kind`` and where each reaches from and to."""
 
-        def bars(rungs: tuple[Rung, ...], unit: str) -> pd.DataFrame:
-            rows = [(plain(rung.label), rung.kind, rung.start, rung.end) for rung in rungs]
+        def frame(bars: tuple[WaterfallBar, ...], unit: str) -> pd.DataFrame:
+            rows = [(plain(bar.label), bar.kind, bar.start, bar.end) for bar in bars]
             return pd.DataFrame(rows, columns=["label", "kind", f"from_{unit}", f"to_{unit}"])
 
-        return stacked(cost=bars(self.gpu_seconds, "gpu_seconds"), time=bars(self.time_s, "time_s"))
+        return stacked(cost=frame(self.gpu_seconds, "gpu_seconds"), time=frame(self.time_s, "time_s"))
 
 
 def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
@@ -84,16 +84,23 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
     names = [LABELS.get(policy, clean(policy, 24)) for policy in table["policy"]]
     last = clean(table["policy"].iloc[-1], 24)
 
-    def rungs(values: list[float]) -> list[Rung]:
+    def bars_of(values: list[float]) -> list[WaterfallBar]:
         steps = zip(names[1:], values[:-1], values[1:], strict=True)
-        changes = [Rung(name, "saves" if after <= before else "costs", before, after) for name, before, after in steps]
-        return [Rung(names[0], "total", 0.0, values[0]), *changes, Rung(f"<b>{last}</b>", "total", 0.0, values[-1])]
+        changes = [WaterfallBar(name, "saves" if after <= before else "costs", before, after) for name, before, after in steps]
+        return [
+            WaterfallBar(names[0], "total", 0.0, values[0]),
+            *changes,
+            WaterfallBar(f"<b>{last}</b>", "total", 0.0, values[-1]),
+        ]
 
-    cost = rungs(table["gpu_seconds"].tolist())
+    cost = bars_of(table["gpu_seconds"].tolist())
     bound = float(table["bound_gpu_seconds"].iloc[-1])
     if bound == bound:
-        cost += [Rung("left to<br>the bound", "left", cost[-1].end, bound), Rung("<b>bound</b>", "bound", 0.0, bound)]
-    return WaterfallInfo(tuple(cost), tuple(rungs(table["time_s"].tolist())))
+        cost += [
+            WaterfallBar("left to<br>the bound", "left", cost[-1].end, bound),
+            WaterfallBar("<b>bound</b>", "bound", 0.0, bound),
+        ]
+    return WaterfallInfo(tuple(cost), tuple(bars_of(table["time_s"].tolist())))
 
 
 def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "") -> go.Figure:
@@ -112,28 +119,28 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         return message_figure(title, info.missing)
     fig = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.62, 0.38])
     shown: set[str] = set()
-    for row, (rungs, unit) in enumerate(((info.gpu_seconds, "GPU-seconds"), (info.time_s, "s")), start=1):
-        first = rungs[0].end
+    for row, (bars, unit) in enumerate(((info.gpu_seconds, "GPU-seconds"), (info.time_s, "s")), start=1):
+        first = bars[0].end
         for kind, (colour, hatch, name) in KINDS.items():
-            own = [rung for rung in rungs if rung.kind == kind]
-            if not own:
+            of_kind = [bar for bar in bars if bar.kind == kind]
+            if not of_kind:
                 continue
             marker = {"color": colour, "pattern": {"shape": hatch, "fgcolor": "rgba(255,255,255,0.6)", "size": 6}}
             fig.add_bar(
-                x=[r.label for r in own], base=[min(r.start, r.end) for r in own], y=[abs(r.change) for r in own], name=name,
-                marker=marker, legendgroup=kind, legendrank=1 + list(KINDS).index(kind),
+                x=[r.label for r in of_kind], base=[min(r.start, r.end) for r in of_kind], y=[abs(r.change) for r in of_kind],
+                name=name, marker=marker, legendgroup=kind, legendrank=1 + list(KINDS).index(kind),
                 showlegend=kind not in shown, width=0.62, cliponaxis=False,
-                text=[_text(r, first) for r in own], textposition="outside", constraintext="none",
-                hovertext=[_hover(r, unit, first) for r in own], hoverinfo="text", row=row, col=1,
+                text=[_text(r, first) for r in of_kind], textposition="outside", constraintext="none",
+                hovertext=[_hover(r, unit, first) for r in of_kind], hoverinfo="text", row=row, col=1,
             )  # fmt: skip
             shown.add(kind)
-        steps = [(r.label, r.end) for r in rungs]
+        steps = [(r.label, r.end) for r in bars]
         for (left, level), (right, _) in pairwise(steps):
             fig.add_scatter(
                 x=[left, right], y=[level, level], mode="lines", line={"color": BOUND, "width": 1, "dash": "dot"},
                 hoverinfo="skip", showlegend=False, row=row, col=1,
             )  # fmt: skip
-        top = max(max(r.start, r.end) for r in rungs)
+        top = max(max(r.start, r.end) for r in bars)
         fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
     order = [r.label for r in info.gpu_seconds]
     fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
@@ -147,16 +154,16 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
     return fig.update_layout(margin={"t": fig.layout.margin.t + 40})
 
 
-def _text(rung: Rung, first: float) -> str:
-    if rung.kind in ("total", "bound"):
-        return number(rung.end)
-    sign = "+" if rung.change > 0 else ""
-    return f"{sign}{number(rung.change)}<br>({signed_share(rung.change / first)})"
+def _text(bar: WaterfallBar, first: float) -> str:
+    if bar.kind in ("total", "bound"):
+        return number(bar.end)
+    sign = "+" if bar.change > 0 else ""
+    return f"{sign}{number(bar.change)}<br>({signed_share(bar.change / first)})"
 
 
-def _hover(rung: Rung, unit: str, first: float) -> str:
-    head = rung.label.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
-    if rung.kind in ("total", "bound"):
-        return hover([("total", number(rung.end, unit))], head)
-    lines = [("change", number(rung.change, unit)), ("of the first total", signed_share(rung.change / first))]
-    return hover([*lines, ("from", number(rung.start, unit)), ("to", number(rung.end, unit))], head)
+def _hover(bar: WaterfallBar, unit: str, first: float) -> str:
+    head = bar.label.replace("<br>", " ").replace("<b>", "").replace("</b>", "")
+    if bar.kind in ("total", "bound"):
+        return hover([("total", number(bar.end, unit))], head)
+    lines = [("change", number(bar.change, unit)), ("of the first total", signed_share(bar.change / first))]
+    return hover([*lines, ("from", number(bar.start, unit)), ("to", number(bar.end, unit))], head)

@@ -26,7 +26,7 @@ SHIFTS = np.arange(-20, 21) * SHIFT_STEPS * STEP
 WIDEST = len(RESIDUALS)
 MIXED = np.arange(-140, 141) * STEP  # where mixtures over shifts are known, relative to a response's centre
 POINTS = 64  # of the grid of tokens, evenly spread, and as many with even ratios
-MOST_PROMPTS = 15.0  # that all together count as where what all share is judged: how e is distributed is only about right
+MAX_PROMPTS = 15.0  # that all together count as where what all share is judged: how e is distributed is only about right
 RESPONSE_S, CURVE_S = 4e-7, 4e-6  # about what ``observe`` takes for a response, and for a curve
 
 
@@ -44,12 +44,12 @@ class Siblings:
     """The length model of one step's responses: their prompts, and the centres around which their log lengths vary.
 
     Args:
-        prompt_of: (R,) prompt of each response. known: (P,) whether a prompt has history. centre: (P,) of each prompt.
+        prompt_of: (R,) prompt of each response. has_history: (P,) whether a prompt has history. centre: (P,) of each prompt.
     """
 
     scatter: LengthModelParameters
     prompt_of: IntArray
-    known: NDArray[np.bool_]
+    has_history: NDArray[np.bool_]
     centre: FloatArray
     max_response_tokens: int
 
@@ -96,9 +96,9 @@ class Siblings:
         first += np.where(ended, 0, WIDEST)
         at = first[:, None] - SHIFT_STEPS * np.arange(-20, 21)
         np.clip(at, np.where(ended, 0, WIDEST)[:, None], np.where(ended, 1, 2)[:, None] * WIDEST - 1, out=at)
-        found = self._evidence_tables.take(at)
-        found[~ended & (tokens == 0)] = 0.0
-        return np.asarray(found)
+        evidence = self._evidence_tables.take(at)
+        evidence[~ended & (tokens == 0)] = 0.0
+        return np.asarray(evidence)
 
     def weights(self, tokens: IntArray, complete: NDArray[np.bool_], chosen: IntArray, own_tokens: IntArray) -> FloatArray:
         """Return (n, shift) posterior probabilities of the shifts of (n,) chosen prompts, given all that is known.
@@ -110,23 +110,23 @@ class Siblings:
         order, starts, present = self._order
         of_prompt = np.zeros((len(self.centre), len(SHIFTS)))
         of_prompt[present] = np.add.reduceat(evidence[order], starts, axis=0)
-        known = self.known.astype(np.int64)
+        has_history = self.has_history.astype(np.int64)
         best = of_prompt.max(axis=1, keepdims=True)
         likely = np.exp(of_prompt - best)
         priors = self._priors
         of_all = np.zeros((len(priors), len(SHIFTS)))
         for kind in (0, 1):
-            fits = likely[known == kind] @ priors[:, kind].reshape(-1, len(SHIFTS)).T
+            fits = likely[has_history == kind] @ priors[:, kind].reshape(-1, len(SHIFTS)).T
             of_all += np.log(np.maximum(fits, 1e-300)).sum(axis=0).reshape(of_all.shape)
-        of_all *= min(1.0, MOST_PROMPTS / len(present))
+        of_all *= min(1.0, MAX_PROMPTS / len(present))
         of_all -= 0.5 * SHIFTS**2 / self.scatter.drift
         shared = np.exp(of_all - of_all.max())
         shared /= shared.sum()
         prior = np.log(np.einsum("sg,skgd->kd", shared, priors))
-        logs = prior[known[chosen]] + of_prompt[chosen]
+        logs = prior[has_history[chosen]] + of_prompt[chosen]
         logs -= self.evidence(own_tokens, np.zeros(len(chosen), dtype=bool), chosen)
-        found = np.exp(logs - logs.max(axis=1, keepdims=True))
-        return np.asarray(found / found.sum(axis=1, keepdims=True))
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def curves(self, weights: FloatArray, prompts: IntArray, grid: FloatArray) -> FloatArray:
         """Return (n, G) survival at the grid's tokens for (n, shift) weights and the prompt of each."""
@@ -180,8 +180,8 @@ class InFlightLengths(SurvivalTable):
         curve = self.siblings.curves(self.siblings.weights(tokens, complete, prompts, shortest), prompts, self.grid)
         if signals is not None and self.reading is not None:
             now = np.asarray(tokens, dtype=float)[running]
-            own = {name: np.asarray(values)[running] for name, values in signals.items()}
-            curve = self.reading.weigh(curve[owner], self.grid, now, own)
+            running_signals = {name: np.asarray(values)[running] for name, values in signals.items()}
+            curve = self.reading.weigh(curve[owner], self.grid, now, running_signals)
             prompts, owner = prompts[owner], np.arange(len(running))
         class_of = np.zeros(len(tokens), np.int64)
         class_of[running] = owner

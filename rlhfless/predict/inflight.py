@@ -25,13 +25,13 @@ from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.workload import IntArray, Workload
 
-MOST_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
+MAX_MOMENTS = 16  # at which a finished step is looked at to learn from its signals
 FEWEST_PAIRS = 8  # of visits of the same prompts; with fewer, means of steps say how lengths drift
-MOST_DRIFT = np.log(4.0)
+MAX_DRIFT = np.log(4.0)
 
 
 class InFlightPredictor(Predictor):
-    """``predict`` and ``sample`` follow the drift of lengths; ``in_flight`` returns a forecast that is updated during a step.
+    """Forecasts follow the drift of lengths; their ``remaining`` lengths are updated during a step.
 
     The prediction is a prompt's mean length at its last visit, times ``exp(rate x steps since then)``. A visit's time is its
     column ``step``, else ``epoch``. The rate, one for all prompts, is the least-squares slope of log lengths over steps. Within
@@ -41,10 +41,10 @@ class InFlightPredictor(Predictor):
     prediction moves by more than a factor of 4.
 
     During a step it computes the distribution of every running response's length. Given are its tokens so far, the lengths of
-    finished responses to its prompt, the fact that others still run, and how this step's lengths differ from the history's
-    (``group_posterior.py``). If ``update`` gets the model's own signals, a linear probe is fitted to them and weighted by its
-    past accuracy (``signal_probe.py``). Times are not used: in the history, responses are assumed to have decoded at the same
-    pace.
+    finished responses to its prompt, and that others still run. Also given is how this step's lengths differ from the
+    history's (``group_posterior.py``). If ``update`` gets the model's own signals, a linear probe is fitted to them and
+    weighted by its past accuracy (``signal_probe.py``). Times are not used: in the history, responses are assumed to have
+    decoded at the same pace.
     """
 
     def _forget(self) -> None:
@@ -66,15 +66,15 @@ class InFlightPredictor(Predictor):
         if "signals" not in rollouts.columns or rollouts["signals"].isna().all():
             return super().update(rollouts)
         check_rollouts(rollouts)  # before anything is learned from signals
-        for _, own in rollouts.groupby("step" if "step" in rollouts.columns else "epoch", sort=True):
-            self._learn_signals(own)
-            super().update(own)
+        for _, step_rows in rollouts.groupby("step" if "step" in rollouts.columns else "epoch", sort=True):
+            self._learn_signals(step_rows)
+            super().update(step_rows)
             self._scatters = {}
         return self
 
-    def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths:
-        """See ``Predictor.in_flight``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
-        siblings = self._siblings([str(p) for p in prompt_ids], workload.prompt_of, workload.max_response_tokens)
+    def _remaining(self, names: Sequence[str], workload: Workload) -> RemainingLengths:
+        """See ``Predictor._remaining``. With fewer than 8 prompts of history it is the forecast of the workload's scenarios."""
+        siblings = self._siblings(names, workload.prompt_of, workload.max_response_tokens)
         return from_scenarios(workload) if siblings is None else InFlightLengths.of(siblings, workload, self.reading)
 
     @property
@@ -99,11 +99,11 @@ class InFlightPredictor(Predictor):
         whole = np.broadcast_to(np.asarray(complete, dtype=bool), (len(names_of),))
         predicted = self.predict(names.tolist(), max_response_tokens=max_response_tokens)[owner]
         workload = Workload(np.zeros(len(names), int), owner, predicted, max_response_tokens=max_response_tokens)
-        table = self.in_flight(names.tolist(), workload).observe(tokens, whole, signals)
+        table = self._remaining(names.tolist(), workload).observe(tokens, whole, signals)
         running = np.flatnonzero(~whole)
-        found = np.zeros((np.size(levels), len(tokens)))
-        found[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
-        return found
+        lengths = np.zeros((np.size(levels), len(tokens)))
+        lengths[:, running] = quantiles_left(table, running, tokens[running].astype(float), levels)
+        return lengths
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
         when = "step" if "step" in table.columns else "epoch"
@@ -133,8 +133,8 @@ class InFlightPredictor(Predictor):
         if (scatter := self._scatters[max_response_tokens]) is None:
             return None
         centre = np.array([scatter.centres.get(name, scatter.common) for name in names])
-        known = np.array([name in scatter.centres for name in names], dtype=bool)
-        return Siblings(scatter, prompt_of, known, centre, max_response_tokens)
+        has_history = np.array([name in scatter.centres for name in names], dtype=bool)
+        return Siblings(scatter, prompt_of, has_history, centre, max_response_tokens)
 
     def _scatter(self, max_response_tokens: int) -> LengthModelParameters | None:
         if self._history.empty:
@@ -145,13 +145,13 @@ class InFlightPredictor(Predictor):
 
     def _learn_signals(self, step: pd.DataFrame) -> None:
         """Learn from a finished step at several moments, using only what was known before the step."""
-        told = [one if isinstance(one, Mapping) else {} for one in step["signals"]]
+        per_response = [x if isinstance(x, Mapping) else {} for x in step["signals"]]
         lengths = step["response_tokens"].to_numpy(dtype=np.int64)
-        for name, one, length in zip(step["prompt_id"], told, lengths, strict=True):
-            if bad := [signal for signal, values in one.items() if len(values) != length]:
+        for name, response_signals, length in zip(step["prompt_id"], per_response, lengths, strict=True):
+            if bad := [signal for signal, values in response_signals.items() if len(values) != length]:
                 raise PredictionError(
-                    f"signal {bad[0]!r} of a response to prompt {name!r} has {len(one[bad[0]])} rows; one for each of its "
-                    f"{length} tokens is needed"
+                    f"signal {bad[0]!r} of a response to prompt {name!r} has {len(response_signals[bad[0]])} rows; "
+                    f"one for each of its {length} tokens is needed"
                 )
         limit = int(max(lengths.max(initial=1), self._history["response_tokens"].max() if len(self._history) else 1))
         names, owner = np.unique(step["prompt_id"].astype(str).to_numpy(), return_inverse=True)
@@ -160,9 +160,9 @@ class InFlightPredictor(Predictor):
             return
         workload = Workload(np.zeros(len(names), int), owner, lengths, max_response_tokens=limit)
         forecast = InFlightLengths.of(siblings, workload)
-        at = moments(lengths, MOST_MOMENTS)
+        at = moments(lengths, MAX_MOMENTS)
         parts: list[tuple[FloatArray, dict[str, FloatArray], FloatArray, FloatArray, np.ndarray]] = []
-        for x, (alive, signals) in zip(at.tolist(), signals_at(told, lengths, at), strict=True):
+        for x, (alive, signals) in zip(at.tolist(), signals_at(per_response, lengths, at), strict=True):
             if not len(alive):
                 continue
             seen = forecast.observe(np.minimum(lengths, x), lengths <= x)
@@ -189,4 +189,4 @@ def _shrunk_slope(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _drift(rate: float, steps: float) -> float:
-    return float(np.exp(np.clip(rate * steps, -MOST_DRIFT, MOST_DRIFT)))
+    return float(np.exp(np.clip(rate * steps, -MAX_DRIFT, MAX_DRIFT)))

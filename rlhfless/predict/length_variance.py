@@ -22,7 +22,7 @@ STEP = 0.05  # of a grid of logs
 RESIDUALS = np.arange(-100, 101) * STEP  # at which the distribution of e is known
 FEWEST_PROMPTS = 8  # that anything is learned from
 SURPRISE, SURPRISE_SD = 0.003, 1.5  # share and spread of responses that are like none before
-LEAST_VARIANCE = 0.05**2
+MIN_VARIANCE = 0.05**2
 DRIFT, UNSEEN_DRIFT = 0.15**2, 0.3**2  # variance of g; where no prompt was ever seen to come back
 GOES_ON = 0.8  # standard deviations that a response which was cut off is taken to go on for (half a normal distribution's mean)
 RETURN = 0.2**2  # variance of a prompt's change until it comes back, where none was seen to
@@ -66,12 +66,12 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
         return None
     logs = np.log(np.maximum(table["response_tokens"].to_numpy(dtype=float)[last], 1.0))
     whole, single = complete[last], count == 1
-    tells = (np.bincount(owner, weights=~whole) == 0) & ~single  # of a group that was cut off nobody knows the middle
-    tells = tells if tells.sum() >= FEWEST_PROMPTS else ~single
+    informative = (np.bincount(owner, weights=~whole) == 0) & ~single  # of a group that was cut off nobody knows the middle
+    informative = informative if informative.sum() >= FEWEST_PROMPTS else ~single
     deviation = (logs - (np.bincount(owner, weights=logs) / count)[owner]) * np.sqrt(count / np.maximum(count - 1, 1))[owner]
-    degrees = int((count - 1)[tells].sum())
+    degrees = int((count - 1)[informative].sum())
     squares = deviation**2 * ((count - 1) / count)[owner]
-    within = float(squares[tells[owner]].sum() / degrees) if degrees else 0.0
+    within = float(squares[informative[owner]].sum() / degrees) if degrees else 0.0
     mean = np.bincount(owner, weights=logs + np.where(whole, 0.0, GOES_ON * math.sqrt(within))) / count
     last_epoch = table["epoch"].to_numpy()[last]
     back = np.unique(owner[(epochs.transform("max") > epochs.transform("min")).to_numpy()[last]])
@@ -84,23 +84,23 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
         centre, drift, shares = average + offset, DRIFT, (0.5, 1.0, 2.0)
         alone = np.zeros(len(distinct))
         alone[back] = off - offset
-        residuals, used = (deviation, tells) if degrees else (alone[owner], np.isin(np.arange(len(distinct)), back))
+        residuals, used = (deviation, informative) if degrees else (alone[owner], np.isin(np.arange(len(distinct)), back))
         if not degrees:
             between = 0.0  # single samples: all that is not foreseen counts as theirs
     else:
         plain = np.log(np.maximum(np.bincount(owner, weights=table["expected"].to_numpy(dtype=float)[last]) / count, 1.0))
         level = mean + average - plain  # what the policy is expected to have changed since
         spread = float(level.var(ddof=1))
-        residuals, used = deviation, tells
+        residuals, used = deviation, informative
         if not degrees:
             within, used = spread / 2, np.ones(len(distinct), dtype=bool)
             residuals = (logs - logs.mean()) * math.sqrt(0.5)
-        own = max(spread - within * float((1 / count).mean()), LEAST_VARIANCE)
-        trust = own / (own + within / count)
+        variance = max(spread - within * float((1 / count).mean()), MIN_VARIANCE)
+        trust = variance / (variance + within / count)
         centre = level.mean() + trust * (level - level.mean())
         between = float((trust * within / count).mean()) + RETURN
         drift, shares = UNSEEN_DRIFT, (1 / 16, 1 / 4, 1.0)  # as nothing tells, rather too wide than too narrow
-    between = max(between, LEAST_VARIANCE)
+    between = max(between, MIN_VARIANCE)
     return LengthModelParameters(
         dict(zip(distinct.tolist(), centre.tolist(), strict=True)), float(centre.mean()), between,
         between + float(centre.var(ddof=1)), drift, shares, _smooth(residuals[used[owner]], whole[used[owner]]),

@@ -1,4 +1,4 @@
-"""Base class of response-length predictors: input checks, and the three forms of a prediction (values, samples, quantiles).
+"""Base class of response-length predictors: input checks, and the forms of a prediction (forecast, values, samples, quantiles).
 
 A subclass computes predictions in ``_learned``; this class spreads scenarios around them. Randomness comes from a given seed
 only.
@@ -17,19 +17,21 @@ from numpy.typing import ArrayLike
 from rlhfless.predict.censoring import FloatArray, expected_tokens
 from rlhfless.predict.errors import PredictionError
 from rlhfless.predict.validation import NEEDED, check_draws, check_limit, check_rollouts, lengths_of, levels_of
+from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plurals import counted
 from solver.model.workload import Workload
 
 USED = (*NEEDED, "step", "finish_reason", "run")
+PROVED = 30  # responses from which on the errors of forecasts count as known
 QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 
 
 class PromptHistory(NamedTuple):
     """A history under one response limit.
 
-    (H,) expected tokens of its responses; the prediction for every visit (prompt, epoch), on a first visit its own mean; and
-    the prediction for every prompt's next visit.
+    (H,) expected tokens of its responses; the prediction for visits (prompt, epoch), each prompt's newest one at least, on a
+    first visit its own mean; and the prediction for every prompt's next visit.
     """
 
     expected: FloatArray
@@ -123,8 +125,8 @@ class Predictor(ABC):
             visits = self._visits(max_response_tokens)
             by_prompt, fallback = visits.averages, float(np.median(visits.expected))
         asked = [str(prompt_id) for prompt_id in prompt_ids]
-        known = lengths_of(reference_answer_tokens or {}, set(asked)) | by_prompt
-        tokens = np.array([known.get(name, fallback) for name in asked], dtype=float)
+        tokens_of = lengths_of(reference_answer_tokens or {}, set(asked)) | by_prompt
+        tokens = np.array([tokens_of.get(name, fallback) for name in asked], dtype=float)
         return np.repeat(np.minimum(tokens, max_response_tokens), samples)
 
     def sample(
@@ -194,16 +196,53 @@ class Predictor(ABC):
         )
         return np.asarray(np.quantile(drawn, at, axis=0))
 
-    def in_flight(self, prompt_ids: Sequence[Any], workload: Workload) -> RemainingLengths | None:
-        """Return the predictor's own forecast for re-planning a running step; None (here) uses the workload's scenarios.
+    def forecast(
+        self,
+        prompt_ids: Sequence[Any],
+        samples_per_prompt: ArrayLike = 1,
+        reference_answer_tokens: Mapping[str, int] | None = None,
+        *,
+        max_response_tokens: int,
+        prompt_tokens: ArrayLike = 0,
+        scenarios: int = 8,
+        seed: int = 0,
+    ) -> LengthForecast:
+        """Return the forecast of a step's R responses: expected tokens, scenarios around them, and remaining lengths.
 
         Args:
-            prompt_ids: (P,) names of the workload's prompts.
+            prompt_tokens: tokens of the prompts, one number or one for each of ``prompt_ids``; the remaining lengths need them.
+
+        The other arguments are those of ``predict`` and ``sample``.
+
+        Raises:
+            PredictionError: as ``predict`` and ``sample``.
+        """
+        asked = prompt_ids, samples_per_prompt, reference_answer_tokens
+        expected = self.predict(*asked, max_response_tokens=max_response_tokens)
+        drawn = self.sample(*asked, max_response_tokens=max_response_tokens, scenarios=scenarios, seed=seed)
+        if not len(expected):
+            return LengthForecast(expected, drawn)
+        owner, names = pd.factorize(np.array([str(prompt_id) for prompt_id in prompt_ids], dtype=object))
+        first = np.unique(owner, return_index=True)[1]
+        tokens = np.broadcast_to(np.asarray(prompt_tokens), (len(owner),))[first]
+        prompt_of = np.repeat(owner, np.broadcast_to(np.asarray(samples_per_prompt), (len(owner),)))
+        workload = Workload(tokens, prompt_of, expected, max_response_tokens=max_response_tokens, scenarios=drawn)
+        return LengthForecast(expected, drawn, self._remaining(names.tolist(), workload), self._error_sd(max_response_tokens))
+
+    def _remaining(self, names: Sequence[str], workload: Workload) -> RemainingLengths | None:
+        """Return the predictor's own forecast for re-planning a running step; None (here) follows the workload's scenarios.
+
+        Args:
+            names: (P,) of the workload's prompts.
         """
         return None
 
-    def _ratios(self, max_response_tokens: int) -> list[FloatArray]:
-        """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out."""
+    def _ratios(self, max_response_tokens: int, *, again: bool = False) -> list[FloatArray]:
+        """Length over prediction of the responses of every prompt's newest visit; prompts that were not predicted left out.
+
+        Args:
+            again: only prompts that had been visited before.
+        """
         visits = self._visits(max_response_tokens)
         table = self._history.assign(expected=visits.expected)
         by_prompt = table.groupby("prompt_id")["epoch"]
@@ -211,11 +250,23 @@ class Predictor(ABC):
         first = (newest["epoch"] == by_prompt.transform("min")[newest.index]).to_numpy()
         visit = newest.groupby("prompt_id")["expected"]
         samples = visit.transform("size").to_numpy(dtype=float)
-        others = (visit.transform("sum") - newest["expected"]).to_numpy(dtype=float) / np.maximum(samples - 1, 1)
+        others_mean = (visit.transform("sum") - newest["expected"]).to_numpy(dtype=float) / np.maximum(samples - 1, 1)
         predicted = np.array([visits.predicted[key] for key in zip(newest["prompt_id"], newest["epoch"], strict=True)])
-        base = np.where(first, np.where(samples > 1, others, 0.0), predicted)
-        known = newest.assign(ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)).dropna()
-        return [group.to_numpy(dtype=float) for _, group in known.groupby("prompt_id")["ratio"]]
+        base = np.where(first, np.where((samples > 1) & (not again), others_mean, 0.0), predicted)
+        comparable = newest.assign(
+            ratio=np.where(base > 0, newest["expected"] / np.where(base > 0, base, 1.0), np.nan)
+        ).dropna()
+        return [group.to_numpy(dtype=float) for _, group in comparable.groupby("prompt_id")["ratio"]]
+
+    def _error_sd(self, max_response_tokens: int) -> float | None:
+        """Standard deviation of the logarithm of length over prediction, of prompts' newest visits that earlier ones predicted;
+        None with fewer than ``PROVED`` responses.
+        """
+        if self._history.empty:
+            return None
+        ratios = np.concatenate([np.zeros(0), *self._ratios(max_response_tokens, again=True)])
+        errors = np.log(ratios[ratios > 0])
+        return float(errors.std()) if len(errors) >= PROVED else None
 
     def _visits(self, max_response_tokens: int) -> PromptHistory:
         """Return the history under a response limit, computed once per limit."""

@@ -29,8 +29,8 @@ def make_predictor(name: str) -> Predictor:
     return MAKERS[name]()
 
 
-def unknown_predictor(name: str, known: Collection[str]) -> str:
-    """Return the sentence that refuses a name: what replaces a retired predictor, else the ``known`` names."""
+def unknown_predictor(name: str, names: Collection[str]) -> str:
+    """Return the sentence that refuses a name: what replaces a retired predictor, else the known ``names``."""
     if name in RETIRED:
         return f"predictor {name!r} was removed; choose {RETIRED[name]}"
-    return f"predictor {name!r} is unknown; choose from {', '.join(known)}"
+    return f"predictor {name!r} is unknown; choose from {', '.join(names)}"

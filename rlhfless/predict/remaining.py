@@ -65,13 +65,13 @@ def quantiles_left(table: RemainingLengths, chosen: IntArray, tokens: FloatArray
     """Return (Q, n) quantiles of the remaining tokens of the chosen responses, running at (n,) tokens, by a forecast; at
     least 1.
     """
-    most = table.max_response_tokens - tokens
-    found = []
+    max_left = table.max_response_tokens - tokens
+    quantiles = []
     for level in np.atleast_1d(np.asarray(levels, dtype=float)):
-        low, high = np.zeros(len(tokens)), most.copy()  # still alive after `low` tokens more with at least 1 - level
+        low, high = np.zeros(len(tokens)), max_left.copy()  # still alive after `low` tokens more with at least 1 - level
         while np.any(high - low > 0.5):
             middle = (low + high) / 2
             alive = table.survival(chosen, tokens, tokens + middle) > 1 - level
             low, high = np.where(alive, middle, low), np.where(alive, high, middle)
-        found.append(np.clip(np.ceil(low), 1, most))
-    return np.array(found)
+        quantiles.append(np.clip(np.ceil(low), 1, max_left))
+    return np.array(quantiles)

@@ -16,7 +16,7 @@ from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.predictor import Predictor, PromptHistory
 from rlhfless.predict.validation import check_draws
 
-FEWEST, MOST = 0.05, 1000.0  # global lengths that stand beside a prompt's own
+FEWEST, MAX_LENGTHS = 0.05, 1000.0  # global lengths that stand beside a prompt's own
 UNKNOWN = 1.0  # where no prompt has two samples, so that nothing tells how alike a prompt's samples are
 
 
@@ -30,13 +30,15 @@ class ShrinkagePredictor(Predictor):
     """
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
-        newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
-        self._own = {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
-        self._pool = np.concatenate(list(self._own.values()))
-        self._weight = _concentration(list(self._own.values()))
-        mean, m = float(self._pool.mean()), self._weight
-        averages = {name: (own.sum() + m * mean) / (len(own) + m) for name, own in self._own.items()}
-        return PromptHistory(table["expected"].to_numpy(dtype=float), {}, averages)
+        is_newest = table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")
+        earlier = _newest_lengths(table[~is_newest])
+        before = _means(earlier, _concentration(list(earlier.values()))) if earlier else {}
+        self._lengths = _newest_lengths(table)
+        self._pool = np.concatenate(list(self._lengths.values()))
+        self._weight = _concentration(list(self._lengths.values()))
+        epochs = table[is_newest].groupby("prompt_id")["epoch"].first()
+        predicted = {(name, epochs[name]): before.get(name, float(lengths.mean())) for name, lengths in self._lengths.items()}
+        return PromptHistory(table["expected"].to_numpy(dtype=float), predicted, _means(self._lengths, self._weight))
 
     def sample(
         self,
@@ -62,12 +64,12 @@ class ShrinkagePredictor(Predictor):
             repeats = np.broadcast_to(np.asarray(samples_per_prompt, dtype=np.int64), (len(prompt_ids),))
             asked = np.repeat(np.array([str(p) for p in prompt_ids], dtype=object), repeats)
             for name, responses in pd.Series(range(len(asked))).groupby(asked, sort=False).indices.items():
-                own = self._own.get(str(name), np.zeros(0))
-                pool = self._pool if len(own) else self._pool * predicted[responses[0]] / max(1.0, self._pool.mean())
-                urn = np.broadcast_to(own, (scenarios, len(own)))
+                lengths = self._lengths.get(str(name), np.zeros(0))
+                pool = self._pool if len(lengths) else self._pool * predicted[responses[0]] / max(1.0, self._pool.mean())
+                urn = np.broadcast_to(lengths, (scenarios, len(lengths)))
                 for j, response in enumerate(responses):
-                    at = rng.random(scenarios) * (len(own) + j + m)
-                    inside = at < len(own) + j
+                    at = rng.random(scenarios) * (len(lengths) + j + m)
+                    inside = at < len(lengths) + j
                     new = rng.choice(pool, scenarios)
                     if urn.shape[1]:
                         old = urn[np.arange(scenarios), np.minimum(at, urn.shape[1] - 1).astype(np.int64)]
@@ -77,14 +79,28 @@ class ShrinkagePredictor(Predictor):
         return np.asarray(np.clip(np.ceil(drawn), 1, max_response_tokens), dtype=float)
 
 
+def _newest_lengths(table: pd.DataFrame) -> dict[str, FloatArray]:
+    """The expected lengths of every prompt's newest visit."""
+    newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
+    return {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
+
+
+def _means(lengths: Mapping[str, FloatArray], weight: float) -> dict[str, float]:
+    """The mean of every prompt's predictive distribution, in which ``weight`` is m."""
+    mean = float(np.concatenate(list(lengths.values())).mean())
+    return {name: float((own.sum() + weight * mean) / (len(own) + weight)) for name, own in lengths.items()}
+
+
 def _concentration(samples: Sequence[FloatArray]) -> float:
     """Variance of log lengths within prompts over that between them."""
-    logs = [np.log(np.maximum(one, 1.0)) for one in samples]
-    several = [one for one in logs if len(one) > 1]
+    logs = [np.log(np.maximum(lengths, 1.0)) for lengths in samples]
+    several = [lengths for lengths in logs if len(lengths) > 1]
     if not several:
         return UNKNOWN
-    within = sum(float(((one - one.mean()) ** 2).sum()) for one in several) / sum(len(one) - 1 for one in several)
-    means = np.array([one.mean() for one in logs])
-    noise = within * float(np.mean([1 / len(one) for one in logs]))
+    within = sum(float(((lengths - lengths.mean()) ** 2).sum()) for lengths in several) / sum(
+        len(lengths) - 1 for lengths in several
+    )
+    means = np.array([lengths.mean() for lengths in logs])
+    noise = within * float(np.mean([1 / len(lengths) for lengths in logs]))
     between = float(means.var(ddof=1)) - noise if len(means) > 1 else 0.0
-    return float(np.clip(within / between, FEWEST, MOST)) if between > 0 else MOST
+    return float(np.clip(within / between, FEWEST, MAX_LENGTHS)) if between > 0 else MAX_LENGTHS

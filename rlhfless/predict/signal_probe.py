@@ -21,12 +21,12 @@ from rlhfless.predict.censoring import FloatArray
 from rlhfless.predict.errors import PredictionError
 from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
-MOST_HIDDEN = 256  # numbers of a signal; longer ones are projected to as many with random signs, always the same
+MAX_FEATURES = 256  # numbers of a signal; longer ones are projected to as many with random signs, always the same
 RIDGE = 0.01  # times the mean square of each input
 KEPT = 0.8  # of the weight of earlier steps, at every new one
 FEWEST_ROWS = 200  # that a probe is trusted from
 AGES, COMMON_ROWS = 16, 50.0  # doublings of tokens so far; rows of all ages that stand beside an age's own
-LEAST_LOGPROB = -30.0  # log-probabilities are told from there on
+MIN_LOGPROB = -30.0  # log-probabilities are told from there on
 
 
 def recent_means(values: NDArray[np.floating], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -45,10 +45,10 @@ def features(tokens: FloatArray, signals: Signals, names: tuple[str, ...]) -> Fl
     columns = [np.ones((len(tokens), 1)), np.log1p(tokens)[:, None]]
     for name in names:
         flat = np.asarray(signals[name], dtype=float).reshape(len(tokens), -1)
-        if flat.shape[1] > MOST_HIDDEN:
-            signs = np.random.default_rng(flat.shape[1]).choice([-1.0, 1.0], (flat.shape[1], MOST_HIDDEN))
+        if flat.shape[1] > MAX_FEATURES:
+            signs = np.random.default_rng(flat.shape[1]).choice([-1.0, 1.0], (flat.shape[1], MAX_FEATURES))
             flat = flat @ signs / np.sqrt(flat.shape[1])
-        columns.append(np.maximum(flat, LEAST_LOGPROB) if name.endswith("logprob") else flat)
+        columns.append(np.maximum(flat, MIN_LOGPROB) if name.endswith("logprob") else flat)
     return np.concatenate(columns, axis=1)
 
 
@@ -77,22 +77,22 @@ class FittedProbe:
                 f"signal {missing[0]!r} is missing; all signals that the probe was fitted on are needed: {names}"
             )
         inputs = features(tokens, signals, self.names)
-        told = np.isfinite(inputs).all(axis=1) & (tokens > 0)
-        found = curve.copy()
-        if not told.any():
-            return found
-        chance, left = outcomes(curve[told], grid, tokens[told])
+        reported = np.isfinite(inputs).all(axis=1) & (tokens > 0)
+        reweighted = curve.copy()
+        if not reported.any():
+            return reweighted
+        chance, left = outcomes(curve[reported], grid, tokens[reported])
         log_left = np.log(left)
         expected = (chance * log_left).sum(axis=1)
-        value, age = inputs[told] @ self.weights, age_of(tokens[told])
+        value, age = inputs[reported] @ self.weights, age_of(tokens[reported])
         off = (value - self.offset[age] - self.of_expected[age] * expected)[:, None] - self.slope[age, None] * log_left
         logs = -0.5 * (off / self.noise[age, None]) ** 2
         chance *= np.exp(logs - logs.max(axis=1, keepdims=True))
         total = chance.sum(axis=1, keepdims=True)
         sure = total[:, 0] > 1e-200  # else nothing that is possible goes with the signals
         after = np.cumsum(chance[:, ::-1], axis=1)[:, ::-1] / np.maximum(total, 1e-300)
-        found[np.flatnonzero(told)[sure], :-1] = np.clip(after[sure], 0.0, 1.0)
-        return found
+        reweighted[np.flatnonzero(reported)[sure], :-1] = np.clip(after[sure], 0.0, 1.0)
+        return reweighted
 
 
 def outcomes(curve: FloatArray, grid: FloatArray, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -162,12 +162,12 @@ class SignalProbe:
         trust = self._trust + common * COMMON_ROWS / common[0, 0]
         scale = np.trace(trust[:, :3, :3], axis1=1, axis2=2)[:, None, None]
         squares, products = trust[:, :3, :3] + 1e-9 * scale * np.eye(3), trust[:, :3, 3]
-        found = np.linalg.solve(squares, products[:, :, None])[:, :, 0]
-        rest = trust[:, 3, 3] - (products * found).sum(axis=1)
-        offset, slope, of_expected = found.T
+        coefficients = np.linalg.solve(squares, products[:, :, None])[:, :, 0]
+        residual = trust[:, 3, 3] - (products * coefficients).sum(axis=1)
+        offset, slope, of_expected = coefficients.T
         if slope.max() <= 0:
             return None
-        noise = np.sqrt(np.maximum(rest, 0.0) / trust[:, 0, 0])
+        noise = np.sqrt(np.maximum(residual, 0.0) / trust[:, 0, 0])
         # a probe that is the less, the more is left, tells nothing; nor can any be as good as certain
         slope, noise = np.maximum(slope, 0.0), np.maximum(noise, 0.01 * np.maximum(slope, 1e-3))
         return FittedProbe(self.names, _ridge(self._inputs, self._targets), offset, slope, of_expected, noise)
@@ -184,11 +184,11 @@ def _ridge(squares: FloatArray, products: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.solve(squares + np.diag(penalty), products))
 
 
-def moments(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return at most ``most`` token counts at which a finished step is evaluated, evenly spaced in ratio up to its longest
+def moments(lengths: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return at most ``count`` token counts at which a finished step is evaluated, evenly spaced in ratio up to its longest
     response.
     """
-    return np.unique(np.geomspace(2, max(int(lengths.max(initial=0)) - 1, 2), most).astype(np.int64))
+    return np.unique(np.geomspace(2, max(int(lengths.max(initial=0)) - 1, 2), count).astype(np.int64))
 
 
 def signals_at(
@@ -199,14 +199,14 @@ def signals_at(
     Args:
         per_token: of every response, by name (tokens, ...).
     """
-    found: list[tuple[NDArray[np.int64], dict[str, FloatArray]]] = []
+    moments_with_signals: list[tuple[NDArray[np.int64], dict[str, FloatArray]]] = []
     reached = [at[at < n] for n in lengths]
     means = [
-        {name: recent_means(values, own) for name, values in one.items()} if len(own) else {}
-        for one, own in zip(per_token, reached, strict=True)
+        {name: recent_means(values, indices) for name, values in signals.items()} if len(indices) else {}
+        for signals, indices in zip(per_token, reached, strict=True)
     ]
     for k, x in enumerate(at):
         alive = np.flatnonzero((lengths > x) & np.array([bool(m) for m in means]))
         names = means[alive[0]] if len(alive) else ()
-        found.append((alive, {name: np.array([means[r][name][k] for r in alive]) for name in names}))
-    return found
+        moments_with_signals.append((alive, {name: np.array([means[r][name][k] for r in alive]) for name in names}))
+    return moments_with_signals

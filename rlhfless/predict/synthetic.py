@@ -41,7 +41,7 @@ class SyntheticPredictor(Predictor):
         super().__init__()
         self.accuracy, self.seed = accuracy, seed
         rows = truth.assign(prompt_id=truth["prompt_id"].astype(str))
-        self._means = {int(step): own.groupby("prompt_id")["response_tokens"].mean() for step, own in rows.groupby("step")}
+        self._means = {int(step): group.groupby("prompt_id")["response_tokens"].mean() for step, group in rows.groupby("step")}
 
     def predict(
         self,
@@ -56,13 +56,15 @@ class SyntheticPredictor(Predictor):
         Raises:
             PredictionError: also if the truth lacks the step, or a prompt in it.
         """
-        told = -1 if self._history.empty else int(self._history["step"].max())
-        step = min((s for s in self._means if s > told), default=None)
+        last_step = -1 if self._history.empty else int(self._history["step"].max())
+        step = min((s for s in self._means if s > last_step), default=None)
         asked = [str(p) for p in prompt_ids]
         missing = [name for name in asked if step is None or name not in self._means[step].index]
         if missing:
-            where = "the truth has no later step" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
-            raise PredictionError(f"{where}; the true lengths of the predicted step are needed")
+            problem = (
+                "the truth has no later step" if step is None else f"step {step} of the truth has no prompt {missing[0]!r}"
+            )
+            raise PredictionError(f"{problem}; the true lengths of the predicted step are needed")
         answers = self._dialled(step) if step is not None else {}
         return super().predict(
             asked, samples_per_prompt, {n: answers[n] for n in asked}, max_response_tokens=max_response_tokens
@@ -94,6 +96,10 @@ class SyntheticPredictor(Predictor):
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
         return PromptHistory(table["expected"].to_numpy(dtype=float), {}, {})
+
+    def _error_sd(self, max_response_tokens: int) -> float | None:
+        """Its errors are set, not those of earlier visits."""
+        return None
 
     def _facts(self) -> str:
         return f"accuracy={self.accuracy:g}, "

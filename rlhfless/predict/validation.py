@@ -26,10 +26,10 @@ def check_rollouts(rollouts: pd.DataFrame) -> None:
     for column in NEEDED:
         if column not in rollouts.columns:
             raise PredictionError(f"the history has no column '{column}'; rollouts with {', '.join(NEEDED)} are needed")
-    given = rollouts["response_tokens"]
-    tokens = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    lengths = rollouts["response_tokens"]
+    tokens = pd.to_numeric(lengths, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
     if len(wrong := np.flatnonzero(~((tokens >= 0) & (tokens < np.inf)))):
-        row, value = rollouts.index[wrong[0]], given.iloc[wrong[0]]
+        row, value = rollouts.index[wrong[0]], lengths.iloc[wrong[0]]
         raise PredictionError(
             f"row {row} of the history, column 'response_tokens' is {as_given(value)}; "
             "a number of tokens of 0 or more is needed"
@@ -67,9 +67,9 @@ def check_draws(scenarios: int, seed: int) -> None:
     Raises:
         PredictionError: the number is not a whole number of 1 or more, or the seed not one of 0 or more.
     """
-    for name, value, least in (("scenarios", scenarios, 1), ("seed", seed, 0)):
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise PredictionError(f"{name} is {value!r}; a whole number of {least} or more is needed")
+    for name, value, minimum in (("scenarios", scenarios, 1), ("seed", seed, 0)):
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
+            raise PredictionError(f"{name} is {value!r}; a whole number of {minimum} or more is needed")
 
 
 def levels_of(levels: ArrayLike) -> FloatArray:
@@ -79,9 +79,9 @@ def levels_of(levels: ArrayLike) -> FloatArray:
         PredictionError: a level is not in 0..1.
     """
     try:
-        found = np.asarray(levels, dtype=float)
+        probabilities = np.asarray(levels, dtype=float)
     except (TypeError, ValueError):
-        found = np.array(np.nan)
-    if not ((found >= 0) & (found <= 1)).all():
+        probabilities = np.array(np.nan)
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise PredictionError(f"levels is {levels!r}; numbers from 0 to 1 are needed")
-    return found
+    return probabilities

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlhfless import plots
+from rlhfless.analysis import evenly
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.report.log_checks import calibrated_by, checks_table
 from rlhfless.report.savings import savings_in_short, savings_tables
-from rlhfless.report.schedules import evenly
 from rlhfless.report.study import ExecutedRunFindings
 from rlhfless.trace import Trace, step_metrics
 
@@ -38,58 +38,58 @@ def executed_section(page: Page, trace: Trace) -> None:
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):
         page.text(f"The menu offers {len(shown)} of {len(steps):,} steps, evenly spaced.")
-    most = MAX_SPANS // len(shown)
+    max_spans = MAX_SPANS // len(shown)
     roles = trace.allocations["role"]
     generates = [role for role in roles.unique() if role in ("decode", "prefill")] or list(roles.unique())
-    timelines = {f"step {step}": plots.plot_timeline(trace, step, roles=generates, max_spans=most) for step in shown}
+    timelines = {f"step {step}": plots.plot_timeline(trace, step, roles=generates, max_spans=max_spans) for step in shown}
     page.choice("Step", timelines, f"step {shown[-1]}")
     if set(roles) - set(generates):
-        others = ", ".join(sorted(set(roles) - set(generates)))
-        page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including {others} GPUs.")
+        other_roles = ", ".join(sorted(set(roles) - set(generates)))
+        page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including {other_roles} GPUs.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
         lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
         page.choice("Lengths of", lengths)
 
 
-def executed_savings_section(page: Page, trace: Trace, found: ExecutedRunFindings) -> None:
+def executed_savings_section(page: Page, trace: Trace, findings: ExecutedRunFindings) -> None:
     """Add what other schedules would have saved of the executed and billed time, and which part no schedule changes."""
     page.section("Possible savings")
-    page.basis(_basis_of_savings(trace, found))
-    for sentence in (*savings_in_short(found), _fixed(found)):
+    page.basis(_basis_of_savings(trace, findings))
+    for sentence in (*savings_in_short(findings), _fixed(findings)):
         page.text(sentence)
     if trace.allocations["usd_per_gpu_s"].nunique() > 1:
         page.text(
             "The run's GPUs have different prices. The shares below are of GPU-seconds; shares of the cost in USD differ."
         )
     page.text(
-        f"Shares are of the time and the billed GPU-seconds of {counted(len(found.took), 'step')}. Each range is the 5th to "
+        f"Shares are of the time and the billed GPU-seconds of {counted(len(findings.took), 'step')}. Each range is the 5th to "
         "95th percentile over resampled steps. A negative share means that the schedule is worse than the executed one. "
         "The ranges leave out two errors: that of the latency profile, and the selection bias of naming the best schedule."
     )
-    savings_tables(page, found)
-    if found.checks:
-        checks_table(page, found.checks)
+    savings_tables(page, findings)
+    if findings.checks:
+        checks_table(page, findings.checks)
 
 
-def _basis_of_savings(trace: Trace, found: ExecutedRunFindings) -> Iterator[tuple[str, str]]:
+def _basis_of_savings(trace: Trace, findings: ExecutedRunFindings) -> Iterator[tuple[str, str]]:
     yield "From the trace", "time and billed GPU-seconds of the steps, and their phases outside generation."
-    cluster = found.setting.cluster
+    cluster = findings.setting.cluster
     yield (
         "Modelled",
-        f"generation under other schedules, on simulated engines with latency profile {found.setting.latency.name}, on "
+        f"generation under other schedules, on simulated engines with latency profile {findings.setting.latency.name}, on "
         f"{counted(cluster.gpus, f'{cluster.kind} GPU')}, {cluster.gpus_per_actor} per actor.",
     )
-    own = trace.meta.get("cluster") or {}
-    kinds, gpus = sorted(trace.allocations["kind"].unique()), own.get("nodes", 0) * own.get("gpus_per_node", 0)
+    recorded = trace.meta.get("cluster") or {}
+    kinds, gpus = sorted(trace.allocations["kind"].unique()), recorded.get("nodes", 0) * recorded.get("gpus_per_node", 0)
     if kinds != [cluster.kind] or gpus not in (0, cluster.gpus):
         had = f"{counted(gpus, 'GPU') if gpus else 'an unknown number of GPUs'} of kind {' and '.join(kinds)}"
         yield "Other GPUs", f"the run had {had}; other schedules are modelled on the GPUs named above."
-    if found.calibrated.steps:
+    if findings.calibrated.steps:
         yield (
             "Calibrated",
             calibrated_by(
-                found.calibrated,
+                findings.calibrated,
                 "measured to simulated time, for prefill and decoding of the same responses on the same actors",
             )
             + " Times of starts and weight syncs are those of the trace.",
@@ -101,11 +101,12 @@ def _basis_of_savings(trace: Trace, found: ExecutedRunFindings) -> Iterator[tupl
         )
 
 
-def _fixed(found: ExecutedRunFindings) -> str:
-    sums = found.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
+def _fixed(findings: ExecutedRunFindings) -> str:
+    sums = findings.took[["time_s", "gpu_s", "fixed_s", "fixed_gpu_s"]].sum()
     return (
-        f"Phases outside generation, such as preparation and learning, take {number(sums['fixed_s'] / len(found.took), 's')} "
-        f"of a step ({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time) and "
+        "Phases outside generation, such as preparation and learning, take "
+        f"{number(sums['fixed_s'] / len(findings.took), 's')} of a step "
+        f"({max(0.0, sums['fixed_s']) / sums['time_s']:.0%} of its time) and "
         f"{sums['fixed_gpu_s'] / sums['gpu_s']:.0%} of the billed GPU-seconds. Generation schedules leave them unchanged; "
         "every share includes them."
     )

@@ -14,7 +14,7 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number
 from rlhfless.trace.metrics.cross_check import CrossCheck
 
-MOST = 3  # contradictions that a paragraph names
+MAX_LISTED = 3  # contradictions that a paragraph names
 
 
 def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
@@ -22,13 +22,16 @@ def contradicted(checks: Sequence[CrossCheck], calibrated: Calibration) -> str:
     wrong = [check for check in checks if check.contradicts]
     if not wrong:
         return ""
-    text = f"The log's measurements contradict numbers of this report. {'. '.join(_sentence(check) for check in wrong[:MOST])}."
-    if len(wrong) > MOST:
-        text += f" The table of the log's measurements lists {counted(len(wrong) - MOST, 'further contradiction')}."
+    sentences = ". ".join(_sentence(check) for check in wrong[:MAX_LISTED])
+    text = f"The log's measurements contradict numbers of this report. {sentences}."
+    if len(wrong) > MAX_LISTED:
+        text += f" The table of the log's measurements lists {counted(len(wrong) - MAX_LISTED, 'further contradiction')}."
     if any(check.column == "generate_s" for check in wrong):
         text += (
             f" Simulated times are multiplied by {number(calibrated.factor)} to match the log."
             if calibrated.steps
+            else f" Simulated times are multiplied by {number(calibrated.factor)}, the least factor that agrees with the log."
+            if calibrated.factor > 1
             else " Simulated times come from the profile, without a correction by the log."
         )
     return text
@@ -38,9 +41,10 @@ def checks_table(page: Page, checks: Sequence[CrossCheck]) -> None:
     """Add a table with one row per quantity that the log measured."""
     rows = [
         (
-            check.quantity.name, check.how, f"{check.steps:,}", check.value(check.logged), check.value(check.ours),
-            check.difference, f"{check.value(check.worst_logged)} / {check.value(check.worst_ours)} (step {check.worst_step})",
-            check.allowed, "contradiction" if check.contradicts else "agrees",
+            check.quantity.name, check.how, f"{check.steps:,}", check.logged_value(check.logged), check.ours_value(check.ours),
+            check.difference,
+            f"{check.logged_value(check.worst_logged)} / {check.ours_value(check.worst_ours)} (step {check.worst_step})",
+            check.allowed, check.verdict,
         )
         for check in checks
     ]  # fmt: skip

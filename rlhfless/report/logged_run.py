@@ -20,13 +20,13 @@ from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 
 
-def in_short(found: LoggedRunFindings) -> Iterator[str]:
+def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     """Return the summary in sentences, for readers who read nothing else; contradictions in the log come first."""
-    if contradiction := contradicted(found.checks, found.calibrated):
+    if contradiction := contradicted(findings.checks, findings.calibrated):
         yield contradiction
-    setup, cluster, lines = found.setup, found.setting.cluster, found.account.lines
+    setup, cluster, lines = findings.setup, findings.setting.cluster, findings.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
-    low, high = (f"{share:.0%}" for share in found.idle_shares)
+    low, high = (f"{share:.0%}" for share in findings.idle_shares)
     causes = "; ".join(f"{row.use} {row.share:.0%}" for row in idle.head(3).itertuples() if row.share >= 0.005)
     yield (
         f"On {counted(cluster.gpus, _kind(cluster.kind))} ({counted(cluster.max_actors, 'actor')} of "
@@ -36,20 +36,20 @@ def in_short(found: LoggedRunFindings) -> Iterator[str]:
     if not setup.order_known:
         yield (
             f"The log does not record the order in which prompts were assigned to actors. In the order of its rows "
-            f"{found.account.idle_share:.1%} of the GPU-seconds are idle; in random orders, "
-            f"{sum(one.idle_share for one in found.shuffled) / len(found.shuffled):.1%} on average."
+            f"{findings.account.idle_share:.1%} of the GPU-seconds are idle; in random orders, "
+            f"{sum(order.idle_share for order in findings.shuffled) / len(findings.shuffled):.1%} on average."
         )
-    yield from savings_in_short(found)
-    if found.phases.basis == "unknown":
+    yield from savings_in_short(findings)
+    if findings.phases.basis == "unknown":
         yield (
             "The log has no times of preparation and learning, so all shares are of generation alone; shares of whole steps "
             "are smaller. State the times with --prepare-s and --learn-s, or import the run's scalar log as well."
         )
     else:
-        generation = found.account.steps["generation_s"].mean()
+        generation = findings.account.steps["generation_s"].mean()
         yield (
             f"Generation takes {number(generation, 's')} of a step. The other phases take "
-            f"{number(found.phases.seconds, 's')} ({found.phases.basis}), which generation schedules leave unchanged."
+            f"{number(findings.phases.seconds, 's')} ({findings.phases.basis}), which generation schedules leave unchanged."
         )
     if not setup.synchronous:
         yield (
@@ -66,13 +66,13 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
+def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
     """Add the sections: GPU-seconds by use, possible savings, what-if variants, and recommended changes."""
     page.section("Your run")
-    page.basis(_basis(found))
-    if found.checks:
-        checks_table(page, found.checks)
-    page.figure(plots.plot_account(found.account.lines))
+    page.basis(_basis(findings))
+    if findings.checks:
+        checks_table(page, findings.checks)
+    page.figure(plots.plot_account(findings.account.lines))
     rows = [
         (
             row.use,
@@ -82,13 +82,13 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
             f"{row.share:.1%}",
             row.basis,
         )
-        for row in found.account.lines.itertuples()
+        for row in findings.account.lines.itertuples()
     ]
     head = ("use", "work or idle", "GPU-seconds", "cost", "share", "source of times")
     page.table("GPU-seconds by use, sum of all analysed steps", head, rows, text_columns=2)
     page.text(
-        f"Batches also had empty slots, which amount to {number(found.account.slot_idle_gpu_s)} GPU-seconds. They do not count "
-        "as idle: decoding is bound by memory bandwidth, so a GPU with a partly filled batch is busy."
+        f"Batches also had empty slots, which amount to {number(findings.account.slot_idle_gpu_s)} GPU-seconds. They do not "
+        "count as idle: decoding is bound by memory bandwidth, so a GPU with a partly filled batch is busy."
     )
     page.heading("Stragglers: the last response of each step")
     columns = ("step", "prompt", "sample", "tokens", "median tokens", "generation (s)", "after 90% were complete (s)")
@@ -97,13 +97,13 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
             str(row.step), str(row.prompt_id), str(row.sample), f"{row.response_tokens:,}", f"{row.median_tokens:,.0f}",
             number(row.generation_s), number(row.tail_s),
         )
-        for row in found.account.steps.itertuples()
+        for row in findings.account.steps.itertuples()
     ]  # fmt: skip
     page.table(
         "The last response of each step, and the time of generation after 90% of its responses were complete", columns, last, 2
     )
     page.heading("Planned number of actors per step")
-    planned = found.planned
+    planned = findings.planned
     unknown = planned["known"] < 0.5
     page.text(
         f"The solver planned {counted(len(planned), 'step')}, with lengths predicted from the prompts' previous responses"
@@ -120,28 +120,28 @@ def run_sections(page: Page, found: LoggedRunFindings, prices: Mapping[str, floa
         "which the run may have assigned responses. A negative share means that the schedule is worse than the run's own. "
         "The ranges leave out two errors: that of the latency profile, and the selection bias of naming the best schedule."
     )
-    savings_tables(page, found)
-    _what_if(page, found, prices)
-    _advice(page, found)
+    savings_tables(page, findings)
+    _what_if(page, findings, prices)
+    _advice(page, findings)
 
 
-def _basis(found: LoggedRunFindings) -> Iterator[tuple[str, str]]:
+def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     yield "From the log", "response lengths."
     yield (
         "Modelled",
         "when each response ran, assigned to actors as in the run, on simulated engines with the latency profile below.",
     )
-    for text in found.setup.assumed:
+    for text in findings.setup.assumed:
         yield "Assumed", f"{text}."
-    if found.phases.basis != "unknown":
-        yield found.phases.basis.capitalize(), "seconds of preparation, learning and sending weights."
+    if findings.phases.basis != "unknown":
+        yield findings.phases.basis.capitalize(), "seconds of preparation, learning and sending weights."
 
 
-def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) -> None:
+def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float]) -> None:
     page.section("What if")
     page.text("Each row changes one setting of the last steps of the log. Time and cost are of generation alone.")
     rows = []
-    for row in found.what_if.itertuples():
+    for row in findings.what_if.itertuples():
         if row.missing:
             rows.append((row.change, "", f"{row.gpus}", f"cannot run: {row.missing}", "", "", "", ""))
             continue
@@ -153,10 +153,10 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
     page.table("Generation with one setting changed; 1.00x is the unchanged run", head, rows, text_columns=2)
-    kind = found.setting.cluster.kind
+    kind = findings.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
-        for row in at_prices(found, prices).itertuples()
+        for row in at_prices(findings, prices).itertuples()
     ]
     if money:
         page.table(
@@ -169,7 +169,7 @@ def _what_if(page: Page, found: LoggedRunFindings, prices: Mapping[str, float]) 
         page.text("Spot GPUs can be preempted during a step; these costs leave out the work that is lost then.")
 
 
-def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataFrame:
+def at_prices(findings: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataFrame:
     """Return what the steps as they were cost at the shipped prices of their GPUs and at further ones.
 
     Args:
@@ -178,13 +178,13 @@ def at_prices(found: LoggedRunFindings, prices: Mapping[str, float]) -> pd.DataF
     Returns:
         Rows ``price, usd_per_gpu_hour, usd, source``; a price of 0 is left out.
     """
-    known = [
+    priced = [
         (row.market, row.usd_per_gpu_hour, f"{row.source}, {row.date}")
-        for row in prices_of(found.setting.cluster.kind).itertuples()
+        for row in prices_of(findings.setting.cluster.kind).itertuples()
     ]
-    known += [(name, usd, "stated by you") for name, usd in prices.items()]
-    gpu_hours = found.what_if.iloc[0]["gpu_s"] / 3600
-    rows = [(name, usd, gpu_hours * usd, source) for name, usd, source in known if usd]
+    priced += [(name, usd, "stated by you") for name, usd in prices.items()]
+    gpu_hours = findings.what_if.iloc[0]["gpu_s"] / 3600
+    rows = [(name, usd, gpu_hours * usd, source) for name, usd, source in priced if usd]
     return pd.DataFrame(rows, columns=["price", "usd_per_gpu_hour", "usd", "source"])
 
 
@@ -197,24 +197,24 @@ class Configured(NamedTuple):
     lines: tuple[str, ...]
 
 
-def configured(found: LoggedRunFindings) -> Iterator[Configured]:
+def configured(findings: LoggedRunFindings) -> Iterator[Configured]:
     """Return the recommendations as configuration: on all GPUs, and right-sized where the learner has GPUs of its own."""
-    advice, setup = found.advice, found.setup
+    advice, setup = findings.advice, findings.setup
     choices = [("all GPUs", advice.reserved.replicas, advice.reserved.gpus_per_actor)]
     if not setup.colocated:
         choices.append(("right-sized", advice.elastic.right_sized, advice.elastic.gpus_per_actor))
-    per_node = found.setting.cluster.gpus_per_node
+    per_node = findings.setting.cluster.gpus_per_node
     for what, replicas, size in choices:
         yield Configured(what, replicas, size, configuration_lines(setup.framework, replicas, size, per_node))
 
 
-def _advice(page: Page, found: LoggedRunFindings) -> None:
-    advice, cluster = found.advice, found.setting.cluster
+def _advice(page: Page, findings: LoggedRunFindings) -> None:
+    advice, cluster = findings.advice, findings.setting.cluster
     page.section("What to change")
     compared = ", ".join(str(size.gpus_per_actor) for size in advice.sizes)
-    one = len(advice.sizes) == 1
+    one_size = len(advice.sizes) == 1
     page.text(
-        (f"Only actors of {counted(advice.sizes[0].gpus_per_actor, 'GPU')} have a profile. " if one else
+        (f"Only actors of {counted(advice.sizes[0].gpus_per_actor, 'GPU')} have a profile. " if one_size else
          f"Actors of {compared} GPUs were compared, each with its own profile. ")
         + f"On reserved GPUs, {counted(advice.reserved.replicas, 'replica')} of "
         + f"{counted(advice.reserved.gpus_per_actor, 'GPU')} "
@@ -223,18 +223,18 @@ def _advice(page: Page, found: LoggedRunFindings) -> None:
         + f"{counted(advice.elastic.gpus_per_actor, 'GPU')} {_are(advice.elastic.right_sized)} best at time weight "
         + f"{advice.time_weight:g}."
     )  # fmt: skip
-    for what, replicas, size, lines in configured(found):
+    for what, replicas, size, lines in configured(findings):
         if lines:
-            page.code(f"{found.setup.framework}, {what}", lines)
-        elif found.setup.framework in FRAMEWORK_DEFAULTS:
+            page.code(f"{findings.setup.framework}, {what}", lines)
+        elif findings.setup.framework in FRAMEWORK_DEFAULTS:
             page.text(
                 f"Configuration lines for {counted(replicas, 'replica')} of {counted(size, 'GPU')} are left out: the "
-                f"documentation of {found.setup.framework} does not say how to spread them over nodes of "
+                f"documentation of {findings.setup.framework} does not say how to spread them over nodes of "
                 f"{counted(cluster.gpus_per_node, 'GPU')}."
             )
-    if found.setup.framework not in FRAMEWORK_DEFAULTS:
+    if findings.setup.framework not in FRAMEWORK_DEFAULTS:
         page.text("Configuration lines are left out, because the framework of the log is unknown.")
-    if found.setup.colocated:
+    if findings.setup.colocated:
         page.text(
             "This run learns on the GPUs that generate, so fewer replicas would leave the learner fewer GPUs. Releasing GPUs "
             "early pays off only if the learner has GPUs of its own, or if another job can use the released GPUs."
@@ -243,8 +243,8 @@ def _advice(page: Page, found: LoggedRunFindings) -> None:
         "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
         "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
     )
-    if found.router is not None:
-        page.text(f"A router can make verl plan every batch with lengths predicted from this log. {found.router}")
-        if found.router.is_recommended:
-            options = f"--gpus {cluster.gpus} --profile {found.setting.latency.name}"
+    if findings.router is not None:
+        page.text(f"A router can make verl plan every batch with lengths predicted from this log. {findings.router}")
+        if findings.router.is_recommended:
+            options = f"--gpus {cluster.gpus} --profile {findings.setting.latency.name}"
             page.code("a router for verl", (f"rlhfless export LOG --verl-router FOLDER --tokenizer MODEL {options}",))

@@ -89,7 +89,7 @@ def _parameters(
         "COLUMNS": dict(options.mapping),
         "RUN": log.run,
         "LIMITS": vars(options.limits),
-        "RESPONSE_LIMIT": setting.max_response_tokens,
+        "MAX_RESPONSE_TOKENS": setting.max_response_tokens,
         "GPUS": cluster.gpus,
         "GPUS_PER_NODE": cluster.gpus_per_node,
         "GPUS_PER_ACTOR": cluster.gpus_per_actor,

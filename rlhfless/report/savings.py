@@ -15,31 +15,31 @@ from rlhfless.report.schedules import SHOWN
 from rlhfless.report.study import Savings
 
 
-def savings_in_short(found: Savings) -> Iterator[str]:
+def savings_in_short(savings: Savings) -> Iterator[str]:
     """Return the range and the maximum: of time on reserved GPUs, of GPU-seconds where GPUs can be released."""
-    time, cost = found.best_time, found.best_cost
+    time, cost = savings.best_time, savings.best_cost
     yield (
-        f"On reserved GPUs, only time can be saved. The best schedule here ({_name(time)}) saves {_saved(time, 'time')} of a "
-        f"step's time; {_most(time, 'time')} is possible with any schedule."
+        f"On reserved GPUs, only time can be saved. The best schedule here ({_name(time)}) saves {saved(time, 'time')} of a "
+        f"step's time; {at_most(time, 'time')} is possible with any schedule."
     )
     slower = f" and takes {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
     yield (
         f"If GPUs are released as soon as an actor is done, the best schedule here ({_name(cost)}) saves "
-        f"{_saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}; {_most(cost, 'GPU-seconds')} is possible "
-        "in that time."
+        f"{saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}; {at_most(cost, 'GPU-seconds')} is "
+        "possible in that time."
     )
 
 
-def savings_tables(page: Page, found: Savings) -> None:
+def savings_tables(page: Page, savings: Savings) -> None:
     """Add tables of every schedule: first those that minimise time, then those that weigh time and cost."""
     for caption, table, kinds, heads in (
         (
             "Reserved GPUs: time saved by schedules that minimise time",
-            found.reserved, ("time",), ("time saved", "any schedule, at most"),
+            savings.reserved, ("time",), ("time saved", "any schedule, at most"),
         ),
         (
-            f"GPUs released when an actor is done: savings at time weight {found.setting.objective.time_weight:g}",
-            found.given_back, ("time", "GPU-seconds"),
+            f"GPUs released when an actor is done: savings at time weight {savings.setting.objective.time_weight:g}",
+            savings.given_back, ("time", "GPU-seconds"),
             ("time saved", "any schedule, at most", "GPU-seconds saved", "any schedule that takes as long, at most"),
         ),
     ):  # fmt: skip
@@ -55,12 +55,14 @@ def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
     return _range(row, kind), _percent(row[f"{kind} most"])
 
 
-def _most(row: pd.Series, kind: str) -> str:
-    most = row[f"{kind} most"]
-    return f"at most {_percent(most)}" if most > 0 else "nothing"
+def at_most(row: pd.Series, kind: str) -> str:
+    """Return in words the most that any schedule saves of ``kind``: ``time`` or ``GPU-seconds``."""
+    maximum = row[f"{kind} most"]
+    return f"at most {_percent(maximum)}" if maximum > 0 else "nothing"
 
 
-def _saved(row: pd.Series, kind: str) -> str:
+def saved(row: pd.Series, kind: str) -> str:
+    """Return in words the range that a schedule saves of ``kind``: ``time`` or ``GPU-seconds``."""
     low, high = row[f"{kind} low"], row[f"{kind} high"]
     if high <= 0:
         return f"nothing ({_percent(low)} to {_percent(high)})"

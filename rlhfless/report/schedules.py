@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
+from rlhfless.analysis import evenly
 from rlhfless.plots.bound_curve import Bound
 from rlhfless.scheduling import SchedulingPolicy, ladder
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate
@@ -51,13 +51,6 @@ HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded; GPUs allo
 """The same of first rungs that are in no other list."""
 
 
-def evenly(values: Sequence[int], most: int) -> list[int]:
-    """Return at most ``most`` of the values, evenly spaced, including the last and the first."""
-    if len(values) <= most:
-        return list(values)
-    return [values[i] for i in np.unique(np.linspace(len(values) - 1, 0, max(1, most)).round().astype(int))]
-
-
 @dataclass(frozen=True, eq=False)
 class Schedules:
     """Simulated schedules of some steps of a log.
@@ -86,8 +79,8 @@ class Schedules:
 
     @property
     def shown(self) -> tuple[LoggedStep, ...]:
-        """The steps that figures add up: those with history, or all when there is none."""
-        return tuple(one for one in self.logged if one.has_history == self.has_history)
+        """Return the steps that figures sum up: those with history, or all if none has any."""
+        return tuple(step for step in self.logged if step.has_history == self.has_history)
 
     def bound_of(self, logged: LoggedStep) -> Bound:
         """Least GPU-seconds of a whole chosen step at a given time of the step."""
@@ -104,10 +97,10 @@ class Schedules:
     @property
     def has_history(self) -> bool:
         """Whether any chosen step could be predicted from history."""
-        return any(one.has_history for one in self.logged)
+        return any(step.has_history for step in self.logged)
 
     def results(self, policies: Sequence[str], step: int | None = None) -> pd.DataFrame:
-        """Rows of the policies, in this order, of the steps that figures show, or of one step."""
+        """Return the rows of the policies, in the given order, for the steps that figures show or for one step."""
         rows = self.simulation.steps
         rows = rows[rows["has_history"] == self.has_history] if step is None else rows[rows["step"] == step]
         return pd.concat([rows[rows["policy"] == policy] for policy in policies], ignore_index=True)
@@ -134,8 +127,8 @@ def simulate_schedules(
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
     rungs = ladder(dispatch)
-    others = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
+    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
     names = tuple(rung.name for rung in rungs)
-    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in others if name not in names), *further]
+    policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in baselines if name not in names), *further]
     result = simulate(rollouts, setting, policies, steps=steps)
     return Schedules(result, len(all_steps), setting.phases, names)

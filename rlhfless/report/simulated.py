@@ -6,6 +6,7 @@ Inputs are simulated schedules and planning fronts; output are sections and figu
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ def schedules_section(
     page.basis(_basis_of_simulation(schedules, setting, calibrated))
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
-        steps = ", ".join(str(one.step) for one in schedules.logged)
+        steps = ", ".join(str(step.step) for step in schedules.logged)
         page.text(f"The simulation covers {count} of {schedules.all_steps:,} steps, evenly spaced: {steps}.")
         page.text("Predictions use every earlier step of the log.")
     if not schedules.has_history:
@@ -45,12 +46,13 @@ def schedules_section(
         results = _named(schedules, schedules.results(list(schedules.policies)))
         title = f"Time and cost: sum of {_summed(schedules)}"
         page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=title))
-    own = _named(schedules, schedules.results(list(schedules.policies), last.step))
-    page.figure(plots.plot_plane(own, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
+    of_last = _named(schedules, schedules.results(list(schedules.policies), last.step))
+    page.figure(plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
         "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
-        "(speculative decoding excluded). The front shows predicted time and cost of plans. Lengths differ from their "
-        "predictions, so a policy that ran can lie on either side of the front."
+        "(speculative decoding excluded). It is the larger of two: the configuration LP, which knows whole actors, and "
+        "the closed form, which knows slots and KV memory. The front shows predicted time and cost of plans. Lengths differ "
+        "from their predictions, so a policy that ran can lie on either side of the front."
     )
     for title, has_history in (
         ("Sums over steps with history (the same prompts were seen before)", True),
@@ -66,8 +68,10 @@ def schedules_section(
     page.heading(f"GPU timelines of step {last.step}")
     traces = schedules.simulation.traces
     policies = schedules.policies
-    most = MAX_SPANS // len(policies)
-    timelines = {shown: plots.plot_timeline(traces[name], last.step, max_spans=most) for name, (shown, _) in policies.items()}
+    max_spans = MAX_SPANS // len(policies)
+    timelines = {
+        shown: plots.plot_timeline(traces[name], last.step, max_spans=max_spans) for name, (shown, _) in policies.items()
+    }
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
@@ -98,7 +102,7 @@ def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.
     """The bound of the shown steps together, at the times of the results and around them."""
     total = results.groupby("policy")["time_s"].sum()
     times = np.linspace(0.5 * total.min(), 1.3 * total.max(), 200)
-    return times, plots.bound_of_sum([schedules.bound_of(one) for one in schedules.shown], times)
+    return times, plots.bound_of_sum([schedules.bound_of(step) for step in schedules.shown], times)
 
 
 def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibrated: Calibration) -> Iterator[tuple[str, str]]:
@@ -116,6 +120,11 @@ def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibr
         yield (
             "Calibrated",
             calibrated_by(calibrated, "logged to simulated generation time"),
+        )
+    elif calibrated.factor > 1:
+        yield (
+            "Calibrated",
+            f"by {number(calibrated.factor)}, the least factor that agrees with the log's lower bounds on its times.",
         )
     yield (
         "Predicted",
@@ -135,22 +144,22 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     table = schedules.simulation.summary(has_history).set_index("policy")
     if table["steps"].max() == 0:
         return
-    own = schedules.ladder[0]
-    time_s, gpu_s = table.loc[own, "time_s"], table.loc[own, "gpu_seconds"]
+    baseline = schedules.ladder[0]
+    time_s, gpu_s = table.loc[baseline, "time_s"], table.loc[baseline, "gpu_seconds"]
     rows = []
     for name, (shown, _) in schedules.policies.items():
-        one = table.loc[name]
-        idle = one["idle_gpu_seconds"] / one["gpu_seconds"] if one["gpu_seconds"] > 0 else 0.0
-        above = one["gpu_seconds"] / one["bound_cost_at_time"] if one["bound_cost_at_time"] > 0 else float("nan")
+        row = table.loc[name]
+        idle = row["idle_gpu_seconds"] / row["gpu_seconds"] if row["gpu_seconds"] > 0 else 0.0
+        above = row["gpu_seconds"] / row["bound_cost_at_time"] if row["bound_cost_at_time"] > 0 else float("nan")
         rows.append(
             (
-                shown, number(one["time_s"], digits=4), number(one["gpu_seconds"], digits=4), f"{idle:.1%}",
-                number(one["cost_usd"]), f"{time_s / one['time_s']:.2f}x", signed_share(one["gpu_seconds"] / gpu_s - 1),
-                number(one["bound_cost_at_time"], digits=4), f"{above:.2f}x",
+                shown, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4), f"{idle:.1%}",
+                number(row["cost_usd"]), f"{time_s / row['time_s']:.2f}x", signed_share(row["gpu_seconds"] / gpu_s - 1),
+                number(row["bound_cost_at_time"], digits=4), f"{above:.2f}x", row["bound_method"],
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed-up over {own}", f"cost relative to {own}",
-            "lower bound (GPU-seconds)", "cost / lower bound")  # fmt: skip
+    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed-up over {baseline}",
+            f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 
 
@@ -173,19 +182,18 @@ def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig,
 
 def predicted_front(schedules: Schedules, setting: SimulationConfig) -> Front:
     """Return the front of plans of the last step, by its predicted lengths."""
-    last = schedules.logged[-1].predicted
-    return pareto_front(last, setting.cluster, setting.latency, setting.phases, admission=setting.admission)
+    in_gpu_s = replace(setting, objective=Objective())
+    return pareto_front(in_gpu_s.problem(schedules.logged[-1].predicted))
 
 
 def weights_figure(schedules: Schedules, setting: SimulationConfig, front: Front) -> go.Figure:
     """Return plans of the last step at ``WEIGHTS``, with a slider that needs no kernel."""
     last = schedules.logged[-1]
-    found = {
+    plans = {
         weight: plan_generation(
-            last.predicted, setting.cluster, setting.latency, Objective(weight), setting.phases,
-            time_limit_s=WEIGHT_TIME_LIMIT_S, admission=setting.admission, seed=setting.seed,
-            deterministic=setting.deterministic,
+            replace(setting, objective=Objective(weight)).problem(last.predicted), time_limit_s=WEIGHT_TIME_LIMIT_S,
+            seed=setting.seed, deterministic=setting.deterministic,
         )
         for weight in WEIGHTS
     }  # fmt: skip
-    return plots.plot_time_weight(found, front, round(setting.objective.time_weight, 1))
+    return plots.plot_time_weight(plans, front, round(setting.objective.time_weight, 1))

@@ -6,7 +6,7 @@ both show; ``study_executed`` returns an ``ExecutedRunFindings``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -23,26 +23,24 @@ from rlhfless.analysis import (
     account,
     advise,
     calibrated_by_spans,
-    calibration,
+    compare_log,
+    evenly,
     executed_steps,
     generation_checks,
     generation_s,
-    log_checks,
-    logged_phases,
     plan_every_step,
     run_setup,
     savings,
     savings_of_executed,
-    stated_phases,
     variants,
     what_if,
 )  # fmt: skip
+from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
-from rlhfless.plots.style import counted
-from rlhfless.report.schedules import Schedules, evenly, simulate_schedules
-from rlhfless.simulate import LoggedStep, SimulationConfig, simulate, simulate_steps
-from rlhfless.trace import OpenedLog, StepTimes, Trace, with_step_times
+from rlhfless.report.schedules import Schedules, simulate_schedules
+from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
+from rlhfless.trace import OpenedLog, Trace
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
 
@@ -57,9 +55,6 @@ WHAT_IF_RESPONSES = 4_000
 
 PLANNED_RESPONSES = 1_500_000
 """Responses of all steps that are planned one by one; of a longer log evenly chosen steps are."""
-
-CALIBRATION_STEPS = 24  # steps with a logged time that the profile is compared with
-CALIBRATION_RESPONSES = 40_000
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class LoggedRunFindings(Savings):
     @property
     def idle_shares(self) -> tuple[float, float]:
         """The low and the high idle share of the GPU-seconds; equal where the order of dispatch is known."""
-        shares = [one.idle_share for one in (self.account, *self.shuffled)]
+        shares = [order.idle_share for order in (self.account, *self.shuffled)]
         return min(shares), max(shares)
 
 
@@ -176,6 +171,41 @@ class ReportData(NamedTuple):
     findings: LoggedRunFindings
 
 
+class CalibratedLog(NamedTuple):
+    """A logged run, ready to be simulated.
+
+    Attributes:
+        setting: with the calibrated profile, of generation alone.
+        setup, phases: how the run assigned responses, and its seconds outside generation.
+        calibrated: how the profile was scaled.
+        checks: what the log measured against counted or simulated values.
+    """
+
+    setting: SimulationConfig
+    setup: RunSetup
+    phases: PhaseSeconds
+    calibrated: Calibration
+    checks: tuple[CrossCheck, ...]
+
+
+def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> CalibratedLog:
+    """Return the assumed set-up of a logged run, and the profile scaled to the times that it logged.
+
+    Args: as ``study_log``.
+
+    Raises:
+        TraceError, PlanningError, InputError: as ``study_log``.
+    """
+    setup = run_setup(
+        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
+    )
+    compared = compare_log(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
+    calibrated, phases = compared.calibrated, compared.phases
+    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *compared.not_used))
+    setting = replace(setting, phases=NonGenerationPhases(), latency=scaled(setting.latency, calibrated.factor))
+    return CalibratedLog(setting, setup, phases, calibrated, compared.checks)
+
+
 def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
     """Compute everything that a report says of a logged run.
 
@@ -189,27 +219,10 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         PlanningError: the responses fit on no actor.
         InputError: an assumption makes no sense.
     """
-    setup = run_setup(
-        log.framework, dispatch=stated.dispatch, learner_gpus=stated.learner_gpus, order_known=log.dispatch_order_known
-    )
-    times = with_step_times(log.scalars, log.trace)
-    log = replace(log, scalars=times.scalars)
-    not_used = _not_used(log.trace, times, setting)
-    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *not_used))
-    phases = stated_phases(stated.prepare_s, stated.learn_s, logged_phases(log.scalars))
-    setting = replace(setting, phases=NonGenerationPhases())
-    simulated_s = _simulated_s(log, setting, setup)
-    calibrated = calibration(log.scalars, simulated_s) if stated.calibrate else Calibration()
-    profile = setting.latency.name
-    checks = tuple(
-        log_checks(
-            log.scalars, log.trace.rollouts, simulated_s, calibrated, phases, profile=profile, synchronous=setup.synchronous
-        )
-    )
-    setting = replace(setting, latency=scaled(setting.latency, calibrated.factor))
+    setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
-    some = _last(schedules.logged)
-    steps = [one.step for one in schedules.shown]
+    last_steps = _last(schedules.logged)
+    steps = [step.step for step in schedules.shown]
     rollouts = log.trace.rollouts
     each = max(1, len(rollouts) // len(log.trace.steps))
     theirs = generation_s(schedules.simulation, setup.candidates)
@@ -223,8 +236,8 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         phases,
         account(traces[setup.dispatch], setup, setting.cluster, phases),
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
-        advise(some, setting, setup, factor=calibrated.factor),
-        what_if(some, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
+        advise(last_steps, setting, setup, factor=calibrated.factor),
+        what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         calibrated,
         checks,
         tuple(
@@ -250,17 +263,17 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
     """
     took = executed_steps(trace)
     took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
-    some = evenly(took["step"].tolist(), CALIBRATION_STEPS)
-    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, some)
+    chosen = evenly(took["step"].tolist(), CALIBRATION_STEPS)
+    latency, calibrated, simulated_s = calibrated_by_spans(trace, setting, took, chosen)
     measured = took[["step", "working_s"]].rename(columns={"working_s": "generate_s"})
     checks = tuple(generation_checks(measured, simulated_s, calibrated, setting.latency.name))
     setting = replace(setting, latency=latency)
     schedules = simulate_schedules(trace, setting, max_steps)
     alone = replace(setting, phases=NonGenerationPhases())
     of_generation = schedules if setting.phases == alone.phases else simulate_schedules(trace, alone, max_steps)
-    known = set(took["step"])
-    shown = [one for one in of_generation.shown if one.step in known]
-    steps = [one.step for one in shown]
+    executed = set(took["step"])
+    shown = [step for step in of_generation.shown if step.step in executed]
+    steps = [step.step for step in shown]
     reserved = given_back = pd.DataFrame()
     if steps:  # an allocation of no time, or a trace of learning alone, has nothing to save
         fastest = simulate_steps(shown, replace(alone, objective=Objective(1.0)), RESERVED)
@@ -269,37 +282,11 @@ def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> E
     return ExecutedRunFindings(reserved, given_back, setting, took[took["step"].isin(steps)], calibrated, schedules, checks)
 
 
-def _not_used(trace: Trace, times: StepTimes, setting: SimulationConfig) -> Iterator[str]:
-    """Logged values that no computation uses, one sentence each."""
-    actors = trace.rollouts["actor"].nunique() if "actor" in trace.rollouts.columns else 0
-    if actors:
-        yield (
-            f"responses are assigned to {counted(setting.cluster.max_actors, 'actor')}; the assignment in the log "
-            f"({counted(actors, 'actor')}) is not used"
-        )
-    if times.overlapping:
-        steps = counted(times.overlapping, "step")
-        yield f"logged generation times of {steps} are left out, because other steps generated at the same time"
-
-
-def _simulated_s(log: OpenedLog, setting: SimulationConfig, setup: RunSetup) -> pd.Series:
-    """Seconds of generation by step under the run's own schedule, for some of the steps with a logged time."""
-    timed = log.scalars[[name for name in ("generate_s", "step_s") if name in log.scalars.columns]].notna().any(axis=1)
-    named = set(log.scalars.loc[timed, "step"])
-    rollouts = log.trace.rollouts
-    steps = sorted(int(step) for step in rollouts["step"].unique() if step in named)
-    if not steps:
-        return pd.Series(dtype=float)
-    each = max(1, len(rollouts) // rollouts["step"].nunique())
-    chosen = evenly(steps, min(CALIBRATION_STEPS, max(2, CALIBRATION_RESPONSES // each)))
-    return simulate(rollouts, setting, [setup.dispatch], steps=chosen).steps.set_index("step")["time_s"]
-
-
 def _last(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
     """The last steps with at most ``WHAT_IF_RESPONSES`` responses in all, at least one."""
     chosen: list[LoggedStep] = []
-    for one in reversed(logged):
-        if chosen and sum(len(c.rows) for c in chosen) + len(one.rows) > WHAT_IF_RESPONSES:
+    for step in reversed(logged):
+        if chosen and sum(len(c.rows) for c in chosen) + len(step.rows) > WHAT_IF_RESPONSES:
             break
-        chosen.insert(0, one)
+        chosen.insert(0, step)
     return chosen

@@ -90,20 +90,20 @@ def report_html(
 def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: int) -> None:
     """Add what was executed and, where the run can be planned, what other schedules would have saved of it."""
     trace = log.trace
-    own, refusal = None, ""
+    findings, refusal = None, ""
     try:
-        own = study_executed(trace, setting, max_steps)
+        findings = study_executed(trace, setting, max_steps)
     except PlanningError as error:
         refusal = str(error)
-    if own is not None and (contradiction := contradicted(own.checks, own.calibrated)):
+    if findings is not None and (contradiction := contradicted(findings.checks, findings.calibrated)):
         page.text(contradiction)
     page.facts(_facts(log))
     executed_section(page, trace)
     try:
-        if own is not None:
-            if len(own.took):
-                executed_savings_section(page, trace, own)
-            _schedules(page, own.schedules, own.setting, own.calibrated, bool(plots.lengths_info(trace).missing))
+        if findings is not None:
+            if len(findings.took):
+                executed_savings_section(page, trace, findings)
+            _schedules(page, findings.schedules, findings.setting, findings.calibrated, bool(plots.lengths_info(trace).missing))
     except PlanningError as error:
         refusal = str(error)
     if refusal:
@@ -115,12 +115,12 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 
 def _logged(page: Page, log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> None:
     """Add what a logged run wasted, and what to change."""
-    setting, calibrated, schedules, found = study_log(log, setting, stated, max_steps)
+    setting, calibrated, schedules, findings = study_log(log, setting, stated, max_steps)
     page.section("In short")
-    for sentence in in_short(found):
+    for sentence in in_short(findings):
         page.text(sentence)
     page.facts(_facts(log))
-    run_sections(page, found, stated.prices)
+    run_sections(page, findings, stated.prices)
     _schedules(page, schedules, setting, calibrated, True)
 
 
@@ -151,9 +151,9 @@ def _facts(log: OpenedLog) -> Iterator[tuple[str, str]]:
     yield "responses", f"{len(rollouts):,} to {counted(rollouts['prompt_id'].nunique(), 'prompt')}"
     yield "response lengths", f"{lengths.sum():,} tokens; median {lengths.median():,.0f}, longest {lengths.max():,}"
     reasons = rollouts["finish_reason"]
-    known, cut = reasons.notna().mean(), (reasons == "length").mean()
-    share = f"{cut:.1%}" if known == 1 else f"{cut:.1%} to {cut + 1 - known:.1%}"
-    yield "cut off by the limit", f"{share} of the responses" if known > 0 else "unknown"
+    known_share, truncated = reasons.notna().mean(), (reasons == "length").mean()
+    share = f"{truncated:.1%}" if known_share == 1 else f"{truncated:.1%} to {truncated + 1 - known_share:.1%}"
+    yield "cut off by the limit", f"{share} of the responses" if known_share > 0 else "unknown"
     tables = ", ".join(f"{len(getattr(trace, name)):,} {name}" for name in ("allocations", "spans", "events"))
     yield "recorded", f"{tables}, {counted(len(trace.plans), 'plan')}"
     if len(log.scalars):

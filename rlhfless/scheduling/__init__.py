@@ -12,7 +12,7 @@ from rlhfless.scheduling.chunks import EqualChunks
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.number_partitioning import KarmarkarKarp, LongestFirst
-from rlhfless.scheduling.policy import PlanningInput, PolicyError, SchedulingPolicy
+from rlhfless.scheduling.policy import PlanningOptions, PolicyError, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
@@ -94,4 +94,4 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     )
 
 
-__all__ = ["POLICIES", "PlanningInput", "PolicyError", "SchedulingPolicy", "ladder", "make_policy"]
+__all__ = ["POLICIES", "PlanningOptions", "PolicyError", "SchedulingPolicy", "ladder", "make_policy"]

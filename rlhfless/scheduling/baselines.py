@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray
 from solver.planning.random_split import assign_prompts, random_split
-from solver.timing.build_plan import assemble, check_fits
+from solver.timing.build_plan import assemble
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,13 @@ class Static:
     shuffled: int | None = None
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        check_fits(given.workload, given.cluster, given.latency)
-        prompts = _order(given, self.shuffled)
-        count = given.cluster.max_actors if self.actors is None else self.actors
-        groups = assign_prompts(given.workload, prompts, count)
-        return assemble(
-            self.name, groups, given.workload, given.cluster, given.latency, given.phases,
-            release=self.hold, admission=given.admission,
-        )  # fmt: skip
+        check_inputs(problem, options)
+        prompts = _order(problem, options, self.shuffled)
+        count = problem.one_kind[0].max_actors if self.actors is None else self.actors
+        groups = assign_prompts(problem.workload, prompts, count)
+        return assemble(self.name, groups, replace(problem, release=self.hold))
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,10 @@ class Random:
     name: str = "random"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        check_fits(given.workload, given.cluster, given.latency)
-        plan = random_split(
-            given.workload, given.cluster, given.latency, given.objective, given.phases,
-            seed=given.seed, release=self.release, admission=given.admission,
-        )  # fmt: skip
-        return replace(plan, policy=self.name)
+        check_inputs(problem, options)
+        return replace(random_split(replace(problem, release=self.release), seed=options.seed), policy=self.name)
 
 
 @dataclass(frozen=True)
@@ -83,28 +77,25 @@ class LeastLoaded:
     shuffled: int | None = None
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        check_fits(given.workload, given.cluster, given.latency)
-        owner = given.workload.prompt_of
-        in_flight = [0] * given.cluster.max_actors
+        check_inputs(problem, options)
+        owner = problem.workload.prompt_of
+        in_flight = [0] * problem.one_kind[0].max_actors
         groups: list[list[int]] = [[] for _ in in_flight]
         by_prompt = np.argsort(owner, kind="stable")
-        ends = np.cumsum(np.bincount(owner, minlength=len(given.workload.prompt_tokens)))
-        for prompt in _order(given, self.shuffled).tolist():
+        ends = np.cumsum(np.bincount(owner, minlength=len(problem.workload.prompt_tokens)))
+        for prompt in _order(problem, options, self.shuffled).tolist():
             start, end = int(ends[prompt - 1]) if prompt else 0, int(ends[prompt])
             actor = min(range(len(groups)), key=in_flight.__getitem__)
             groups[actor].extend(by_prompt[start:end].tolist())
             in_flight[actor] += end - start
         used = [g for g in groups if g]
-        return assemble(
-            self.name, used, given.workload, given.cluster, given.latency, given.phases,
-            release=self.release, admission=given.admission,
-        )  # fmt: skip
+        return assemble(self.name, used, replace(problem, release=self.release))
 
 
-def _order(given: PlanningInput, shuffled: int | None) -> IntArray:
+def _order(problem: PlanningProblem, options: PlanningOptions, shuffled: int | None) -> IntArray:
     """Return the prompts that have responses, in the given order or in a random one drawn from the step's seed and
     ``shuffled``."""
-    prompts = np.unique(given.workload.prompt_of)
-    return prompts if shuffled is None else np.random.default_rng((given.seed, shuffled)).permutation(prompts)
+    prompts = np.unique(problem.workload.prompt_of)
+    return prompts if shuffled is None else np.random.default_rng((options.seed, shuffled)).permutation(prompts)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.right_sizing import right_sized
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
 
 
@@ -23,10 +24,11 @@ class EqualChunks:
     name: str = "trl"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
+        check_inputs(problem, options)
 
         def split(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
             return np.array_split(prompts, actors)
 
-        return right_sized(self.name, split, given)
+        return right_sized(self.name, split, problem)

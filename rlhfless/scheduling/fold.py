@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.policy import PlanningOptions, SchedulingPolicy
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
@@ -80,14 +81,14 @@ class Fold:
     clairvoyant: bool = False
     rule: type[SquareRootFold] = SquareRootFold
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would. Where more actors cost nothing, none
         is folded."""
-        split = self.base.plan(given)
-        w = given.objective.time_weight
-        if w >= 1.0 or len(split.actors) < 2 or given.latency.base_s <= 0:
+        split = self.base.plan(problem, options)
+        w, (cluster, latency) = problem.objective.time_weight, problem.one_kind
+        if w >= 1.0 or len(split.actors) < 2 or latency.base_s <= 0:
             return replace(split, policy=self.name)
-        gpus = given.cluster.gpus_per_actor
+        gpus = cluster.gpus_per_actor
         nu = w * split.gpu_seconds / ((1 - w) * gpus * split.makespan_s)
-        rule = self.rule(nu, given.latency.affine, len(given.workload), len(split.actors))
+        rule = self.rule(nu, latency.affine, len(problem.workload), len(split.actors))
         return replace(split, policy=self.name, rule=rule)

@@ -18,7 +18,7 @@ from rlhfless.scheduling.receivers import ReceiverRoom
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
 UNEVEN = 0.05  # share of its responses by which an actor must exceed the thinnest before it gives one away
-LOOKS = 40  # looks while the unfinished responses become none, at least
+MIN_DECISIONS = 40  # decisions while the unfinished responses become none, at least
 
 
 @dataclass
@@ -72,7 +72,7 @@ class DrainingFold(SquareRootFold):
         sent = [v.actor for v in (*leaving, *sorted(staying, key=lambda v: -load[v.actor])) if send(v)]
         self.actors = len(staying)
         until_fold = self._completions_until_fold(len(unfinished), self.actors, share)
-        self._wait = min(until_fold, max(1, len(unfinished) // LOOKS))
+        self._wait = min(until_fold, max(1, len(unfinished) // MIN_DECISIONS))
         busy = [at_s for a in {*sent, *(v.actor for v in leaving)} if (at_s := self._free_s.get(a, now_s)) > now_s]
         self._next_s = max(now_s + self.latency.base_s, min(busy)) if busy else None
         if any(v.actor not in sent and self._free_s.get(v.actor, now_s) <= now_s for v in leaving):

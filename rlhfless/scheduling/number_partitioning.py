@@ -5,11 +5,11 @@ that an actor lasts as long as its longest response, or what an iteration costs.
 
 - **Largest differencing** (Karmarkar, Karp: The differencing method of set partitioning, 1982): the two partial partitions
   with the largest differences are merged, the largest part of one with the smallest of the other, until one is left.
-  verl balances its data-parallel ranks so (``verl/utils/seqlen_balancing.py``), with equal counts: its partial partitions
-  then begin as blocks of N numbers next to each other in sorted order, so that every merge keeps the counts equal. It
-  refuses counts that N does not divide; here zeros fill the first block up, and counts differ by one at most.
-- **Longest first** (Graham: Bounds on multiprocessing timing anomalies, 1969): the next largest sum goes to the actor with
-  the least so far; the largest sum of an actor is at most 4/3 - 1/(3N) times the least possible.
+  verl balances its data-parallel ranks so (``verl/utils/seqlen_balancing.py``), with equal counts. Its partial partitions then
+  begin as blocks of N numbers next to each other in sorted order, so that every merge keeps the counts equal. It refuses counts
+  that N does not divide; here zeros fill the first block up, and counts differ by one at most.
+- **Longest first** (Graham: Bounds on multiprocessing timing anomalies, 1969): the next largest sum goes to the actor with the
+  least so far. The largest sum of an actor is at most 4/3 - 1/(3N) times the least possible.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.right_sizing import predicted_sums, right_sized
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
 
 Part = tuple[int, int, tuple[int, ...]]  # sum, count (parts of equal sums are told apart by it), positions
@@ -40,20 +41,20 @@ def largest_differencing(sums: Sequence[int], parts: int, equal_counts: bool = F
     nothing: Part = (0, 0, ())
     if equal_counts:
         filled = [nothing] * (-len(singles) % parts) + singles
-        begin = [filled[start : start + parts] for start in range(0, len(filled), parts)]
+        partial = [filled[start : start + parts] for start in range(0, len(filled), parts)]
     else:
-        begin = [[single] + [nothing] * (parts - 1) for single in singles]
+        partial = [[single] + [nothing] * (parts - 1) for single in singles]
     heap: list[tuple[int, int, int, list[Part]]] = []
 
     def push(place: int, state: list[Part]) -> None:
         state.sort(reverse=True)
         heapq.heappush(heap, (state[-1][0] - state[0][0], -state[0][0], place, state))
 
-    for place, state in enumerate(begin):
+    for place, state in enumerate(partial):
         push(place, state)
     while len(heap) > 1:
-        (_, _, place, one), (_, _, _, other) = heapq.heappop(heap), heapq.heappop(heap)
-        push(place, [(a + b, m + n, p + q) for (a, m, p), (b, n, q) in zip(one, reversed(other), strict=True)])
+        (_, _, place, first), (_, _, _, second) = heapq.heappop(heap), heapq.heappop(heap)
+        push(place, [(a + b, m + n, p + q) for (a, m, p), (b, n, q) in zip(first, reversed(second), strict=True)])
     return [sorted(positions) for _, _, positions in heap[0][3]]
 
 
@@ -80,14 +81,15 @@ class KarmarkarKarp:
     name: str = "karmarkar-karp"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
+        check_inputs(problem, options)
 
         def split(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
             sums = predicted_sums(workload, prompts).tolist()
             return [prompts[group] for group in largest_differencing(sums, actors, self.equal_counts)]
 
-        return right_sized(self.name, split, given)
+        return right_sized(self.name, split, problem)
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,11 @@ class LongestFirst:
     name: str = "lpt"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
+        check_inputs(problem, options)
 
         def split(workload: Workload, prompts: IntArray, actors: int) -> list[IntArray]:
             return [prompts[np.array(group)] for group in longest_first(predicted_sums(workload, prompts).tolist(), actors)]
 
-        return right_sized(self.name, split, given)
+        return right_sized(self.name, split, problem)

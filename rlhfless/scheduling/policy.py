@@ -1,49 +1,50 @@
 """The protocol of a scheduling policy: it turns a workload into a plan, with or without a runtime rule.
 
-The types are those of the solver (workload, cluster, latency, plan); engines, logs and results are not used here.
+The types are those of the solver (problem, forecast, plan); engines, logs and results are not used here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from solver.lengths.remaining import RemainingLengths
-from solver.model.cluster import Cluster
-from solver.model.latency import LatencyModel
-from solver.model.objective import NonGenerationPhases, Objective
+from solver.lengths.forecast import LengthForecast
+from solver.model.errors import PlanningError, as_given
 from solver.model.plan import Plan
-from solver.model.workload import Workload
+from solver.model.problem import PlanningProblem, check_problem
+from solver.planning.search_options import check_search
 
 
 class PolicyError(ValueError):
     """Raised where a policy is unknown or its parameters are wrong; the message says what would be right."""
 
 
-@dataclass(frozen=True)
-class PlanningInput:
-    """Everything a policy plans with.
+@dataclass(frozen=True, eq=False)
+class PlanningOptions:
+    """How a policy plans a problem.
 
     Attributes:
-        workload: predictions, or true lengths for clairvoyant policies.
-        remaining: the predictor's own forecast of remaining lengths; None where the predictor has none and scenarios are used.
-        deterministic: see ``solver.plan_generation``.
+        time_limit_s, seed, deterministic: see ``solver.plan_generation``.
+        forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
+            where they use the scenarios of the workload.
+
+    Raises:
+        PlanningError: an option is of the wrong type or out of its range; the message names it.
     """
 
-    workload: Workload
-    cluster: Cluster
-    latency: LatencyModel
-    objective: Objective = field(default_factory=Objective)
-    phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     time_limit_s: float = 1.0
-    admission: str = "reserve"
     seed: int = 0
-    remaining: RemainingLengths | None = None
     deterministic: bool = False
+    forecast: LengthForecast | None = None
+
+    def __post_init__(self) -> None:
+        check_search(self.time_limit_s, self.seed, self.deterministic)
+        if not isinstance(self.forecast, LengthForecast | None):
+            raise PlanningError(f"forecast is {as_given(self.forecast)}; a LengthForecast or None is needed")
 
 
 class SchedulingPolicy(Protocol):
-    """Turns a planning input into a plan."""
+    """Turns a planning problem into a plan."""
 
     @property
     def name(self) -> str:
@@ -55,6 +56,26 @@ class SchedulingPolicy(Protocol):
         """Whether the policy plans with true lengths."""
         ...
 
-    def plan(self, given: PlanningInput) -> Plan:
-        """Return the plan of one step."""
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        """Return the plan of one step.
+
+        Args:
+            problem: with predicted lengths, or true ones for clairvoyant policies; one kind of actors. Policies that take other
+                numbers of actors or another release than the problem says describe it.
+
+        Raises:
+            PlanningError: an argument is of the wrong type, or the forecast is of another number of responses.
+        """
         ...
+
+
+def check_inputs(problem: Any, options: Any) -> None:
+    """Refuse what no policy can plan with: other types, or a forecast of another number of responses (a PlanningError).
+
+    Every policy calls it first, unless the first thing that it does is to let another policy plan.
+    """
+    check_problem(problem)
+    if not isinstance(options, PlanningOptions):
+        raise PlanningError(f"options is {as_given(options)}; a PlanningOptions is needed")
+    if options.forecast is not None:
+        options.forecast.check_size(len(problem.workload))

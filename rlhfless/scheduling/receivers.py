@@ -36,8 +36,8 @@ class ReceiverRoom:
 
     def needs(self, responses: Sequence[int]) -> list[int]:
         """KV tokens that each response takes on any receiver."""
-        found: list[int] = self._state.held_tokens[np.array(responses, dtype=np.int64)].tolist()
-        return found
+        kv_tokens: list[int] = self._state.held_tokens[np.array(responses, dtype=np.int64)].tolist()
+        return kv_tokens
 
     def give(self, actor: int, kv_tokens: float) -> None:
         """Assign a response of ``kv_tokens`` to the actor: it takes one slot and that much memory."""
@@ -80,7 +80,7 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
     for response, tokens in zip(leaving.unfinished, needs, strict=True):
         too_small = []
         while open_to and kv_tokens[open_to[0][1]] < tokens:
-            too_small.append(heapq.heappop(open_to))  # for this one: it may hold a smaller one
+            too_small.append(heapq.heappop(open_to))  # for this response: it may hold a smaller one
         if not open_to:
             return None
         fewest, receiver = heapq.heappop(open_to)
@@ -88,8 +88,8 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
         kv_tokens[receiver] -= tokens
         if slots[receiver]:
             heapq.heappush(open_to, (fewest + 1, receiver))
-        for one in too_small:
-            heapq.heappush(open_to, one)
+        for entry in too_small:
+            heapq.heappush(open_to, entry)
         moves.append(Move(response, receiver))
     for move, tokens in zip(moves, needs, strict=True):
         room.give(move.to_actor, tokens)

@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.calibration import calibrated
+from rlhfless.scheduling.policy import PlanningOptions, check_inputs
 from rlhfless.scheduling.replan_start import ReplanStart, Start
 from rlhfless.scheduling.solver import Solver
-from solver.lengths.remaining import RemainingLengths
+from solver.lengths.remaining import RemainingLengths, check_remaining
 from solver.lengths.survival import from_scenarios, known_lengths
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 from solver.replanning.replan import Replan
-from solver.timing.build_plan import check_fits
+from solver.timing.build_plan import assemble
 
 Forecast = Callable[[Workload], RemainingLengths]
 """Makes the forecast of remaining lengths of a step from its workload (predictions and scenarios)."""
@@ -31,14 +33,14 @@ class SolverReplan:
     The price of time comes from the objective. A weight w is worth ``w C / ((1 - w) g T)`` actor-seconds per second, plus the
     learner's GPUs that wait for generation. A deadline is worth what its last second costs at the start; a budget what it can
     pay for. Under a weight, rlhfless.scheduling.replan_start compares the static plan (``Solver``) and re-planned ones at
-    several prices on lengths drawn from the forecast; where no re-planned one is better, the static plan runs without a rule.
+    several prices on lengths drawn from the forecast. Where no re-planned one is better, the static plan runs without a rule.
     Otherwise the start is its grouping, or the one that is right for the forecast of the first iteration
     (solver.replanning.marginal_value), as responses will move. Where only time counts (w = 1), iterations have no base time or
     the limit cannot be kept, nothing can be traded: the static plan runs unchanged.
 
     Args:
         forecast: makes the remaining-length distributions from the workload. None takes the predictor's own forecast if it has
-            one (``PlanningInput.remaining``), else the scenarios. True lengths are never used.
+            one (``PlanningOptions.forecast``), else the scenarios. True lengths are never used.
         looks_ahead: False takes groups of equal marginal value and the price at the random split's T and C: for tracing a front
             by the price, where several weights would find the same point best.
     """
@@ -48,25 +50,32 @@ class SolverReplan:
     clairvoyant: bool = False
     looks_ahead: bool = True
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        check_fits(given.workload, given.cluster, given.latency)
-        objective = given.objective
-        remaining = self._remaining(given)
+        check_inputs(problem, options)
+        objective, known = problem.objective, calibrated(problem, options)
+        remaining, latency = self._remaining(known, options), problem.one_kind[1]
         ahead = self.looks_ahead and objective.deadline_s is None and objective.budget is None
-        static = Solver().plan(given) if ahead else None
-        start = Start(given, remaining, static)
+        plan = Solver().plan(problem, options) if ahead else None
+        start = Start(known, options, remaining, plan)
         price = start.price()
-        if not 0 < price < math.inf or given.latency.base_s <= 0:
-            return replace(static or Solver().plan(given), policy=self.name)
-        begin = start.best(price) if ahead else ReplanStart(start.grouped(price), price)
-        rule = None if begin.price is None else Replan(remaining, given.latency, begin.price)
-        return replace(start.plan(self.name, begin.groups), rule=rule)
+        if not 0 < price < math.inf or latency.base_s <= 0:
+            return replace(plan or Solver().plan(problem, options), policy=self.name)
+        best = start.best(price) if ahead else ReplanStart(start.grouped(price), price)
+        if best is None:
+            assert plan is not None
+            return replace(plan, policy=self.name)
+        rule = None if best.price is None else Replan(remaining, latency, best.price)
+        return replace(assemble(self.name, best.groups, problem), rule=rule)
 
-    def _remaining(self, given: PlanningInput) -> RemainingLengths:
+    def _remaining(self, known: PlanningProblem, options: PlanningOptions) -> RemainingLengths:
         if self.forecast is not None:
-            return self.forecast(given.workload)
-        return from_scenarios(given.workload) if given.remaining is None else given.remaining
+            remaining = self.forecast(known.workload)
+            check_remaining(remaining, len(known.workload))
+            return remaining
+        if options.forecast is None or options.forecast.remaining is None:
+            return from_scenarios(known.workload)
+        return options.forecast.remaining
 
 
 class OracleReplan(SolverReplan):

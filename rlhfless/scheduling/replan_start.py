@@ -1,43 +1,44 @@
 """Chooses how a re-planned step starts: the price of time, the groups, and whether a re-planning rule pays for itself at all.
 
-Every candidate is a start (the groups of a static plan, or groups of responses of equal marginal value) and a price at which
-the step is re-planned, or none. All are simulated on the same lengths drawn from the forecast, and the candidate whose own time
-and cost have the least ``T^w C^(1-w)`` is chosen. So the price is the one at which the policy's own outcome is best: where its
-realised front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers included. The same formula with
-the static plan's T and C only says where the search begins. Where re-planning does not pay, the time for deciding included,
-the static plan runs without a rule.
+Every candidate is a start and a price at which the step is re-planned. A start is the groups of the plan of ``Solver``, or
+groups of responses of equal marginal value. All are simulated on the same lengths: the doubted scenarios
+(rlhfless.scheduling.calibration). So a sharp forecast of each response counts for the static plan as much as for re-planning.
+The candidate whose own time and cost have the least ``T^w C^(1-w)`` is chosen. So the price is the one at which the policy's
+own outcome is best. There its realised front has the slope ``-w C / ((1 - w) g T)`` at its own T and C, start-up and transfers
+included. The same formula with the T and C of ``Solver``'s plan only says where the search begins.
 
-Looking ahead delays the step, so the candidates that are simulated cost at most ``FIRST_SHARE`` and ``FURTHER_SHARE`` of the
-static plan's makespan, by their counted work (a clock would make plans depend on the machine's other work). Where even one
-candidate would cost more, the static plan runs.
+Under uncertainty candidates are chosen on one half of the scenarios and tested on the other, both ways, as ``Solver`` does. The
+plan of ``Solver`` runs, with folding where it has that rule, unless re-planning is surely better (rlhfless.scheduling.solver),
+the time for deciding included.
+
+The number of simulations is fixed by the number of responses, so the same problem has the same plan.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.scheduling.policy import PlanningInput
-from rlhfless.scheduling.solver import groups_of
+from rlhfless.scheduling.calibration import doubted, with_scenarios
+from rlhfless.scheduling.policy import PlanningOptions
+from rlhfless.scheduling.solver import groups_of, logs_of, plan_log_values, significantly_less
 from solver.lengths.remaining import RemainingLengths
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray
-from solver.planning.actor_count import sizing_key
 from solver.planning.random_split import random_split
-from solver.replanning.lookahead import busy_ahead, drawn_lengths
-from solver.replanning.marginal_value import group_by_worth, price_of, time_left_s, token_worth
-from solver.replanning.replan import LOOKING_SHARE
-from solver.timing.build_plan import assemble
-from solver.timing.evaluate import admission_of, ready_s
-from solver.timing.group_times import GroupTimes
-from solver.timing.step_cost import Pricing
+from solver.replanning.lookahead import MIN_ROUNDS, drawn_lengths, simulated_busy_s
+from solver.replanning.marginal_value import group_by_token_value, price_of, time_left_s, token_value
+from solver.replanning.replan import MAX_ROUND_SHARE, ROUND_RESPONSE_S, ROUND_S
+from solver.timing.evaluate import ready_s
 
-FIRST_SHARE = 0.01  # of the static plan's makespan that following the first candidate may take
-FURTHER_SHARE = 0.0025  # the same for all further candidates together
-FORESIGHT_S = 0.012  # about what following one candidate takes, for 1,000 responses
-FACTORS = (1.6, 2.5, 4.0)  # times the static plan's price of time that are tried after that price itself
+FOLLOWED = 8000  # responses that are followed through a step, for each candidate
+MOST_DRAWS = 8  # sets of lengths that candidates are followed on
+CLEARLY = 0.005  # of the value, by which re-planning must be better: the simulation is coarse
+FACTORS = (1.6, 2.5, 4.0)  # times the first price of time that are tried after that price itself, where lengths are certain
+UNCERTAIN_FACTORS = (1.0, 2.0)  # times the first price that are tried where they are not
 
 
 @dataclass(frozen=True)
@@ -51,32 +52,34 @@ class ReplanStart:
 class Start:
     """The step before its first iteration: finds the groups and the price from it."""
 
-    def __init__(self, given: PlanningInput, remaining: RemainingLengths, static: Plan | None = None) -> None:
-        self.given, self.remaining = given, remaining
-        latency, workload = given.latency.affine, given.workload
+    def __init__(
+        self, problem: PlanningProblem, options: PlanningOptions, remaining: RemainingLengths, static: Plan | None = None
+    ) -> None:
+        self.problem, self.seed, self.remaining = problem, options.seed, remaining
+        self.doubted = doubted(problem, options).workload.scenarios
+        self.cluster, self.latency = problem.one_kind
+        latency, workload = self.latency.affine, problem.workload
         self.base_s = latency.base_s
         context = workload.context_tokens.astype(float)
         everyone, tokens = np.arange(len(workload)), workload.generated_tokens.astype(float)
         self.load: FloatArray = latency.per_response_s + latency.per_kv_token_s * context
-        self.most = remaining.most_tokens(everyone, tokens)
-        self.root = remaining.root_load(everyone, tokens, latency.per_response_s, latency.per_kv_token_s)
+        self.max_tokens = remaining.max_tokens(everyone, tokens)
+        self.root_load = remaining.root_load(everyone, tokens, latency.per_response_s, latency.per_kv_token_s)
         left = remaining.expected_tokens(everyone, tokens)
         self.work_s = float((self.load * left + latency.per_kv_token_s * left**2 / 2).sum())
-        self.split = static or random_split(
-            workload, given.cluster, given.latency, given.objective, given.phases, seed=given.seed, admission=given.admission
-        )
+        self.split = static or random_split(problem, seed=options.seed)
         self.groups = groups_of(self.split)
 
     # --- the price ----------------------------------------------------------------------------------------------------
 
     def price(self) -> float:
         """Actor-seconds that one second of makespan is worth under the objective, at the reference split's outcome."""
-        given, objective, phases = self.given, self.given.objective, self.given.phases
-        gpus, ready = given.cluster.gpus_per_actor, ready_s(given.latency)
+        objective, phases = self.problem.objective, self.problem.phases
+        gpus, ready = self.cluster.gpus_per_actor, ready_s(self.latency)
         if objective.deadline_s is not None:
-            return price_of(objective.deadline_s - phases.seconds - ready, self.base_s, self.most, self.root)
+            return price_of(objective.deadline_s - phases.seconds - ready, self.base_s, self.max_tokens, self.root_load)
         if objective.budget is not None:
-            per_gpu_s = given.cluster.usd_per_gpu_s if objective.cost == "usd" else 1.0
+            per_gpu_s = self.cluster.usd_per_gpu_s if objective.cost == "usd" else 1.0
             return self._price_within(objective.budget / (gpus * per_gpu_s)) if per_gpu_s > 0 else math.inf
         w = objective.time_weight
         if w >= 1.0 or self.split.makespan_s <= 0:
@@ -92,8 +95,8 @@ class Start:
         low, high = 0.0, 1e6
         for _ in range(60):
             price = math.sqrt(max(low, 1e-6) * high)
-            left = time_left_s(price, self.base_s, self.most, self.root)
-            cost = self.work_s + float((self.base_s * self.root**2 / (left - self.base_s * self.most)).sum())
+            left = time_left_s(price, self.base_s, self.max_tokens, self.root_load)
+            cost = self.work_s + float((self.base_s * self.root_load**2 / (left - self.base_s * self.max_tokens)).sum())
             low, high = (price, high) if cost <= actor_s else (low, price)
         return low
 
@@ -101,75 +104,88 @@ class Start:
 
     def grouped(self, price: float) -> list[IntArray]:
         """Return groups of responses of equal marginal value; equal responses are assigned at random."""
-        workload, latency = self.given.workload, self.given.latency
-        left = time_left_s(price, self.base_s, self.most, self.root)
-        worth = token_worth(left, self.base_s, self.load, self.most, self.root)
-        order = np.random.default_rng(self.given.seed).permutation(len(workload))
-        groups = group_by_worth(
-            self.load[order], worth[order], self.base_s, self.given.cluster.max_actors, latency.max_batch,
+        workload, latency = self.problem.workload, self.latency
+        left = time_left_s(price, self.base_s, self.max_tokens, self.root_load)
+        values = token_value(left, self.base_s, self.load, self.max_tokens, self.root_load)
+        order = np.random.default_rng(self.seed).permutation(len(workload))
+        groups = group_by_token_value(
+            self.load[order], values[order], self.base_s, self.cluster.max_actors, latency.max_batch,
             workload.reserved_tokens[order].astype(float), latency.kv_capacity_tokens,
         )  # fmt: skip
         return [order[g] for g in groups]
 
-    def best(self, price: float) -> ReplanStart:
-        """Return the candidate with the best simulated outcome, for a weighted objective.
+    def best(self, price: float) -> ReplanStart | None:
+        """Return the candidate with the best simulated outcome for a weighted objective; None if the plan itself should run.
 
-        Candidates are the static plan, and re-planning from its groups at its price. Where the forecast is certain, they are
-        also groups of equal marginal value, and the better of both at higher prices as long as the outcome improves. Under an
-        uncertain forecast these differ by less than draws do, and the best of many on one draw was worse than the first on
-        public logs. The result is the static plan itself where it has one actor or the budget allows no look-ahead.
+        Where the forecast is certain, higher prices are tried as long as the outcome improves.
         """
-        size = max(len(self.given.workload), 200) / 1000
-        affordable = self.split.makespan_s / (FORESIGHT_S * size)
-        static = ReplanStart(self.groups, None)
-        if FIRST_SHARE * affordable < 1 or len(static.groups) < 2:
-            return static
-        left, again = (drawn_lengths(self.remaining, self.given.workload, self.given.seed + draw) for draw in (0, 1))
-        looks = 1 + int(FURTHER_SHARE * affordable) if np.array_equal(left, again) else 1
+        if len(self.groups) < 2:
+            return None
+        draws = self._draws()
+        values = self._plan_values(draws)
+        return self._best_certain(price, values) if len(draws) == 1 else self._best_uncertain(price, draws, values)
 
-        def dealt(factor: float) -> ReplanStart:
-            return ReplanStart(static.groups, factor * price)
+    def _from_plan(self, price: float) -> ReplanStart:
+        return ReplanStart(self.groups, price)
 
-        def alike(factor: float) -> ReplanStart:
-            return ReplanStart(self.grouped(factor * price), factor * price)
+    def _of_equal_value(self, price: float) -> ReplanStart:
+        return ReplanStart(self.grouped(price), price)
 
-        static_key, _ = self._foreseen(static, left)
-        firsts = [(*self._foreseen(begin := way(1.0), left), begin, way) for way in (dealt, alike)[:looks]]
-        key, moved, begin, way = min(firsts, key=lambda f: f[0])
-        for factor in FACTORS[: max(0, looks - 2)]:
-            following = way(factor)
-            following_key, following_moved = self._foreseen(following, left)
-            if following_key >= key:
+    def _best_certain(self, price: float, plan_values: FloatArray) -> ReplanStart | None:
+        draws = self._draws()
+        makers = self._from_plan, self._of_equal_value
+        outcomes = [(*self._simulated(start := make(price), draws), start, make) for make in makers]
+        values, moved, start, make = min(outcomes, key=lambda outcome: float(outcome[0].mean()))
+        for factor in FACTORS:
+            next_start = make(factor * price)
+            next_values, next_moved = self._simulated(next_start, draws)
+            if next_values.mean() >= values.mean():
                 break
-            key, moved, begin = following_key, following_moved, following
-        if key >= static_key:
-            return static
-        return begin if moved else ReplanStart(begin.groups, None)
+            values, moved, start = next_values, next_moved, next_start
+        if not significantly_less(values, plan_values):
+            return None
+        return start if moved else ReplanStart(start.groups, None)
 
-    def _foreseen(self, begin: ReplanStart, left: FloatArray) -> tuple[tuple[float, float], int]:
-        """The value that right-sizing minimises, for this candidate on the drawn lengths, and how many responses move."""
-        given = self.given
-        pricing = Pricing.of(given.cluster, given.latency, given.objective, given.phases)
-        if begin.price is None:
-            return sizing_key(*pricing.step(self._busy_alone(begin.groups, left)[None]), given.objective), 0
-        busy, moved = busy_ahead(
-            begin.groups, left, self.remaining, given.workload, given.latency, begin.price, given.admission
-        )
-        time_s, cost = pricing.step(busy[None])
-        return sizing_key(time_s + LOOKING_SHARE * busy.max(), cost, given.objective), moved
+    def _best_uncertain(self, price: float, draws: FloatArray, plan_values: FloatArray) -> ReplanStart | None:
+        starts = [self._from_plan(price), *(self._of_equal_value(factor * price) for factor in UNCERTAIN_FACTORS)]
+        values = np.stack([self._simulated(start, draws)[0] for start in starts])
+        chosen = [int(values[:, half::2].mean(axis=1).argmin()) for half in (0, 1)]
+        held_out = np.concatenate([values[which, 1 - half :: 2] for half, which in enumerate(chosen)])
+        if not significantly_less(held_out + CLEARLY, np.concatenate([plan_values[1::2], plan_values[::2]])):
+            return None
+        return starts[min(chosen, key=lambda which: float(values[which].mean()))]
 
-    def _busy_alone(self, groups: list[IntArray], left: FloatArray) -> FloatArray:
-        """The exact times of groups without migrations."""
-        given = self.given
-        generated = given.workload.generated_tokens
-        drawn = given.workload.with_response_tokens((generated + left).astype(np.int64))
-        admission = admission_of(given.latency, None, given.admission)
-        times = GroupTimes.of(drawn, given.latency, admission, np.concatenate(groups))
-        return np.asarray(times.busy_s(np.cumsum([0, *map(len, groups)]))[0])
+    def _draws(self) -> FloatArray:
+        """Return (D, R) tokens that responses still generate: one set of lengths that are certain, or several scenarios."""
+        workload, seed = self.problem.workload, self.seed
+        left, again = (drawn_lengths(self.remaining, workload, seed + draw) for draw in (0, 1))
+        if np.array_equal(left, again):
+            return left[None]
+        draws = max(2, min(MOST_DRAWS, FOLLOWED // len(workload)))
+        if self.doubted is None:
+            return np.stack([drawn_lengths(self.remaining, workload, seed + draw) for draw in range(draws)])
+        scenarios = self.doubted[:draws]
+        return np.asarray(np.maximum(scenarios - workload.generated_tokens, 0), dtype=float)
 
-    def plan(self, policy: str, groups: list[IntArray]) -> Plan:
-        """Return the groups as a plan."""
-        if groups is self.groups:
-            return replace(self.split, policy=policy)
-        given = self.given
-        return assemble(policy, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission)
+    def _plan_values(self, draws: FloatArray) -> FloatArray:
+        """Return the (D,) logarithms of ``T^w C^(1-w)`` of the plan that is not re-planned, on the drawn lengths."""
+        if self.split.rule is None:
+            return self._simulated(ReplanStart(self.groups, None), draws)[0]
+        scenarios = draws.astype(np.int64) + self.problem.workload.generated_tokens
+        return plan_log_values(self.split, with_scenarios(self.problem, scenarios))
+
+    def _simulated(self, start: ReplanStart, draws: FloatArray) -> tuple[FloatArray, int]:
+        """The (D,) logarithms of ``T^w C^(1-w)`` for this candidate on the drawn lengths, and how many responses move."""
+        problem, values, moves = self.problem, [], 0
+        for left in draws:
+            busy, moved = simulated_busy_s(
+                start.groups, left, self.remaining, problem.workload, self.latency, start.price, problem.admission
+            )
+            deciding_s = 0.0 if start.price is None else min(MAX_ROUND_SHARE * float(busy.max()), self._round_work_s())
+            values.append(float(logs_of(busy[None], problem, deciding_s)[0]))
+            moves += moved
+        return np.array(values), moves
+
+    def _round_work_s(self) -> float:
+        """Return about how many seconds all re-planning rounds of the step take together."""
+        return MIN_ROUNDS * (ROUND_S + (ROUND_RESPONSE_S + self.remaining.observe_response_s) * len(self.problem.workload))

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlhfless.scheduling.policy import PlanningInput
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
 from solver.planning.actor_count import best_count
-from solver.planning.random_split import candidate_counts
-from solver.timing.build_plan import assemble, check_fits
+from solver.planning.prompt_dealing import candidate_counts
+from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes
 from solver.timing.step_cost import Pricing
@@ -26,46 +26,36 @@ Split = Callable[[Workload, IntArray, int], Iterable[ArrayLike]]
 """Splits prompts, given in their order, into that many groups (never more than there are prompts; none empty)."""
 
 
-def right_sized(name: str, split: Split, given: PlanningInput) -> Plan:
-    """Return the plan of ``split`` with the best number of actors, each released when it is done.
-
-    Raises:
-        PlanningError: a response fits on no actor.
-    """
-    prompts = np.unique(given.workload.prompt_of)
+def right_sized(name: str, split: Split, problem: PlanningProblem) -> Plan:
+    """Return the plan of ``split`` with the best number of actors."""
+    prompts = np.unique(problem.workload.prompt_of)
 
     def deal(actors: int) -> list[IntArray]:
-        return responses_of(given.workload, split(given.workload, prompts, actors))
+        return responses_of(problem.workload, split(problem.workload, prompts, actors))
 
-    return right_sized_deal(name, deal, len(prompts), given)
+    return right_sized_deal(name, deal, len(prompts), problem)
 
 
-def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], max_actors: int, given: PlanningInput) -> Plan:
-    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``max_actors``.
-
-    Raises:
-        PlanningError: a response fits on no actor.
-    """
-    check_fits(given.workload, given.cluster, given.latency)
-    admission = admission_of(given.latency, None, given.admission)
-    pricing = Pricing.of(given.cluster, given.latency, given.objective, given.phases)
+def right_sized_deal(name: str, deal: Callable[[int], list[IntArray]], max_actors: int, problem: PlanningProblem) -> Plan:
+    """``right_sized`` for single responses: ``deal(N)`` gives the N groups, none of them empty, for N up to ``max_actors``."""
+    cluster, latency = problem.one_kind
+    admission = admission_of(latency, None, problem.admission)
 
     def timed(actors: int) -> tuple[GroupTimes, IntArray]:
         groups = deal(actors)
-        times = GroupTimes.of(given.workload, given.latency, admission, np.concatenate(groups))
+        times = GroupTimes.of(problem.workload, latency, admission, np.concatenate(groups), problem.share_prefill)
         return times, np.cumsum([0, *map(len, groups)])
 
-    best, _ = best_count(candidate_counts(min(given.cluster.max_actors, max_actors)), timed, pricing)
-    groups = best.groups()
-    return assemble(name, groups, given.workload, given.cluster, given.latency, given.phases, admission=given.admission)
+    best, _ = best_count(candidate_counts(min(cluster.max_actors, max_actors)), timed, Pricing.of(problem))
+    return assemble(name, best.groups(), problem)
 
 
 def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArray]:
     """Return groups of prompts as groups of their responses, prompts and samples in their order."""
     by_prompt = np.argsort(workload.prompt_of, kind="stable")
     ends = np.cumsum(np.bincount(workload.prompt_of, minlength=len(workload.prompt_tokens)))
-    own = np.split(by_prompt, ends[:-1])
-    return [np.concatenate([own[p] for p in np.asarray(group, dtype=np.int64)]) for group in groups]
+    responses = np.split(by_prompt, ends[:-1])
+    return [np.concatenate([responses[p] for p in np.asarray(group, dtype=np.int64)]) for group in groups]
 
 
 def predicted_sums(workload: Workload, prompts: IntArray) -> IntArray:

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.policy import PlanningOptions, SchedulingPolicy, check_inputs
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
-from solver.planning.random_split import assign_prompts, candidate_counts
-from solver.timing.build_plan import assemble, check_fits
+from solver.planning.prompt_dealing import candidate_counts
+from solver.planning.random_split import assign_prompts
+from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
 from solver.timing.group_times import GroupTimes
 from solver.timing.step_cost import Pricing
@@ -33,7 +35,8 @@ class LocalCut:
     tau: float
     name: str = "local cut"
     _assigned: dict[int, int] = field(default_factory=dict, repr=False)
-    _again: int | None = field(default=None, repr=False)  # completions of the step before which no actor that waits can be cut
+    # completions of the step before which no actor that waits can be cut
+    _retry_at_completions: int | None = field(default=None, repr=False)
 
     def _due(self, view: ActorView) -> int:
         """Completions at which this actor is cut: a share of the responses that the plan assigned to it."""
@@ -43,32 +46,32 @@ class LocalCut:
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """Trigger at tau of the actor's own responses; while actors wait, when step completions may have made room."""
         due = self._due(view)
-        return Trigger(due if due > view.completed else None, step_completions=self._again)
+        return Trigger(due if due > view.completed else None, step_completions=self._retry_at_completions)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Cut every actor that is due, the one with the fewest unfinished responses first."""
         due = [a for a in state.actors if a.completed < a.assigned and a.completed >= self._due(a)]
         left = {a.actor: a.unfinished_count for a in state.actors}
-        room, stays = ReceiverRoom(state), {a.actor: a for a in state.actors}
+        room, remaining = ReceiverRoom(state), {a.actor: a for a in state.actors}
         cuts: list[Decision] = []
         missing: list[int] = []
         for leaving in sorted(due, key=lambda a: (left[a.actor], a.actor)):
             # an actor that receives goes on, and one that is due itself only receives if it is not cut
-            short = left[leaving.actor] - sum(max(0, room.slots[a]) for a in stays if a != leaving.actor)
+            missing_completions = left[leaving.actor] - sum(max(0, room.slots[a]) for a in remaining if a != leaving.actor)
             awaits, cut = left[leaving.actor] < leaving.assigned - leaving.completed, None
-            if short <= 0 and not awaits and leaving.actor not in room.received:
-                others = [a for a in stays.values() if a is not leaving and (left[a.actor] or a.arriving)]
+            if missing_completions <= 0 and not awaits and leaving.actor not in room.received:
+                others = [a for a in remaining.values() if a is not leaving and (left[a.actor] or a.arriving)]
                 cut = hand_over(leaving, others, room)
                 if cut is None:
-                    short = room.completions_short(leaving, stays.keys() - {leaving.actor})
+                    missing_completions = room.completions_short(leaving, remaining.keys() - {leaving.actor})
             if cut is not None:
                 cuts.append(cut)
-                del stays[leaving.actor]
+                del remaining[leaving.actor]
             else:
-                missing.append(max(1, short))
+                missing.append(max(1, missing_completions))
         # a completion anywhere brings an actor that waits one response nearer to being cut, never more
         complete = len(state.complete) - state.unfinished_count
-        self._again = complete + min(missing) if missing else None
+        self._retry_at_completions = complete + min(missing) if missing else None
         return cuts
 
 
@@ -85,9 +88,9 @@ class WithLocalCut:
     name: str = "random+tau"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        return replace(self.base.plan(given), policy=self.name, rule=LocalCut(self.tau) if self.tau < 1 else None)
+        return replace(self.base.plan(problem, options), policy=self.name, rule=LocalCut(self.tau) if self.tau < 1 else None)
 
 
 @dataclass(frozen=True)
@@ -106,29 +109,26 @@ class RLHFless:
     name: str = "rlhfless"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        check_fits(given.workload, given.cluster, given.latency)
-        workload = given.workload
+        check_inputs(problem, options)
+        workload, (cluster, latency) = problem.workload, problem.one_kind
         used = np.unique(workload.prompt_of)
         total = np.bincount(workload.prompt_of, weights=workload.response_tokens)
         count = np.bincount(workload.prompt_of)
         mean = total[used] / count[used]
         order = used[np.lexsort((used, -mean))]  # longest first, so that the longest group is actor 0
-        most = min(given.cluster.max_actors, len(used))
+        most = min(cluster.max_actors, len(used))
         counts = [n for n in candidate_counts(most) if n >= min(self.min_actors, most)]
         groups = [assign_prompts(workload, order, n) for n in counts]
-        admission = admission_of(given.latency, None, given.admission)
-        times = GroupTimes.of(workload, given.latency, admission, np.concatenate(groups[0]))  # one order, cut n times
-        pricing = Pricing.of(
-            given.cluster, given.latency, Objective(), NonGenerationPhases()
-        )  # of generation alone, in GPU-seconds
-        taken = [pricing.step(times.busy_s(np.cumsum([0, *map(len, own)]))) for own in groups]
+        admission = admission_of(latency, None, problem.admission)
+        times = GroupTimes.of(workload, latency, admission, np.concatenate(groups[0]))  # one order, cut n times
+        alone = replace(problem, objective=Objective(), phases=NonGenerationPhases())  # generation alone, in GPU-seconds
+        pricing = Pricing.of(alone)
+        taken = [pricing.step_of(times.busy_s(np.cumsum([0, *map(len, split)]))) for split in groups]
         time, cost = (_min_max([float(values.mean()) for values in column]) for column in zip(*taken, strict=True))
         best = min(range(len(counts)), key=lambda i: self.scale_weight * time[i] + (1 - self.scale_weight) * cost[i])
-        plan = assemble(
-            self.name, groups[best], workload, given.cluster, given.latency, given.phases, admission=given.admission
-        )
+        plan = assemble(self.name, groups[best], problem)
         return replace(plan, rule=LocalCut(self.tau) if self.tau < 1 else None)
 
 

@@ -1,9 +1,9 @@
 """RLHFuse (arXiv 2409.13221), inter-stage fusion: static groups, one global cut.
 
-When the number of unfinished responses falls under R_t, the m actors with the most remaining work continue and the others hand
-their responses over to them. m is the smallest number whose slots and memory hold all unfinished responses. The paper reports
-about 20 % of the batch as the best R_t. Remaining work is unknown, so the number of unfinished responses is used instead. GPUs
-of actors that are cut are released.
+When the number of unfinished responses falls under R_t, the m actors with the most remaining work continue. The others hand
+their responses over to them. The number m is the smallest whose slots and memory hold all unfinished responses. The paper
+reports about 20 % of the batch as the best R_t. Remaining work is unknown, so the number of unfinished responses is used
+instead. GPUs of actors that are cut are released.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rlhfless.scheduling.baselines import Static
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, StepState, Trigger
 
 
@@ -62,8 +63,8 @@ class RLHFuse:
     name: str = "rlhfuse"
     clairvoyant: bool = False
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
-        plan = Static(self.actors, hold="done", name=self.name).plan(given)
-        total = len(given.workload)
+        plan = Static(self.actors, hold="done", name=self.name).plan(problem, options)
+        total = len(problem.workload)
         return replace(plan, rule=GlobalCut(max(1, round(self.threshold_share * total)), total))

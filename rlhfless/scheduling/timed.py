@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.policy import PlanningOptions, SchedulingPolicy
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 
 
 @dataclass
@@ -30,9 +31,9 @@ class TimedPolicy:
         """Whether the wrapped policy plans with true lengths."""
         return self.base.clairvoyant
 
-    def plan(self, given: PlanningInput) -> Plan:
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``."""
         began = time.process_time()
-        plan = self.base.plan(given)
+        plan = self.base.plan(problem, options)
         self.cpu_s.append(time.process_time() - began)
         return plan

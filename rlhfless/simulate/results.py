@@ -25,7 +25,9 @@ class Simulation:
     Attributes:
         steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, with the phases
             outside generation), ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds,
-            predicted_makespan_s, planning_s, moves``.
+            bound_method, predicted_makespan_s, planning_s, planning_delay_s, moves``. The method is ``configuration LP`` or
+            ``closed form``. Planning takes ``planning_s`` on this machine; of that, ``planning_delay_s`` delay generation (not
+            part of ``time_s``), as planning overlaps the step before's learning.
         traces: the trace of every policy.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
     """
@@ -36,14 +38,24 @@ class Simulation:
     bounds: tuple[ClairvoyantBound, ...] = ()
 
     def summary(self, has_history: bool = True) -> pd.DataFrame:
-        """One row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``."""
+        """One row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``.
+
+        Its last columns are the seconds of planning, and those by which planning delayed generation (not part of ``time_s``).
+        """
         chosen = self.steps[self.steps["has_history"] == has_history]
         rows = []
         for policy in self.traces:
-            own = chosen[chosen["policy"] == policy]
-            sums = {name: float(own[name].sum()) for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")}
+            policy_steps = chosen[chosen["policy"] == policy]
+            sums = {name: float(policy_steps[name].sum()) for name in ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")}
             rows.append(
-                {"policy": policy, "steps": len(own), **sums, "bound_cost_at_time": float(own["bound_gpu_seconds"].sum())}
+                {
+                    "policy": policy,
+                    "steps": len(policy_steps),
+                    **sums,
+                    "bound_cost_at_time": float(policy_steps["bound_gpu_seconds"].sum()),
+                    "bound_method": _methods(policy_steps),
+                    **{name: float(policy_steps[name].sum()) for name in ("planning_s", "planning_delay_s")},
+                }
             )
         table = pd.DataFrame(rows)
         static = table[table["policy"] == "static"]
@@ -70,18 +82,23 @@ class Simulation:
     def _rows(self) -> list[tuple[str, ...]]:
         """Policy, time, cost and the least cost at that time, one row of texts per policy; sums over all steps."""
         names = ["time_s", "gpu_seconds", "bound_gpu_seconds", "cost_usd"]
-        sums = self.steps.groupby("policy", sort=False)[names].sum()
         return [
-            (str(policy), *(f"{value:.4g}" for value in row)) for policy, row in zip(sums.index, sums.to_numpy(), strict=True)
+            (str(policy), *(f"{value:.4g}" for value in steps[names].sum()), _methods(steps))
+            for policy, steps in self.steps.groupby("policy", sort=False)
         ]
 
     def __repr__(self) -> str:
-        told = (
-            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound {bound}), {usd} USD"
-            for name, time, gpu, bound, usd in self._rows()
+        lines = (
+            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound {bound} by {method}), {usd} USD"
+            for name, time, gpu, bound, usd, method in self._rows()
         )
-        return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *told])
+        return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *lines])
 
     def _repr_html_(self) -> str:
-        head = ("policy", "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)")
+        head = ("policy", "time (s)", "GPU-seconds", "lower bound at that time", "cost (USD)", "bound by")
         return rows_table(f"Simulation: sums over {counted(self.steps['step'].nunique(), 'step')}", head, self._rows())
+
+
+def _methods(steps: pd.DataFrame) -> str:
+    """Return which bounds the steps' lower bounds are, in words."""
+    return " and ".join(sorted(set(steps["bound_method"])))

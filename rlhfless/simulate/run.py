@@ -20,6 +20,7 @@ from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import Trace, TraceError, step_metrics
@@ -71,12 +72,12 @@ def simulate_steps(
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
+        bound = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
         seen.append((logged, bound))
         requests = logged.requests()
         for policy in chosen:
             began = time.perf_counter()
-            plan = policy.plan(logged.given(setting, policy.clairvoyant))
+            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
             planning_s = time.perf_counter() - began
             record = run_step(
                 plan,
@@ -101,9 +102,10 @@ def simulate_steps(
                     "has_history": logged.has_history,
                     "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s)
                     + setting.phases.step_gpu_s(record.makespan_s, 0.0),
+                    "bound_method": bound.method(record.makespan_s),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
-                    "planning_s": planning_s,
+                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if records[policy.name][1:] else 0.0)),
                     "moves": record.moves,
                 }
             )
@@ -115,7 +117,7 @@ def simulate_steps(
     measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
-    return Simulation(table, traces, tuple(one for one, _ in seen), tuple(bound for _, bound in seen))
+    return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
 
 
 def engines_of(setting: SimulationConfig, step: int) -> EngineFactory:

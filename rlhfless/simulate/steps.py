@@ -7,7 +7,7 @@ what simulating the steps needs in addition.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -17,18 +17,20 @@ from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
-from rlhfless.scheduling import PlanningInput
+from rlhfless.scheduling import PlanningOptions
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
-from solver.lengths.remaining import RemainingLengths
+from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
+from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster
 from solver.model.errors import check_flags
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
-MOST_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
+MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class SimulationConfig:
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
         deterministic: plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+        bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:
         InputError: ``effects`` is something else.
@@ -66,18 +69,27 @@ class SimulationConfig:
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
     deterministic: bool = False
+    bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
 
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):
             raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
         check_flags(deterministic=self.deterministic)
 
+    def problem(self, workload: Workload) -> PlanningProblem:
+        """Return the problem of planning, bounding or timing this workload with the latency of execution.
+
+        Raises:
+            PlanningError: the workload cannot be planned on this cluster; the message says why.
+        """
+        return PlanningProblem(workload, self.cluster, self.latency, self.objective, self.phases, admission=self.admission)
+
 
 @dataclass(frozen=True, eq=False)
 class LoggedStep:
     """One step of a log as planning sees it: predictions from earlier steps, and true lengths for clairvoyant policies.
 
-    ``remaining`` is the predictor's own forecast of remaining lengths, if it has one.
+    ``forecast`` is what the predictor said about the step's lengths.
     """
 
     step: int
@@ -85,22 +97,19 @@ class LoggedStep:
     predicted: Workload
     truth: Workload
     has_history: bool
-    remaining: RemainingLengths | None = None
+    forecast: LengthForecast
 
-    def given(self, setting: SimulationConfig, clairvoyant: bool = False) -> PlanningInput:
-        """Return the planning input of this step for a policy."""
-        return PlanningInput(
-            self.truth if clairvoyant else self.predicted,
-            setting.cluster,
-            setting.latency if setting.planned_latency is None else setting.planned_latency,
-            setting.objective,
-            setting.phases,
-            setting.time_limit_s,
-            setting.admission,
-            setting.seed + self.step,
-            None if clairvoyant else self.remaining,
-            setting.deterministic,
-        )
+    def inputs(self, setting: SimulationConfig, clairvoyant: bool = False) -> tuple[PlanningProblem, PlanningOptions]:
+        """Return what a policy plans this step with: ``policy.plan(*step.inputs(setting, policy.clairvoyant))``.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        problem = setting.problem(self.truth if clairvoyant else self.predicted)
+        if setting.planned_latency is not None:
+            problem = replace(problem, latency=setting.planned_latency)
+        forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
+        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast)
 
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""
@@ -128,6 +137,7 @@ def logged_steps(
 
     Raises:
         TraceError: the log holds no rows, several runs, or a response above the limit.
+        PlanningError: the predictor returns no forecast, or one for another number of responses.
     """
     if not isinstance(rollouts, pd.DataFrame):
         raise TraceError(f"rollouts is a {type(rollouts).__name__}; a DataFrame is needed, such as read_rollouts returns")
@@ -147,20 +157,18 @@ def logged_steps(
             continue
         history = rollouts[rollouts["step"] < step]
         prompt_ids = rows["prompt_id"].astype(str)
-        known = set(history["prompt_id"].astype(str))
+        seen = set(history["prompt_id"].astype(str))
         names, owner = np.unique(prompt_ids, return_inverse=True)
         first = np.unique(owner, return_index=True)[1]
         order = np.argsort(np.argsort(first))  # prompts count in their order of appearance
         prompt_tokens = rows["prompt_tokens"].fillna(0).to_numpy(dtype=np.int64)[np.sort(first)]
-        asked, answers = prompt_ids.tolist(), reference_answer_tokens
-        fitted = predictor.fit(history)
-        point = fitted.predict(asked, reference_answer_tokens=answers, max_response_tokens=limit)
-        scenarios = fitted.sample(
-            asked, reference_answer_tokens=answers, max_response_tokens=limit, scenarios=SCENARIOS, seed=int(step)
-        )
+        forecast = predictor.fit(history).forecast(
+            prompt_ids.tolist(), reference_answer_tokens=reference_answer_tokens, max_response_tokens=limit,
+            prompt_tokens=prompt_tokens[order[owner]], scenarios=SCENARIOS, seed=int(step),
+        )  # fmt: skip
+        check_forecast(forecast)
         lengths = rows["response_tokens"].to_numpy(dtype=np.int64)
         truth = Workload(prompt_tokens, order[owner], lengths, max_response_tokens=limit)
-        new = sum(name not in known for name in names) / len(names)
-        predicted = Workload(prompt_tokens, order[owner], point, max_response_tokens=limit, scenarios=scenarios)
-        remaining = fitted.in_flight(prompt_ids.iloc[np.sort(first)].tolist(), predicted)
-        yield LoggedStep(int(step), rows, predicted, truth, new <= MOST_NEW_PROMPTS, remaining)
+        new = sum(name not in seen for name in names) / len(names)
+        predicted = forecast.workload(prompt_tokens, order[owner], limit)
+        yield LoggedStep(int(step), rows, predicted, truth, new <= MAX_NEW_PROMPTS, forecast)

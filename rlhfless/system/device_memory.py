@@ -38,5 +38,5 @@ def room(device: torch.device, doing: str, instead: str = SPARE) -> Iterator[Non
         if not isinstance(error, torch.OutOfMemoryError) and CPU_ALLOCATOR not in str(error):
             raise
         free = free_bytes(device)
-        told = "" if free is None else f"; {free / 2**30:.2f} GiB are free"
-        raise MemoryError(f"{device} has no room for {doing}{told}: {instead}") from error
+        free_text = "" if free is None else f"; {free / 2**30:.2f} GiB are free"
+        raise MemoryError(f"{device} has no room for {doing}{free_text}: {instead}") from error

@@ -39,7 +39,7 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     """Execute ``notebook`` in its own folder; returns the path of the executed copy, next to ``page``.
 
     Raises:
-        InputError: there is no such notebook, a cell failed, or no page was written.
+        InputError: there is no such notebook, a cell failed, its kernel did not start or died, or no page was written.
         MissingExtra: nbclient is not installed.
     """
     try:
@@ -62,6 +62,7 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     client = _client(
         cells,
         timeout=timeout_s,
+        startup_timeout=timeout_s,  # 60 s by itself, which a first start on a busy machine exceeds
         kernel_name="python3",
         resources={"metadata": {"path": source.parent}},
         extra_arguments=["--IPKernelApp.log_level=40"],  # errors only: the kernel listens on loopback, no need to warn
@@ -74,6 +75,9 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
     except CellTimeoutError:
         what = f"more than {timeout_s} s"
         raise InputError(f"{source}: a cell took {what}; the notebook up to that cell is {executed}") from None
+    except RuntimeError as error:  # the kernel did not start, or died
+        reason = str(error).strip().rstrip(".")
+        raise InputError(f"{source}: its kernel failed ({reason}); the notebook up to that cell is {executed}") from None
     finally:
         nbformat.write(cells, executed)
     if not target.is_file():

@@ -34,22 +34,22 @@ def in_memory() -> Path:
 
 
 class OwnFolder:
-    """A new folder that this process owns until ``let_go`` or its end. Also removes unlocked folders with the same prefix.
+    """A new folder that this process owns until ``remove`` or its end. Also removes unlocked folders with the same prefix.
 
     Args:
         prefix: of its name, which no other kind of folder has.
-        where: None is the place for temporary files.
+        parent: None is the place for temporary files.
 
     Attributes:
         path: of the folder.
     """
 
-    def __init__(self, prefix: str, where: Path | None = None) -> None:
-        where = Path(tempfile.gettempdir()) if where is None else where
-        sweep(prefix, where)
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        sweep(prefix, parent)
         lock = None
         while lock is None:  # somebody who swept may have seen it before it was locked
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             lock = locked(self.path, fcntl.LOCK_EX)
         goes_with_this_process(self.path)
         self._release = weakref.finalize(self, give_up, self.path, lock)
@@ -59,14 +59,14 @@ class OwnFolder:
         with (self.path / ELSEWHERE).open("a") as file:
             file.writelines(f"{pattern}\n" for pattern in patterns)
 
-    def let_go(self) -> None:
-        """Release the folder, so that it is removed. Idempotent."""
+    def remove(self) -> None:
+        """Remove the folder and release its lock. Idempotent."""
         self._release()
 
 
-def sweep(prefix: str, where: Path) -> None:
+def sweep(prefix: str, parent: Path) -> None:
     """Remove this user's unlocked folders with a prefix."""
-    for place in where.glob(f"{prefix}*"):
+    for place in parent.glob(f"{prefix}*"):
         remove_unless_held(place)
 
 
@@ -124,12 +124,12 @@ def is_at(lock: int, place: Path) -> bool:
 
 def processes_with_temporary(folder: Path) -> list[int]:
     """Return the processes started with this folder as their place for temporary files (none without /proc)."""
-    mark, found = b"TMPDIR=" + os.fsencode(folder), []
+    mark, processes = b"TMPDIR=" + os.fsencode(folder), []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             if mark in environment.read_bytes().split(b"\0"):
-                found.append(int(environment.parent.name))
-    return found
+                processes.append(int(environment.parent.name))
+    return processes
 
 
 def _remove(place: Path) -> None:

@@ -1,7 +1,7 @@
 """Renders the Jinja2 templates (``*.html.j2``) that lie beside the modules of the package; every text in them is escaped.
 
 Macros return ``Markup``: HTML whose texts are escaped. A template inserts ``Markup`` as it is and escapes every other string,
-and so does ``+`` between the two: text of a log cannot become markup by an oversight.
+and so does ``+`` between the two. So text of a log cannot become markup by an oversight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_LINE = 300
 
 
 def render(template: str, **values: Any) -> str:
-    """Return what a template makes of its values.
+    """Return the text of a rendered template.
 
     Args:
         template: path of the file in the package, ``report/frame.html.j2`` for example. values: by the names that it uses.

@@ -20,7 +20,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.limits import PIECE_BYTES, Guard
 
 BLOCK_BYTES = 16 * 2**20
-MOST_COLUMNS = 10_000
+MAX_COLUMNS = 10_000
 BOM = b"\xef\xbb\xbf"
 
 
@@ -41,10 +41,10 @@ def csv_frames(guard: Guard, path: Path, stream: IO[bytes], text_columns: Iterab
                 warnings.simplefilter("error", pd.errors.ParserWarning)  # pandas only warns where it drops cells
                 frame = pd.read_csv(io.BytesIO(block), dtype=dtype, index_col=False, low_memory=False, encoding="utf-8")
         except Exception as error:  # whatever the reader raises is about the file
-            why = _with_later_lines(reason(error), lines)
+            reason_text = _with_later_lines(reason(error), lines)
             if isinstance(error, pd.errors.ParserWarning):
-                why = "its rows have more cells than its header has names"
-            raise TraceError(f"{path}: cannot be read as csv ({why}); an intact file is needed") from error
+                reason_text = "its rows have more cells than its header has names"
+            raise TraceError(f"{path}: cannot be read as csv ({reason_text}); an intact file is needed") from error
         frame.index = pd.RangeIndex(at, at + len(frame))
         at, lines = at + len(frame), lines + before
         yield frame
@@ -139,8 +139,8 @@ def _header(rows: bytes) -> bytes:
 
 def _check_header(header: bytes, path: Path) -> None:
     columns = header.count(b",") + 1
-    if columns > MOST_COLUMNS:
-        raise TraceError(f"{path}: has {columns:,} columns; a table of at most {MOST_COLUMNS:,} columns is needed")
+    if columns > MAX_COLUMNS:
+        raise TraceError(f"{path}: has {columns:,} columns; a table of at most {MAX_COLUMNS:,} columns is needed")
     for separator, name in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
         if columns == 1 and separator in header:
             raise TraceError(f"{path}: its columns are separated by {name}; a csv file with commas is needed")

@@ -147,14 +147,14 @@ def load(folder: Path, limits: Limits | None = None) -> tuple[dict[str, Any], di
         meta = _meta(folder, limits)
         named = list(meta["steps"])
         try:
-            found = _frames_and_plans(folder, meta, limits)
+            frames_and_plans = _frames_and_plans(folder, meta, limits)
         except TraceError:
             if _meta(folder, limits)["steps"] == named:
                 raise
         else:
             if _meta(folder, limits)["steps"] == named:
-                frames, meta["steps"] = joined(folder, found[0], meta["steps"], limits)
-                return meta, frames, found[1]
+                frames, meta["steps"] = joined(folder, frames_and_plans[0], meta["steps"], limits)
+                return meta, frames, frames_and_plans[1]
         # a writer has put steps into the tables meanwhile
 
 
@@ -192,11 +192,11 @@ def _frames_and_plans(
                 f"{folder}: {table}.parquet is missing, but meta.json describes an executed run; restore that file"
             )
     plans = _plans(folder / "plans.jsonl", steps, limits)
-    if beside := step_folders.steps_beside(folder, steps):
-        meta["steps"] = sorted([*steps, *beside])
-        rows = {table: step_folders.read_rows(folder, table, steps, beside, limits) for table in TABLES}
-        frames = {table: storage.to_frame(own) for table, own in rows.items()}
-        return frames, plans + step_folders.read_plans(folder, beside)
+    if unmerged := step_folders.unmerged_steps(folder, steps):
+        meta["steps"] = sorted([*steps, *unmerged])
+        rows = {table: step_folders.read_rows(folder, table, steps, unmerged, limits) for table in TABLES}
+        frames = {table: storage.to_frame(table_rows) for table, table_rows in rows.items()}
+        return frames, plans + step_folders.read_plans(folder, unmerged)
     return {table: _completed(folder / f"{table}.parquet", steps, limits) for table in TABLES}, plans
 
 

@@ -1,11 +1,11 @@
 """The journal of a recording: a file of JSON lines, next to the tables, with the rows that are not merged into them yet.
 
-One process writes it; a killed process leaves whole lines and at most one incomplete line at the end, which readers skip and
-the next writer removes.
+One process writes it. A killed process leaves whole lines and at most one incomplete line at the end. Readers skip it, and the
+next writer removes it.
 
-A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step of the run in the
-tables (a restarted run records it again); if it has only spans of a step, they are added. Of rows that name the same response,
-the last one counts.
+A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables (a
+restarted run records it again). If it has only spans of a step, they are added. Of rows that name the same response, the last
+one counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a parquet file in batches of rows of bounded size; equal texts of a batch share one Python object.
 
-The file's metadata is checked before it is read: a few kilobytes can contain millions of equal rows, or one long text for all
+The file's metadata is checked before it is read. A few kilobytes can contain millions of equal rows, or one long text for all
 of them, because parquet stores equal values once.
 """
 
@@ -51,8 +51,8 @@ def parquet_frames(
         rows, size = file.metadata.num_rows, decoded_bytes(file.metadata)
         guard.check_rows(path, rows)
         guard.add_unpacked(path, size)
-        most = max(1, min(BATCH_ROWS, BATCH_BYTES * max(rows, 1) // max(size, 1)))
-        for batch in file.iter_batches(most, columns=names):
+        batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * max(rows, 1) // max(size, 1)))
+        for batch in file.iter_batches(batch_rows, columns=names):
             batch.validate(full=True)  # a text that is not UTF-8 would show only where it is read
             frame = _frame(batch)
             frame.index = pd.RangeIndex(at, at + len(frame))

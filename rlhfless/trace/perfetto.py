@@ -29,7 +29,7 @@ from rlhfless.trace.schema.casts import LARGEST_WHOLE_NUMBER, is_null, jsonable
 SAMPLING = ("prefill", "transfer", "decode", "migrate")
 LOOP = "loop"
 NAMES = {"start": "start", "sync": "rl.sync", "prepare": "rl.reward", "learn": "rl.train"}
-_TOLD = ("call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_actor", "detail")
+_SPAN_ARGS = ("call", "batch_mean", "slots", "tokens", "kv_tokens", "bytes", "from_actor", "detail")
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,21 @@ def lanes(slices: Iterable[Slice]) -> list[list[Slice]]:
     By start, longest first, each slice goes to the first lane whose running slices enclose it; so a lane is ordered by its
     slices' starts.
     """
-    dealt: list[list[Slice]] = []
+    assigned: list[list[Slice]] = []
     open_until: list[list[int]] = []
-    for one in sorted(slices, key=lambda s: (s.start_us, -s.end_us)):
-        for lane, ends in zip(dealt, open_until, strict=True):  # noqa: B007 (used below)
-            while ends and ends[-1] <= one.start_us:
+    for entry in sorted(slices, key=lambda s: (s.start_us, -s.end_us)):
+        for lane, ends in zip(assigned, open_until, strict=True):  # noqa: B007 (used below)
+            while ends and ends[-1] <= entry.start_us:
                 ends.pop()
-            if not ends or ends[-1] >= one.end_us:
+            if not ends or ends[-1] >= entry.end_us:
                 break
         else:
             lane, ends = [], []
-            dealt.append(lane)
+            assigned.append(lane)
             open_until.append(ends)
-        lane.append(one)
-        ends.append(one.end_us)
-    return dealt
+        lane.append(entry)
+        ends.append(entry.end_us)
+    return assigned
 
 
 def trace_events(trace: Trace) -> list[dict[str, Any]]:
@@ -79,22 +79,22 @@ def trace_events(trace: Trace) -> list[dict[str, Any]]:
     """
     tracks, steps = _allocations(trace), _steps(trace)
     if not steps:
-        where = trace.source or "the trace"
+        source = trace.source or "the trace"
         raise TraceError(
-            f"{where}: contains no times, so it has no timeline; spans, allocations or responses with times are needed"
+            f"{source}: contains no times, so it has no timeline; spans, allocations or responses with times are needed"
         )
     for more in (_spans(trace), _instants(trace), steps):
-        for track, own in more.items():
-            tracks.setdefault(track, []).extend(own)
+        for track, of_track in more.items():
+            tracks.setdefault(track, []).extend(of_track)
     place = _Places(several_runs=len(trace.runs) > 1)
     slices: list[dict[str, Any]] = []
-    for (run, process, thread), own in sorted(tracks.items(), key=lambda item: _reading_order(item[0])):
-        for number, lane in enumerate(lanes(own), start=1):
+    for (run, process, thread), of_track in sorted(tracks.items(), key=lambda item: _reading_order(item[0])):
+        for number, lane in enumerate(lanes(of_track), start=1):
             pid, tid = place(run, process, thread if number == 1 else f"{thread} ({number})")
             slices += [
-                {"ph": "X", "name": one.name, "cat": one.category, "pid": pid, "tid": tid, "ts": one.start_us,
-                 "dur": one.end_us - one.start_us, "args": one.args}
-                for one in lane
+                {"ph": "X", "name": entry.name, "cat": entry.category, "pid": pid, "tid": tid, "ts": entry.start_us,
+                 "dur": entry.end_us - entry.start_us, "args": entry.args}
+                for entry in lane
             ]  # fmt: skip
     counters = [
         {"ph": "C", "name": name, "pid": place(run, LOOP, "steps")[0], "ts": at_us, "args": {unit: value}}
@@ -169,77 +169,86 @@ def _steps(trace: Trace) -> Tracks:
         for table in (trace.allocations, trace.spans, trace.rollouts)
         if len(table) and {"start_s", "end_s"} <= set(table.columns)
     ]
-    known = pd.concat(times).dropna() if times else pd.DataFrame(columns=["run", "step"])
+    times_of_steps = pd.concat(times).dropna() if times else pd.DataFrame(columns=["run", "step"])
     tracks: Tracks = {}
-    for (run, step), own in known.groupby(["run", "step"], sort=True):
-        one = Slice("rl.loop", _us(own["start_s"].min()), _us(own["end_s"].max()), "step", {"step": int(step)})
-        tracks.setdefault((run, LOOP, "steps"), []).append(one)
+    for (run, step), step_times in times_of_steps.groupby(["run", "step"], sort=True):
+        entry = Slice("rl.loop", _us(step_times["start_s"].min()), _us(step_times["end_s"].max()), "step", {"step": int(step)})
+        tracks.setdefault((run, LOOP, "steps"), []).append(entry)
     return tracks
 
 
 def _allocations(trace: Trace) -> Tracks:
     """Return a slice per allocation; it encloses the slices of its spans."""
     tracks: Tracks = {}
-    for one in trace.allocations.itertuples():
+    for allocation in trace.allocations.itertuples():
         args = {
-            "step": one.step,
-            "gpus": list(one.gpu_ids),
-            "kind": one.kind,
-            "market": one.market,
-            "usd_per_gpu_s": one.usd_per_gpu_s,
+            "step": allocation.step,
+            "gpus": list(allocation.gpu_ids),
+            "kind": allocation.kind,
+            "market": allocation.market,
+            "usd_per_gpu_s": allocation.usd_per_gpu_s,
         }
-        held = Slice("held", _us(one.start_s), _us(one.end_s), one.role, jsonable(args))
-        tracks.setdefault(_holder(one), []).append(held)
+        held = Slice("held", _us(allocation.start_s), _us(allocation.end_s), allocation.role, jsonable(args))
+        tracks.setdefault(_holder(allocation), []).append(held)
     return tracks
 
 
 def _holder(allocation: Any) -> Track:
-    where = allocation.role if is_null(allocation.node) else f"{allocation.role}, node {allocation.node}"
-    return allocation.run, where, allocation.holder
+    thread = allocation.role if is_null(allocation.node) else f"{allocation.role}, node {allocation.node}"
+    return allocation.run, thread, allocation.holder
 
 
 def _spans(trace: Trace) -> Tracks:
     """Return a slice per span, by holder; background spans are on separate tracks."""
-    holders = {(one.run, one.step, one.holder): _holder(one) for one in trace.allocations.itertuples()}
+    holders = {
+        (allocation.run, allocation.step, allocation.holder): _holder(allocation)
+        for allocation in trace.allocations.itertuples()
+    }
     tracks: Tracks = {}
     spans = trace.spans.sort_values(["start_s", "end_s"], kind="stable")
-    for (run, step, holder), own in spans.groupby(["run", "step", "holder"], sort=False):
+    for (run, step, holder), holder_spans in spans.groupby(["run", "step", "holder"], sort=False):
         track = holders.get((run, step, holder), (run, "holders without allocations", holder))
-        background = own["background"].to_numpy(dtype=bool)
-        foreground = [_slice(one) for one in own[~background].itertuples()]
+        background = holder_spans["background"].to_numpy(dtype=bool)
+        foreground = [_slice(span) for span in holder_spans[~background].itertuples()]
         tracks.setdefault(track, []).extend(foreground + _samplings(foreground))
         if background.any():
-            behind = [_slice(one) for one in own[background].itertuples()]
+            behind = [_slice(span) for span in holder_spans[background].itertuples()]
             tracks.setdefault((*track[:2], f"{holder}, background"), []).extend(behind + _samplings(behind))
     return tracks
 
 
 def _slice(span: Any) -> Slice:
-    told = {name: getattr(span, name) for name in ("step", *_TOLD)}
-    args = jsonable({name: value for name, value in told.items() if not is_null(value)})
+    values = {name: getattr(span, name) for name in ("step", *_SPAN_ARGS)}
+    args = jsonable({name: value for name, value in values.items() if not is_null(value)})
     return Slice(NAMES.get(span.phase, span.phase), _us(span.start_s), _us(span.end_s), span.phase, args)
 
 
 def _samplings(slices: Sequence[Slice]) -> list[Slice]:
     """Return one ``rl.sample`` slice around all consecutive phases of generation; ``slices`` are sorted by start."""
-    found = []
-    for sampling, group in itertools.groupby(slices, key=lambda one: one.category in SAMPLING):
+    samples = []
+    for sampling, group in itertools.groupby(slices, key=lambda entry: entry.category in SAMPLING):
         if sampling:
-            own = list(group)
-            found.append(
-                Slice("rl.sample", own[0].start_us, max(one.end_us for one in own), "generation", {"step": own[0].args["step"]})
+            grouped = list(group)
+            samples.append(
+                Slice(
+                    "rl.sample",
+                    grouped[0].start_us,
+                    max(entry.end_us for entry in grouped),
+                    "generation",
+                    {"step": grouped[0].args["step"]},
+                )
             )
-    return found
+    return samples
 
 
 def _instants(trace: Trace) -> Tracks:
     """Events: slices that take no time, on a track of the loop."""
     tracks: Tracks = {}
-    for one in trace.events.itertuples():
-        told = {"step": one.step, "holder": one.holder, "detail": one.detail}
-        args = jsonable({name: value for name, value in told.items() if not is_null(value)})
-        at_us = _us(one.time_s)
-        tracks.setdefault((one.run, LOOP, "events"), []).append(Slice(one.name, at_us, at_us, "event", args))
+    for event in trace.events.itertuples():
+        values = {"step": event.step, "holder": event.holder, "detail": event.detail}
+        args = jsonable({name: value for name, value in values.items() if not is_null(value)})
+        at_us = _us(event.time_s)
+        tracks.setdefault((event.run, LOOP, "events"), []).append(Slice(event.name, at_us, at_us, "event", args))
     return tracks
 
 

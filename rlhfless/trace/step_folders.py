@@ -36,7 +36,7 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / FOLDER / f"{step:06d}"
 
 
-def steps_beside(folder: Path, named: Collection[int]) -> list[int]:
+def unmerged_steps(folder: Path, named: Collection[int]) -> list[int]:
     """Return the steps that have a folder and are not named in ``meta.json``, in order."""
     try:
         names = os.listdir(folder / FOLDER)
@@ -82,8 +82,10 @@ def _write(path: Path, write: Any) -> None:
     storage.sync(path)
 
 
-def read_rows(folder: Path, table: str, named: Sequence[int], beside: Sequence[int], limits: Limits | None = None) -> pa.Table:
-    """Read the rows of a table: for the steps ``named`` from its file, for the steps ``beside`` from their folders.
+def read_rows(
+    folder: Path, table: str, named: Sequence[int], unmerged: Sequence[int], limits: Limits | None = None
+) -> pa.Table:
+    """Read the rows of a table: for the steps ``named`` from its file, for the steps ``unmerged`` from their folders.
 
     Args:
         limits: maximal amounts to read of all these files together; None takes the default.
@@ -92,7 +94,7 @@ def read_rows(folder: Path, table: str, named: Sequence[int], beside: Sequence[i
         TraceError: a file is missing or damaged, they are larger than the limits, or a column has several types.
     """
     file, guard = folder / f"{table}.parquet", Guard(limits)
-    rows = [storage.read_table(path_of(folder, step) / file.name, guard) for step in beside]
+    rows = [storage.read_table(path_of(folder, step) / file.name, guard) for step in unmerged]
     if named and file.exists():
         rows.insert(0, _only(storage.read_table(file, guard), named))
     try:
@@ -109,7 +111,7 @@ def read_plans(folder: Path, steps: Sequence[int]) -> list[dict[str, Any]]:
     return [storage.read_json(path) for path in paths if path.exists()]
 
 
-def fold(folder: Path, meta: Mapping[str, Any], steps: Sequence[int]) -> None:
+def merge_steps(folder: Path, meta: Mapping[str, Any], steps: Sequence[int]) -> None:
     """Merge the folders of ``steps`` into the tables, and remove them.
 
     Args:

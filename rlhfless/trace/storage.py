@@ -71,7 +71,7 @@ def read_frame(path: str | Path, text_columns: Iterable[str] = (), guard: Guard 
         raise
     except Exception as error:  # whatever the readers raise is about the file
         raise TraceError(f"{path}: cannot be read as {suffix[1:]} ({reason(error)}); an intact file is needed") from error
-    frame = frames[0] if len(frames) == 1 else pd.concat([one for one in frames if len(one)] or frames[:1])
+    frame = frames[0] if len(frames) == 1 else pd.concat([part for part in frames if len(part)] or frames[:1])
     frame.columns = [str(column) for column in frame.columns]
     return frame
 
@@ -151,10 +151,10 @@ def to_arrow(table: str, frame: pd.DataFrame) -> pa.Table:
 
     Columns outside the schema get the type that Arrow infers; mixed or nested ones become JSON text.
     """
-    known = {column.name: column for column in TABLES[table]}
+    schema = {column.name: column for column in TABLES[table]}
     arrays, fields = [], []
     for name in frame.columns:
-        if column := known.get(name):
+        if column := schema.get(name):
             array = pa.array(frame[name], ARROW_TYPES[column.dtype], from_pandas=True)
             metadata = {"doc": column.doc, "unit": column.unit}
         else:

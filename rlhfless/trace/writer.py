@@ -103,14 +103,14 @@ class TraceWriter:
             self._trace = read_trace(self.folder)
         return self._trace
 
-    def remember(self, **told: Any) -> None:
+    def remember(self, **entries: Any) -> None:
         """Change entries of ``meta.json`` other than the steps.
 
         Raises:
             TraceError: the folder cannot be read or written.
         """
         path = self.folder / "meta.json"
-        meta = {**self.meta, **told}
+        meta = {**self.meta, **entries}
         text = json.dumps(complete_meta(meta, storage.read_json(path)["steps"]), indent=2)
         storage.write_text(path, text + "\n")
         self.meta, self._trace = complete_meta(meta, self.steps), None
@@ -137,9 +137,9 @@ class TraceWriter:
             TraceError: a table is wrong, its rows are of several steps, the step is complete already, or the folder is gone.
                 The trace and the writer are unchanged.
         """
-        given = {"rollouts": rollouts, "allocations": allocations, "spans": spans, "events": events}
+        given_rows = {"rollouts": rollouts, "allocations": allocations, "spans": spans, "events": events}
         names = {table: f"{self.folder}: new {table}" for table in TABLES}
-        frames = {table: validate(table, rows, names[table]) for table, rows in given.items()}
+        frames = {table: validate(table, rows, names[table]) for table, rows in given_rows.items()}
         step = self._one_step(frames)
         if plan is not None and plan.get("step", step) != step:
             raise TraceError(
@@ -168,8 +168,8 @@ class TraceWriter:
         storage.remove_leftovers(self.folder)
         step_folders.remove_leftovers(self.folder)
         named = storage.read_json(self.folder / "meta.json")["steps"]
-        if beside := step_folders.steps_beside(self.folder, named):
-            step_folders.fold(self.folder, complete_meta(self.meta, self.steps), beside)
+        if unmerged := step_folders.unmerged_steps(self.folder, named):
+            step_folders.merge_steps(self.folder, complete_meta(self.meta, self.steps), unmerged)
 
     def _one_step(self, frames: dict[str, pd.DataFrame]) -> int:
         steps = sorted({int(step) for frame in frames.values() for step in frame["step"].unique()})
@@ -206,7 +206,7 @@ class TraceWriter:
         """Remember the values against which later steps are checked."""
         self._schemas[table] = schema
         if table == "allocations" and len(frame):
-            rows = [one for one in (self._held, frame[HELD]) if len(one)]
+            rows = [held for held in (self._held, frame[HELD]) if len(held)]
             self._held = pd.concat(rows, ignore_index=True)
         if table == "rollouts":
             self._visits.update(frame[[*VISIT, "step"]].drop_duplicates()[VISIT].itertuples(index=False, name=None))

@@ -1,6 +1,6 @@
 """Writes and reads checkpoints: the learner's state after a step, in a folder named by the number of completed steps.
 
-A checkpoint appears complete or not at all: its folder is renamed into place after its files were synced to the disk, so it
+A checkpoint appears complete or not at all. Its folder is renamed into place after its files were synced to the disk, so it
 also survives a crash of the machine. What the files contain is the learner's business (``learner/learner.py``).
 """
 
@@ -40,9 +40,9 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
         sync(root)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
-        why = error.strerror or error
+        reason = error.strerror or error
         raise TrainError(
-            f"{target}: could not be written ({why}); earlier checkpoints are complete: free disk space and resume the run"
+            f"{target}: could not be written ({reason}); earlier checkpoints are complete: free disk space and resume the run"
         ) from error
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhfless.old_names import current_options
 from rlhfless.training.option_types import as_annotated
 from solver.model.plurals import counted
+
+if TYPE_CHECKING:
+    from rlhfless.trace.limits import Limits
 
 ALGORITHMS = ("grpo", "ppo")
 CRITIC_OPTIONS = ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "vf_coef", "whiten")
@@ -28,7 +31,7 @@ PREWARM = ("none", "shortest", "forecast")
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm", "gpus",
     "gpus_per_node", "memory_gib",
-    "preparation_actors",
+    "preparation_actors", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -51,6 +54,8 @@ class TrainConfig:
     Attributes:
         task: ``arithmetic``, ``gsm8k``, ``gsm8k:FILE``, or a data set with ``prompt_column`` and ``answer_column``. All but
             ``arithmetic`` need a ``model``.
+        max_line_mib, max_rows, max_unpacked_gib: limits of reading the data file of ``task``; None takes those of
+            ``trace.Limits``. A run may be resumed with others.
         algorithm: ``grpo`` or ``ppo``. steps: number of steps of the whole run, resumed ones included.
         prompts: number of training prompts; an epoch visits each once. prompts_per_step, samples_per_prompt: size of a batch.
         max_response_tokens: longest response, in tokens; longer ones are truncated.
@@ -89,7 +94,8 @@ class TrainConfig:
             clock.
         charging: source of durations on the virtual clock. ``profile``: the latency profile. ``measured``: plans use the
             profile, but each actor's iterations are replayed alone on this machine and take their measured time.
-        policy, time_weight, time_limit_s, tau: scheduling policy and its parameters; ``time_limit_s`` are seconds per plan.
+        policy, time_weight, time_limit_s, tau: scheduling policy and its parameters; ``time_limit_s`` are counted seconds of
+            work per plan, so that a resumed run makes the same plans.
         preparation: when rewards, reference log-probabilities and values are computed: ``after`` generation, or ``overlap``,
             as soon as each response is complete, on GPUs in addition to the cluster. Results are the same.
         preparation_actors: largest number of actors that prepare at the same time on the virtual clock, each on the GPUs of
@@ -118,6 +124,9 @@ class TrainConfig:
     max_tokens_per_micro_batch: int = 4096
     prompt_column: str | None = None
     answer_column: str | None = None
+    max_line_mib: float | None = None
+    max_rows: int | None = None
+    max_unpacked_gib: float | None = None
     rewards: tuple[str, ...] = ("task",)
     loss_aggregation: str = "token"
     mask_truncated: bool = False
@@ -175,13 +184,13 @@ class TrainConfig:
             raise TrainError(
                 "samples_per_prompt is 1, but GRPO compares responses to one prompt; give 2 or more, or algorithm 'ppo'"
             )
-        for name, known in (
+        for name, choices in (
             ("algorithm", ALGORITHMS), ("charging", CHARGING), ("executor", EXECUTORS), ("engine", ENGINES),
             ("optimizer", OPTIMIZERS), ("lr_scheduler_type", SCHEDULES), ("precision", PRECISIONS),
             ("preparation", PREPARATION), ("device", DEVICES), ("prewarm", PREWARM),
         ):  # fmt: skip
-            if getattr(self, name) not in known:
-                raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(known)}")
+            if getattr(self, name) not in choices:
+                raise TrainError(f"{name} {getattr(self, name)!r} is unknown; choose from {', '.join(choices)}")
         for name in (
             "steps",
             "prompts",
@@ -244,8 +253,8 @@ class TrainConfig:
             )
         if not 0 <= self.reward_s_per_response < math.inf:
             raise TrainError(f"reward_s_per_response is {self.reward_s_per_response}; finite seconds of 0 or more are needed")
-        for name in ("temperature", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
+        for name in ("temperature", "learning_rate", "max_line_mib", "max_rows", "max_unpacked_gib"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise TrainError(f"{name} is {getattr(self, name)}; it must be above 0 and finite")
         if self.critic_learning_rate is not None and not 0 <= self.critic_learning_rate < math.inf:
             raise TrainError(
@@ -260,6 +269,13 @@ class TrainConfig:
         return self.gpus if alone else min(self.gpus, self.gpus_per_node)
 
     @property
+    def data_limits(self) -> Limits:
+        """Return the limits of reading the task's data file."""
+        from rlhfless.trace.limits import Limits
+
+        return Limits.of_options(self.max_line_mib, self.max_rows, self.max_unpacked_gib)
+
+    @property
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.prompts // self.prompts_per_step
@@ -270,8 +286,8 @@ class TrainConfig:
 
     def columns(self) -> dict[str, str]:
         """Return the options that name columns of the data set, where they are set."""
-        given = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
-        return {name: column for name, column in given.items() if column is not None}
+        columns = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""
@@ -305,8 +321,8 @@ class TrainConfig:
         ends = self.lr_scheduler_type != "constant" and self.lr_scheduler_steps is None
         may_change = [name for name in MAY_CHANGE if not (ends and name == "steps")]
         ours = {name: value for name, value in self.to_dict().items() if name not in may_change}
-        known = {**TrainConfig().to_dict(), **current_options(earlier)}
-        if different := differences(ours, {name: known[name] for name in ours}):
+        recorded = {**TrainConfig().to_dict(), **current_options(earlier)}
+        if different := differences(ours, {name: recorded[name] for name in ours}):
             raise TrainError(f"the run was started with {different}; resume it with the options that it was started with")
 
 

@@ -60,7 +60,7 @@ class TorchEngines:
             TrainError: the memory is too small for an actor.
         """
         try:
-            fits = admission_within(self._rows, memory_bytes, most_slots=latency.max_batch)
+            fits = admission_within(self._rows, memory_bytes, max_slots=latency.max_batch)
         except MemoryError as error:
             raise TrainError(str(error)) from None
         return replace(latency, max_batch=fits.max_batch, kv_capacity_tokens=fits.kv_capacity_tokens)
@@ -99,7 +99,7 @@ class VllmEngines:
 
     def close(self) -> None:
         """See ``Engines``; removes the folders of weights."""
-        self._folder.let_go()
+        self._folder.remove()
 
 
 def check_engine(engine: str) -> None:
@@ -130,8 +130,8 @@ def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | 
     lifecycle = Lifecycle(config.idle_timeout_s, forecasts[config.prewarm])
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle)
-    there = config.ray_address is not None or import_ray().is_initialized()
-    logical = None if there or cuda_devices() else config.gpus
+    ray_is_up = config.ray_address is not None or import_ray().is_initialized()
+    logical = None if ray_is_up or cuda_devices() else config.gpus
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle)
     try:
         pool.check(cluster)
@@ -146,14 +146,14 @@ def options_for(error: FewerGpus) -> str:
     return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
 
 
-def same_bits(config: TrainConfig, device: str, *, own_pool: bool) -> bool:
+def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine on the CPU guarantees
     that.
 
     Args:
-        device: device type of the policy, where actors are emulated. own_pool: the actors are in a pool that the caller passed.
+        device: device type of the policy, where actors are emulated. custom_pool: the caller passed the pool.
     """
-    if config.engine != "torch" or own_pool or config.ray_address is not None:
+    if config.engine != "torch" or custom_pool or config.ray_address is not None:
         return False
     return device == "cpu" if config.executor == "virtual" else not cuda_devices()
 

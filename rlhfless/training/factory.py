@@ -38,11 +38,10 @@ from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_state import RunStart, RunState
 from rlhfless.training.tasks import Task, digest, make_task
-from solver.lengths.remaining import RemainingLengths
+from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.model.workload import Workload
 
 
 class LengthPredictor(Protocol):
@@ -55,30 +54,18 @@ class LengthPredictor(Protocol):
         """Learn from the rollouts of all earlier steps, replacing what was learned before. Returns the predictor."""
         ...
 
-    def predict(
+    def forecast(
         self,
-        prompts: Sequence[str],
+        prompt_ids: Sequence[str],
         samples_per_prompt: int,
-        answer_tokens: Mapping[str, int] | None,
+        reference_answer_tokens: Mapping[str, int] | None,
         *,
         max_response_tokens: int,
-    ) -> Any:
-        """Return (R,) predicted tokens, the responses of a prompt next to each other.
-
-        ``answer_tokens`` maps a prompt to the tokens of its reference answer.
-        """
-        ...
-
-    def sample(
-        self, prompts: Sequence[str], samples_per_prompt: int, answer_tokens: Mapping[str, int] | None, *,
-        max_response_tokens: int,
-        scenarios: int, seed: int,
-    ) -> Any:  # fmt: skip
-        """Return (S, R) tokens: ``scenarios`` draws of lengths around the prediction, determined by ``seed``."""
-        ...
-
-    def in_flight(self, prompt_ids: Sequence[str], workload: Workload) -> RemainingLengths | None:
-        """Return a forecast that is updated while responses are decoded; None uses the workload's scenarios instead."""
+        prompt_tokens: Sequence[int],
+        scenarios: int,
+        seed: int,
+    ) -> LengthForecast:
+        """Return the forecast of the step's responses, those of a prompt next to each other; determined by ``seed``."""
         ...
 
 
@@ -99,8 +86,8 @@ class TrainerOverrides:
 
         The model is left out because a run keeps its own weights.
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in given.items() if x is not None}
+        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
 
 @dataclass(frozen=True)
@@ -108,16 +95,16 @@ class TrainerComponents:
     """All components of a trainer.
 
     Attributes:
-        pool: where actors run on the wall clock; None emulates them on the virtual clock.
-        kept: state of the run: model, tokenizer, algorithm and progress. meta: what ``meta.json`` records of the run.
+        actor_pool: where actors run on the wall clock; None emulates them on the virtual clock.
+        state: state of the run: model, tokenizer, algorithm and progress. meta: what ``meta.json`` records of the run.
     """
 
     latency: LatencyModel
     cluster: Cluster
     planner: SchedulingPolicy
     predictor: LengthPredictor
-    pool: ProcessPool | RayPool | None
-    kept: RunState
+    actor_pool: ProcessPool | RayPool | None
+    state: RunState
     task: Task
     rewards: Rewards
     engines: Engines
@@ -125,7 +112,7 @@ class TrainerComponents:
 
 
 def resolve(
-    config: TrainConfig, given: TrainerOverrides, folder: Path | None, *, resume: bool, progress: bool
+    config: TrainConfig, overrides: TrainerOverrides, folder: Path | None, *, resume: bool, progress: bool
 ) -> TrainerComponents:
     """Make the components of a run that is started or resumed.
 
@@ -133,18 +120,18 @@ def resolve(
         TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
     """
     check_engine(config.engine)
-    if given.algorithm is not None and not isinstance(given.model, tuple):
+    if overrides.algorithm is not None and not isinstance(overrides.model, tuple):
         raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
-    if given.algorithm is None:
+    if overrides.algorithm is None:
         check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
     elif config.learner_processes > 1:
         raise TrainError(
             f"learner_processes is {config.learner_processes}, but an algorithm object learns in this process; give 1"
         )
-    if isinstance(given.model, tuple):
-        device = given.model[0].device
+    if isinstance(overrides.model, tuple):
+        device = overrides.model[0].device
     else:
-        device = choose_device(config.device, emulated=config.executor == "virtual" and given.executor is None)
+        device = choose_device(config.device, emulated=config.executor == "virtual" and overrides.executor is None)
     latency = load_profile(config.profile)
     per_node = config.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
@@ -154,33 +141,33 @@ def resolve(
             f"preparation_actors is {config.preparation_actors}, but the cluster's GPUs are enough for "
             f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or preparation 'overlap', which has its own GPUs"
         )
-    planner = given.planner or make_policy(config.policy, tau=config.tau)
+    planner = overrides.planner or make_policy(config.policy, tau=config.tau)
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
-    predictor = given.predictor or EwmaPredictor(config.window)
+    predictor = overrides.predictor or EwmaPredictor(config.window)
     try:
-        pool = given.executor or make_pool(config, cluster)
+        pool = overrides.executor or make_pool(config, cluster)
     except FewerGpus as error:
         if resume and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
     if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
-    meta = meta_of(config, cluster, planner, device) | {"given": given.names()} | ({} if pool is None else pool.meta)
-    meta["run"] = config.task if given.task is None else given.task.name
+    meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
+    meta["run"] = config.task if overrides.task is None else overrides.task.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
-        model = _of_the_model(config, given, folder, device, latency, meta, resume, progress)
+        model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
     except BaseException:
-        if pool is not None and given.executor is None:
+        if pool is not None and overrides.executor is None:
             pool.close()
         raise
-    return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, pool=pool, **model)
+    return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
 
 
 def _of_the_model(
     config: TrainConfig,
-    given: TrainerOverrides,
+    overrides: TrainerOverrides,
     folder: Path | None,
     device: torch.device,
     latency: LatencyModel,
@@ -189,14 +176,16 @@ def _of_the_model(
     progress: bool,
 ) -> dict[str, Any]:
     """Make the components that depend on the model from which training starts."""
-    origin = RunStart.of(config, folder, given.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, own_pool=given.executor is not None):
-        told = (
+    origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
+    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
+        warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
-        warnings.warn(told + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
+        warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
-    task = given.task or make_task(config.task, tokenizer, seed=config.seed, prompts=config.prompts, **config.columns())
+    task = overrides.task or make_task(
+        config.task, tokenizer, seed=config.seed, prompts=config.prompts, limits=config.data_limits, **config.columns()
+    )
     problems = task.problems[: config.prompts]
     if len({problem.prompt_id for problem in problems}) < config.prompts:
         raise TrainError(
@@ -210,16 +199,16 @@ def _of_the_model(
             "resume it with the same data set, or start a new run"
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
-    rewards = given.rewards or make_rewards(config.rewards, task, device=device)
-    most_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.max_response_tokens
+    rewards = overrides.rewards or make_rewards(config.rewards, task, device=device)
+    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.max_response_tokens
     sampling = Sampling(temperature=config.temperature)
     prewarms = config.prewarm != "none"
-    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, most_tokens, sampling, prewarms)
+    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms)
     if config.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(config.memory_gib * 2**30))
-    kept = RunState.begin(origin, config, folder, given.algorithm)  # last: before it nothing is written
-    return {"latency": latency, "kept": kept, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
+    state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
+    return {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:
@@ -230,7 +219,7 @@ def _gpus_of(cluster: Mapping[str, Any]) -> str:
 def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, device: torch.device) -> dict[str, Any]:
     """Return what ``meta.json`` records of a run on the virtual clock whose models are on ``device``."""
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
-    where = f"{machine}, torch {torch.__version__}"
+    device_name = f"{machine}, torch {torch.__version__}"
     return {
         "seeds": {"run": config.seed},
         "cluster": vars(cluster),
@@ -239,7 +228,7 @@ def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, de
         "clock": "virtual",
         "charging": config.charging,
         "engine": config.engine,
-        "device": where,
-        "learner_device": where,
+        "device": device_name,
+        "learner_device": device_name,
         "config": config.to_dict(),
     }

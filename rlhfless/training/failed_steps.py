@@ -18,14 +18,14 @@ from rlhfless.trace import Trace
 FOLDER = "unfinished"
 
 
-def keep_unfinished(folder: Path, meta: Mapping[str, Any], rollouts: pd.DataFrame, record: StepRecord, why: str) -> Path:
+def keep_unfinished(folder: Path, meta: Mapping[str, Any], rollouts: pd.DataFrame, record: StepRecord, reason: str) -> Path:
     """Write one failed attempt at a step; attempt n at step 3 becomes the trace ``unfinished/step-000003-n``.
 
     Args:
         folder: of the run. meta: of its trace.
         rollouts: the responses that were complete, at least one.
         record: spans, events and allocations until the failure.
-        why: the reason of the failure; stored as ``unfinished`` in the trace's ``meta.json``.
+        reason: the reason of the failure; stored as ``unfinished`` in the trace's ``meta.json``.
 
     Returns:
         The folder of the new trace.
@@ -36,5 +36,5 @@ def keep_unfinished(folder: Path, meta: Mapping[str, Any], rollouts: pd.DataFram
     tries = (folder / FOLDER / f"step-{record.step:06d}-{n}" for n in itertools.count(1))
     allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
     plan = {**record.plan.to_dict(), "step": record.step}
-    left = Trace(rollouts, allocations, spans, events, [plan], {**meta, "unfinished": why})
-    return left.save(next(one for one in tries if not one.exists()))
+    left = Trace(rollouts, allocations, spans, events, [plan], {**meta, "unfinished": reason})
+    return left.save(next(path for path in tries if not path.exists()))

@@ -47,7 +47,7 @@ class TensorBoard(Callback):
             self._writer.close()
 
 
-class Tracked(Callback):
+class ExperimentTracker(Callback):
     """Logs metrics to Weights & Biases or to trackio, which has the same interface.
 
     The remote run has the run's own id from ``meta.json``. So a resumed run continues the same remote run, and no other run
@@ -73,8 +73,8 @@ class Tracked(Callback):
         """Log all metrics at the step's number; the first call starts the remote run, or continues it."""
         if not self._began:
             run_id = step.meta["run_id"]
-            known = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
-            self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **known)
+            identity = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
+            self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **identity)
             self._began = True
         self._library.log(step.metrics, step=step.step)
 
@@ -113,5 +113,5 @@ def make_loggers(names: Sequence[str], folder: str | Path) -> list[Callback]:
         elif name == "jsonl":
             made.append(JsonLines(folder / "metrics.jsonl"))
         else:
-            made.append(Tracked(name, "rlhfless", folder.resolve().name))
+            made.append(ExperimentTracker(name, "rlhfless", folder.resolve().name))
     return made

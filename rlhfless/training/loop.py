@@ -1,7 +1,6 @@
 """The RLHF training loop: predict lengths, plan, generate, compute rewards, learn, write the trace; resumable after each step.
 
-Generation runs on emulated actors (virtual clock), or on actors in separate processes here or on a Ray cluster (wall clock).
-``factory.py`` makes the components; they do not know each other.
+Generation runs on emulated actors, in processes, or on a Ray cluster. ``factory.py`` makes the components.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.executor.step.progress import Watch
-from rlhfless.scheduling import PlanningInput, SchedulingPolicy
+from rlhfless.executor.step.progress import OnProgress
+from rlhfless.scheduling import PlanningOptions, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
@@ -37,17 +36,19 @@ from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
-from rlhfless.training.preparation import record_rest
+from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.tasks import Problem, Task
+from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
 from solver.model.errors import PlanningError
 from solver.model.objective import Objective
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 
 
@@ -74,8 +75,8 @@ class Trainer:
         resume: continue the run in ``folder``.
 
     Attributes:
-        watch: called with the progress of every generation; None for no callback. Its exceptions end the step as an interrupt
-            does.
+        on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
+            interrupt does.
 
     Raises:
         TrainError: the options do not fit, or the folder holds nothing to resume, or a run of other options, parts or problems.
@@ -98,14 +99,14 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        given = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards)
-        parts = resolve(config, given, None if folder is None else Path(folder), resume=resume, progress=progress)
+        overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards)
+        parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
-        self.kept, self.task, self.rewards, self.engines = parts.kept, parts.task, parts.rewards, parts.engines
-        self.pool, self._own_pool, self._meta = parts.pool, executor is None, parts.meta
+        self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
+        self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
         self._closed = False
-        self.watch: Watch | None = None
+        self.on_progress: OnProgress | None = None
 
     @classmethod
     def continue_from(cls, trace: Trace, model: str | Path, *, progress: bool = True, **changes: Any) -> Trainer:
@@ -122,7 +123,7 @@ class Trainer:
         if "config" not in trace.meta:
             raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
         trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
-        trainer.kept.go_on_after(trace)
+        trainer.state.go_on_after(trace)
         return trainer
 
     def __enter__(self) -> Trainer:
@@ -138,9 +139,9 @@ class Trainer:
         with contextlib.ExitStack() as ends:  # all of them, whatever one raises
             ends.callback(self.engines.close)
             ends.callback(self.rewards.close)
-            ends.callback(self.kept.close)
-            if self.pool is not None and self._own_pool:
-                ends.callback(self.pool.close)
+            ends.callback(self.state.close)
+            if self.actor_pool is not None and self._owns_pool:
+                ends.callback(self.actor_pool.close)
             if not self._closed:
                 self._closed = True
                 for callback in reversed(self.callbacks):
@@ -149,17 +150,17 @@ class Trainer:
     @property
     def model(self) -> Any:
         """The model that is trained."""
-        return self.kept.model
+        return self.state.model
 
     @property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        return self.kept.tokenizer
+        return self.state.tokenizer
 
     @property
     def next_step(self) -> int:
         """The number of the next step."""
-        return self.kept.position.next_step
+        return self.state.position.next_step
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -175,7 +176,7 @@ class Trainer:
                 tokens = done.rollouts["response_tokens"].mean()
                 bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
                 bar.update()
-        return self.kept.trace
+        return self.state.trace
 
     def step(self) -> TrainedStep:
         """Run one whole step: predict, plan, generate, compute rewards, learn, write the trace.
@@ -187,12 +188,13 @@ class Trainer:
                 in a separate trace (``failed_steps.py``). The next call decodes the whole step again.
             PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
         """
-        self.kept.settle()
+        self.state.restore_if_in_doubt()
         step, c = self.next_step, self.config
-        problems = self.problems_of(step)
-        workload = self.predict(problems)
-        remaining = self.remaining(problems, workload)
-        plan = self.plan(workload, remaining)
+        problems, began = self.problems_of(step), time.perf_counter()
+        forecast = self.forecast(problems)
+        workload = self.workload(problems, forecast)
+        plan, remaining = self.plan(workload, forecast), forecast.remaining
+        planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         try:
             record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
         except ActorError as error:
@@ -201,11 +203,11 @@ class Trainer:
             raise
         except FewerGpus as error:
             if options := options_for(error):
-                told = f"{error}: the {step} completed steps are kept, and --resume {options} continues after them"
-                raise PlanningError(told) from error
+                message = f"{error}: the {step} completed steps are kept, and --resume {options} continues after them"
+                raise PlanningError(message) from error
             raise
-        if self.pool is not None and step + 1 >= c.steps:
-            self.pool.release()  # nobody waits for a step that nobody plans
+        if self.actor_pool is not None and step + 1 >= c.steps:
+            self.actor_pool.release()  # nobody waits for a step that nobody plans
         with streams_of(c.seed, step):
             began = time.perf_counter()
             responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt)
@@ -213,16 +215,16 @@ class Trainer:
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples_per_prompt)
             rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples_per_prompt)
-            with self.kept.learning():
+            with self.state.learning():
                 learning = self._learn(batch)
-                by_profile = self.pool is None and c.charging == "profile"
+                by_profile = self.actor_pool is None and c.charging == "profile"
                 latency = self.latency if by_profile else None
-                waiting = self.pool is not None  # its actors may wait on their GPUs meanwhile
-                record_rest(record, self.cluster, latency, batch, learning, judging_s, c, beside=waiting)
-                if self.pool is not None:
-                    self.pool.settle(record)
-                self.kept.commit(rollouts, record)
-        done = TrainedStep(step, plan, record, rollouts, learning, scores.metrics(), self._meta)
+                waiting = self.actor_pool is not None  # its actors may wait on their GPUs meanwhile
+                record_phases(record, self.cluster, latency, batch, learning, judging_s, c, on_other_gpus=waiting)
+                if self.actor_pool is not None:
+                    self.actor_pool.finalise_allocations(record)
+                self.state.commit(rollouts, record, planning)
+        done = TrainedStep(step, plan, record, rollouts, planning, learning, scores.metrics(), self._meta)
         for callback in self.callbacks:
             callback.on_step(self, done)
         return done
@@ -236,42 +238,39 @@ class Trainer:
         size = self.config.prompts_per_step
         return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
 
-    def predict(self, problems: Sequence[Problem]) -> Workload:
-        """Return the workload of a step with predicted lengths and scenarios around them.
+    def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
+        """Return the predictor's forecast of a step's responses.
 
-        Predictions come from earlier epochs, in the first epoch from the reference answers.
+        It comes from earlier epochs, in the first epoch from the reference answers.
         """
-        c, per_prompt = self.config, self.config.samples_per_prompt
-        names, answers = [p.prompt_id for p in problems], {p.prompt_id: p.reference_answer_tokens for p in problems}
-        predictor, limit = self.predictor.fit(self.kept.position.history), c.max_response_tokens
-        predicted = predictor.predict(names, per_prompt, answers, max_response_tokens=limit)
-        seed = c.seed + self.next_step
-        scenarios = predictor.sample(names, per_prompt, answers, max_response_tokens=limit, scenarios=c.scenarios, seed=seed)
-        prompt_tokens = [len(self.tokenizer.encode(p.prompt)) for p in problems]
-        owner = np.repeat(np.arange(len(problems)), per_prompt)
-        return Workload(prompt_tokens, owner, predicted, max_response_tokens=limit, scenarios=scenarios)
+        c, names = self.config, [p.prompt_id for p in problems]
+        forecast = self.predictor.fit(self.state.position.history).forecast(
+            names, c.samples_per_prompt, {p.prompt_id: p.reference_answer_tokens for p in problems},
+            max_response_tokens=c.max_response_tokens, prompt_tokens=self._prompt_tokens(problems), scenarios=c.scenarios,
+            seed=c.seed + self.next_step,
+        )  # fmt: skip
+        check_forecast(forecast)
+        return forecast
 
-    def remaining(self, problems: Sequence[Problem], workload: Workload) -> RemainingLengths | None:
-        """Return the predictor's in-flight forecast for the step whose ``workload`` was predicted
-        (``LengthPredictor.in_flight``).
+    def workload(self, problems: Sequence[Problem], forecast: LengthForecast) -> Workload:
+        """Return the workload of a step with the lengths of its forecast, and scenarios around them."""
+        owner = np.repeat(np.arange(len(problems)), self.config.samples_per_prompt)
+        return forecast.workload(self._prompt_tokens(problems), owner, self.config.max_response_tokens)
 
-        None if the predictor has no such forecast; re-planning then uses the workload's scenarios.
-        """
-        return self.predictor.in_flight([p.prompt_id for p in problems], workload)
+    def _prompt_tokens(self, problems: Sequence[Problem]) -> list[int]:
+        return [len(self.tokenizer.encode(p.prompt)) for p in problems]
 
-    def plan(self, workload: Workload, remaining: RemainingLengths | None = None) -> Plan:
-        """Return the planner's plan for a workload. It optimises generation only: preparation and learning add the same to
-        every plan, because they come afterwards or have their own GPUs.
+    def plan(self, workload: Workload, forecast: LengthForecast | None = None) -> Plan:
+        """Return the planner's plan for a workload, made by counted work: a resumed run makes the same plan. It optimises
+        generation only: preparation and learning add the same to every plan, as they come afterwards or have their own GPUs.
 
         Args:
-            remaining: forecast for rules that re-plan while the step runs; None takes the workload's scenarios.
+            forecast: its remaining lengths are for rules that re-plan while the step runs; None takes the workload's scenarios.
         """
         c = self.config
         objective, seed = Objective(c.time_weight), c.seed + self.next_step
-        given = PlanningInput(
-            workload, self.cluster, self.latency, objective, time_limit_s=c.time_limit_s, seed=seed, remaining=remaining
-        )  # fmt: skip
-        return self.planner.plan(given)
+        problem = PlanningProblem(workload, self.cluster, self.latency, objective)
+        return self.planner.plan(problem, PlanningOptions(c.time_limit_s, seed, deterministic=True, forecast=forecast))
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
@@ -279,33 +278,34 @@ class Trainer:
         return make_requests(problems, self.tokenizer, c.samples_per_prompt, c.max_response_tokens, c.seed, step)
 
     def generate(
-        self, plan: Plan, problems: Sequence[Problem], step: int, forecast: RemainingLengths | None = None
+        self, plan: Plan, problems: Sequence[Problem], step: int, remaining: RemainingLengths | None = None
     ) -> StepRecord:
         """Run the plan on real engines with the current weights.
 
         Args:
-            forecast: of remaining lengths, to re-plan if an actor is lost; None learns them from the step itself.
+            remaining: lengths of running responses, to re-plan if an actor is lost; None learns them from the step itself.
 
         Raises:
             ActorError: actors died or failed and the step could not be finished; a resumed run repeats this step.
         """
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
-        given: dict[str, Any] = {"run": name, "step": step, "start_s": self.kept.position.clock_s}
-        if self.pool is None:
-            return run_step(
-                plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, watch=self.watch, **given
-            )  # fmt: skip
-        return self.pool.run_step(
-            plan, requests, engines, self.latency, self.cluster, forecast=forecast, watch=self.watch, **given
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "run": name,
+            "step": step,
+            "start_s": self.state.position.clock_s,
+            "on_progress": self.on_progress,
+        }
+        if self.actor_pool is None:
+            return run_step(plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, **options)
+        return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
 
     def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
         """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
-        c, record, writer = self.config, error.record, self.kept.writer
+        c, record, writer = self.config, error.record, self.state.writer
         if writer is None or record is None or not record.completions:
             return
-        self.kept.check_folder()
+        self.state.check_folder()
         which = sorted(record.completions)
         responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt, which)
         unjudged, epoch = np.full(len(which), np.nan), record.step // c.steps_per_epoch
@@ -315,8 +315,8 @@ class Trainer:
     def _fewer_gpus(self) -> str:
         """Options to continue on a pool's cluster that has become smaller; empty if it has not, or cannot be asked."""
         try:
-            if isinstance(self.pool, RayPool):
-                self.pool.check(self.cluster)
+            if isinstance(self.actor_pool, RayPool):
+                self.actor_pool.check(self.cluster)
         except FewerGpus as error:
             return options_for(error)
         except Exception:  # Ray itself may be gone
@@ -326,7 +326,7 @@ class Trainer:
     def _learn(self, batch: Batch) -> dict[str, float]:
         """Run the algorithm on the step's responses and return its numbers."""
         with one_thread(self.model.device):
-            return self.kept.learner.learn(batch)
+            return self.state.learner.learn(batch)
 
 
 def train(
@@ -344,7 +344,7 @@ def train(
     """
     with Trainer(config, folder, resume=resume, model=model, callbacks=make_loggers(loggers, folder)) as trainer:
         trace = trainer.run()
-        trainer.kept.check_folder()
+        trainer.state.check_folder()
     assert trace is not None
     save_model(trainer.model, trainer.tokenizer, Path(folder) / "model")
     return trace

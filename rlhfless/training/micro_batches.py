@@ -47,11 +47,11 @@ def dealt(lengths: Sequence[int], max_tokens_per_micro_batch: int, processes: in
         return [micro_batches(lengths, max_tokens_per_micro_batch)]
     shares = largest_differencing([padded_tokens(length) for length in lengths], processes) if lengths else []
     batches = [
-        [[rows[i] for i in own] for own in micro_batches([lengths[i] for i in rows], max_tokens_per_micro_batch)]
+        [[rows[i] for i in batch] for batch in micro_batches([lengths[i] for i in rows], max_tokens_per_micro_batch)]
         for rows in shares
     ]
-    most = max(map(len, batches), default=0)
-    return [own + [[]] * (most - len(own)) for own in batches] or [[]] * processes
+    max_batches = max(map(len, batches), default=0)
+    return [batch + [[]] * (max_batches - len(batch)) for batch in batches] or [[]] * processes
 
 
 def right_padded(prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

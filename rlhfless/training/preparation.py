@@ -102,7 +102,7 @@ def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[Pr
     return stretches
 
 
-def record_rest(
+def record_phases(
     record: StepRecord,
     cluster: Cluster,
     latency: LatencyModel | None,
@@ -111,7 +111,7 @@ def record_rest(
     judging_s: float,
     config: TrainConfig,
     *,
-    beside: bool = False,
+    on_other_gpus: bool = False,
 ) -> None:
     """Add preparation and learning to a step's record and close it.
 
@@ -121,7 +121,7 @@ def record_rest(
     Args:
         latency: the profile that gives the seconds; None charges the seconds measured here.
         learning: the algorithm's numbers. judging_s: seconds measured here to compute all rewards.
-        beside: use other GPUs than generation, because those may still be allocated.
+        on_other_gpus: use other GPUs than generation, because those may still be allocated.
     """
     tokens = np.array([len(p) + len(r) for p, r in zip(batch.prompt_ids, batch.response_ids, strict=True)])
     if latency is None:
@@ -133,17 +133,17 @@ def record_rest(
     ready_s = np.array(ends) if overlaps else np.full(len(ends), generated_s)
     stretches = [s for s in dispatch(ready_s, charge.prepare_s, config.preparation_actors) if s.end_s > s.start_s]
     behind = cluster.nodes * cluster.actors_per_node
-    first = behind if beside or overlaps else 0
+    first = behind if on_other_gpus or overlaps else 0
     for actor in sorted({s.actor for s in stretches}):
-        own = [s for s in stretches if s.actor == actor]
+        of_actor = [s for s in stretches if s.actor == actor]
         holder = f"prepare-{actor}"
-        _hold(record, cluster, holder, "prepare", first + actor, own[0].start_s, own[-1].end_s)
-        for s in own:
+        _hold(record, cluster, holder, "prepare", first + actor, of_actor[0].start_s, of_actor[-1].end_s)
+        for s in of_actor:
             record.span(holder, "prepare", s.start_s, s.end_s, responses=len(s.rows), clock=charge.clock)
     start_s = max([generated_s, *(s.end_s for s in stretches)])
     end_s = start_s + charge.learn_s
     if charge.learn_s > 0:
-        _hold(record, cluster, "learner", "learner", behind if beside else 0, start_s, end_s)
+        _hold(record, cluster, "learner", "learner", behind if on_other_gpus else 0, start_s, end_s)
         record.span("learner", "learn", start_s, end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
     record.close(end_s)
 

@@ -79,5 +79,5 @@ class TextProblem:
 def digest(problems: Sequence[Problem]) -> str:
     """Return 16 hex digits that identify problems by their names, prompts, reference lengths, JSON-able answers and order."""
     facts = [(p.prompt_id, p.prompt, p.answer, int(p.reference_answer_tokens)) for p in problems]
-    told = json.dumps(facts, skipkeys=True, default=lambda unknown: None)
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    text = json.dumps(facts, skipkeys=True, default=lambda unknown: None)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

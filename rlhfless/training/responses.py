@@ -90,9 +90,9 @@ def make_batch(
     done = [record.completions[i] for i in range(len(responses))]
     return Batch(
         [tokenizer.encode(response.prompt) for response in responses],
-        [one.token_ids.tolist() for one in done if one.token_ids is not None],
+        [completion.token_ids.tolist() for completion in done if completion.token_ids is not None],
         rewards,
         np.arange(len(responses)) // samples_per_prompt,
-        [one.logprobs for one in done if one.logprobs is not None],
+        [completion.logprobs for completion in done if completion.logprobs is not None],
         np.array([response.truncated for response in responses]),
     )

@@ -25,6 +25,7 @@ except ImportError as error:
 
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord
+from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
@@ -43,8 +44,8 @@ NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's 
 def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
     """Return the tiny model after its supervised warm-up on worked solutions (about a minute), and its tokenizer.
 
-    It computes with one thread: the model is too small for a second one to help, and threads that wait for each other on a busy
-    machine cost more than they bring. One thread also makes the weights a function of the seed alone.
+    It computes with one thread, because the model is too small for a second one to help. Threads that wait for each other on a
+    busy machine cost more than they bring. One thread also makes the weights a function of the seed alone.
     """
     tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
     model = tiny_qwen2(tokenizer, seed)
@@ -120,15 +121,15 @@ class RunStart:
     ) -> RunStart:
         writer = TraceWriter.resume(folder)
         config.check_resume(writer.meta.get("config", {}))
-        given, earlier = meta["given"], writer.meta.get("given") or {}
-        for name in sorted({*given, *earlier}):
-            if given.get(name) != earlier.get(name):
-                was, now = (told.get(name, "the configuration's own") for told in (earlier, given))
+        overrides, earlier = meta["given"], writer.meta.get("given") or {}
+        for name in sorted({*overrides, *earlier}):
+            if overrides.get(name) != earlier.get(name):
+                was, now = (names.get(name, "the configuration's own") for names in (earlier, overrides))
                 raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
         was, now = writer.meta.get("learner_device"), meta["learner_device"]
         if was is not None and was != now:
-            told = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
-            warnings.warn(told, ReproducibilityWarning, stacklevel=2)
+            warning = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
+            warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
         weights, tokenizer = load_model(folder / "warm", device)
         if isinstance(model, tuple):
             model[0].load_state_dict(weights.state_dict())
@@ -169,7 +170,7 @@ class RunState:
     writer: TraceWriter | None = None
     position: RunProgress = field(default_factory=RunProgress)
     _in_doubt: bool = False
-    _own: OwnFolder | None = None  # goes with the run
+    _temporary: OwnFolder | None = None  # goes with the run
 
     @classmethod
     def begin(cls, origin: RunStart, config: TrainConfig, folder: Path | None, algorithm: Algorithm | None) -> RunState:
@@ -186,13 +187,15 @@ class RunState:
             learner = make_learner(config.algorithm, origin.model, processes=config.learner_processes, **options)
         else:
             learner = LocalLearner(algorithm)
-        own = None
+        temporary = None
         if folder is None:
-            own = OwnFolder("rlhfless-checkpoints-")
-            checkpoints = own.path
+            temporary = OwnFolder("rlhfless-checkpoints-")
+            checkpoints = temporary.path
         else:
             checkpoints = folder / "checkpoints"
-        run = cls(origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, origin.writer, _own=own)
+        run = cls(
+            origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, origin.writer, _temporary=temporary
+        )
         if run.writer is not None:
             run._go_back()
             if (was := origin.earlier_cluster) is not None:
@@ -222,7 +225,7 @@ class RunState:
 
         If a second interrupt stops the restoration, the next step begins with it.
         """
-        self.settle()
+        self.restore_if_in_doubt()
         self._in_doubt = True
         try:
             yield
@@ -231,7 +234,7 @@ class RunState:
             raise
         self._in_doubt = False
 
-    def settle(self) -> None:
+    def restore_if_in_doubt(self) -> None:
         """Restore the last committed step if an interrupt left the state after it undefined.
 
         Raises:
@@ -256,8 +259,21 @@ class RunState:
                 "the run, or start a new run"
             )
 
-    def commit(self, rollouts: pd.DataFrame, record: StepRecord) -> None:
-        """Commit the next step: first its checkpoint, then its trace.
+    def planning_time(self, planning_s: float, *, overlaps: bool) -> PlanningTime:
+        """Return the planning time of the next step.
+
+        Args:
+            overlaps: planning runs while the last step prepares and learns, from when its last response is complete. Otherwise
+                the next generation waits for all of it.
+        """
+        now = self.position
+        if not overlaps or now.history.empty:
+            return PlanningTime(planning_s, planning_s)
+        last = now.history["step"] == now.next_step - 1
+        return PlanningTime.overlapping(planning_s, now.clock_s - float(now.history.loc[last, "end_s"].max()))
+
+    def commit(self, rollouts: pd.DataFrame, record: StepRecord, planning: PlanningTime) -> None:
+        """Commit the next step: first its checkpoint, then its trace, with the planning time in the step's plan.
 
         The trace decides which steps are committed; without a trace ``position`` does.
 
@@ -269,7 +285,8 @@ class RunState:
         history = pd.concat([self.position.history, rollouts], ignore_index=True)
         save_checkpoint(self.checkpoints, steps, self.learner)
         if self.writer is not None:
-            self.writer.append_step(rollouts, record.allocations, record.spans, record.events, record.plan.to_dict())
+            plan = {**record.plan.to_dict(), **vars(planning)}
+            self.writer.append_step(rollouts, record.allocations, record.spans, record.events, plan)
         self.position = RunProgress(steps, record.end_s, history)
         keep_latest(self.checkpoints, steps, self.keep)
 

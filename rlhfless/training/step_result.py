@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.executor import StepRecord
+from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from solver.model.plan import Plan
@@ -22,6 +23,7 @@ class TrainedStep:
 
     Attributes:
         rollouts: its rows of the trace, with texts and rewards.
+        planning: seconds of planning, and of these the ones that delayed generation.
         learning: the algorithm's numbers; judging: numbers of the rewards.
         meta: of the run, as in ``meta.json``.
     """
@@ -30,6 +32,7 @@ class TrainedStep:
     plan: Plan
     record: StepRecord
     rollouts: pd.DataFrame
+    planning: PlanningTime
     learning: Mapping[str, float] = field(default_factory=dict)
     judging: Mapping[str, float] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
@@ -37,19 +40,19 @@ class TrainedStep:
     @cached_property
     def trace(self) -> Trace:
         """Return the step's part of the trace."""
-        record, plan = self.record, {"step": self.step, **self.plan.to_dict()}
+        record, plan = self.record, {"step": self.step, **self.plan.to_dict(), **vars(self.planning)}
         allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
         return Trace(self.rollouts, allocations, spans, events, [plan], dict(self.meta))
 
     def appended_to(self, trace: Trace) -> Trace:
         """Return ``trace`` with this step after its last one, in memory."""
-        own = self.trace
+        added = self.trace
         tables = {
-            name: pd.concat([getattr(trace, name), getattr(own, name)], ignore_index=True)
+            name: pd.concat([getattr(trace, name), getattr(added, name)], ignore_index=True)
             for name in ("rollouts", "allocations", "spans", "events")
-            if len(getattr(own, name))
+            if len(getattr(added, name))
         }
-        return replace(trace, **tables, plans=[*trace.plans, *own.plans])
+        return replace(trace, **tables, plans=[*trace.plans, *added.plans])
 
     @property
     def mean_reward(self) -> float:
@@ -58,8 +61,8 @@ class TrainedStep:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Metrics by name with unit: rewards; tokens; seconds by phase, with the plan's promise for generation;
-        ``gpu_seconds``; ``cost_usd``; and as ``learn_...`` the algorithm's numbers, whose seconds were measured here.
+        """Metrics by name with unit: rewards; tokens; seconds of planning; seconds by phase, with the plan's promise for
+        generation; ``gpu_seconds``; ``cost_usd``; and as ``learn_...`` the algorithm's numbers, with seconds measured here.
         """
         rows = self.rollouts
         sums = step_metrics(self.trace).iloc[0]
@@ -74,6 +77,7 @@ class TrainedStep:
             "prediction_error_tokens": float(np.abs(rows["predicted_tokens"] - rows["response_tokens"]).mean()),
             "actors": float(len(self.plan.actors)),
             "moves": float(self.record.moves),
+            **vars(self.planning),
             "planned_makespan_s": self.plan.makespan_s,
             "makespan_s": self.record.makespan_s,
             **{f"{name}_s": float(phases[name]) for name in STEP_PHASES},

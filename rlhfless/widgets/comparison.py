@@ -14,11 +14,11 @@ import pandas as pd
 from rlhfless.plots import plot_plane, plot_timelines
 from rlhfless.plots.style import number, signed_share
 from rlhfless.system.templates import Markup
-from rlhfless.trace import Trace
+from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
-from rlhfless.widgets.fallback import SaysWhy
+from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.panes import Panes
-from rlhfless.widgets.run_table import Compared, compared, traces_given
+from rlhfless.widgets.run_table import Compared, compared, read_runs
 
 ROWS = ((("numbers", 1),), (("plane", 1),), (("timelines", 1),))  # names are long: a legend needs the whole width
 ALL = "all steps"
@@ -28,7 +28,7 @@ HEADS = {
 SHARES = ("idle_share", "truncated_share")
 
 
-class Comparison(SaysWhy, widgets.VBox):  # type: ignore[misc]
+class Comparison(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``compare`` makes.
 
     Attributes:
@@ -63,31 +63,32 @@ def numbers_html(shown: Compared) -> Markup:
     for i, (name, values) in enumerate(table.iterrows()):
         cells, signs = [str(name)[:80]], [""]
         for column, value in values.items():
-            told = f"{value:.1%}" if column in SHARES and pd.notna(value) else number(value, digits=4)
+            html = f"{value:.1%}" if column in SHARES and pd.notna(value) else number(value, digits=4)
             change = shown.relative.loc[name, column]
             mark = shown.marks.loc[name, column]
-            cells.append(told + (f" ({signed_share(change)})" if i and mark and signed_share(change) else ""))
+            cells.append(html + (f" ({signed_share(change)})" if i and mark and signed_share(change) else ""))
             signs.append(mark if mark != "differs" else "")
         rows.append(cells)
         marks.append(signs)
     head = ["", *(HEADS.get(str(column), str(column).replace("_", " ")) for column in table.columns)]
     steps = f"{len(shown.steps)} steps" if len(shown.steps) > 1 else f"step {shown.steps[0]}"
-    told = html_parts.table(head, rows, f"{steps}; ▼ is better and ▲ is worse than {rows[0][0]}", marks)
+    html = html_parts.table(head, rows, f"{steps}; ▼ is better and ▲ is worse than {rows[0][0]}", marks)
     if shown.differs:
         differs = [(name, *(value[:120] for value in values)) for name, values in shown.differs.items()]
-        told += html_parts.table(["setting that differs", *(row[0] for row in rows)], differs)
-    return told
+        html += html_parts.table(["setting that differs", *(row[0] for row in rows)], differs)
+    return html
 
 
-def compare(traces: Mapping[str, Trace | str | Path]) -> Comparison:
+def compare(traces: Mapping[str, Trace | str | Path], *, limits: Limits | None = None) -> Comparison:
     """Compare several runs or policies: numbers with differences marked, time against cost, timelines.
 
     The same without widgets: ``compared(traces)``, ``plot_plane``, ``plot_timelines``.
 
     Args:
         traces: name to trace or trace folder; the first is the base of the comparison. ``simulate(...).traces`` is one.
+        limits: maximal amounts to read of each folder; None takes the default.
 
     Raises:
         TraceError: one is no trace or holds several runs, or they share no step.
     """
-    return Comparison(traces_given(traces))
+    return Comparison(read_runs(traces, limits))

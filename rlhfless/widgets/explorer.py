@@ -18,10 +18,10 @@ from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
 from rlhfless.plots.style import number
-from rlhfless.trace import Trace
+from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
-from rlhfless.widgets.fallback import SaysWhy
+from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
@@ -40,12 +40,12 @@ HTML = ("facts", "actors", "response", "copy")
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
-class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
+class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     """The dashboard that ``explore`` makes.
 
     Attributes:
         what_if: the step. settings: those of the shown results.
-        planned, others: the results shown so far; ``wait`` waits for the newest.
+        planned, alternatives: the results shown so far; ``wait`` waits for the newest.
         error: what went wrong with the newest request, or None.
         actor: the actor whose responses are shown. response: the response whose details are shown, or None.
     """
@@ -53,7 +53,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     def __init__(self, what_if: WhatIf, settings: Settings) -> None:
         self.what_if, self.settings = what_if, settings
         self.planned: PlannedRun | None = None
-        self.others: Alternatives | None = None
+        self.alternatives: Alternatives | None = None
         self.error: Exception | None = None
         self.actor = 0
         self.response: int | None = None
@@ -65,7 +65,7 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(self._work, self._failed)
         grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
         super().__init__([widgets.GridBox(self._controls, layout=grid), self.panes])
-        self._ask()
+        self._request_plan()
 
     def wait(self, timeout_s: float | None = 30.0) -> bool:
         """Wait until all requested results are shown; returns whether that happened within the timeout."""
@@ -88,8 +88,8 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         per_actor = latency_of(s.profile).gpus_per_actor
         self.per_actor = widgets.SelectionSlider(options=sorted(sizes), value=per_actor, description="GPUs per actor", **same)
         self.price = widgets.BoundedFloatText(price, min=0, max=max(1000, price), step=0.1, description="USD per GPU-h", **same)
-        least = min(0.05, s.tau)
-        self.tau = widgets.FloatSlider(s.tau, min=least, max=1, step=0.05, description="tau (rlhfless)", **same)
+        min_tau = min(0.05, s.tau)
+        self.tau = widgets.FloatSlider(s.tau, min=min_tau, max=1, step=0.05, description="tau (rlhfless)", **same)
         self.predictor = widgets.Dropdown(options=list(PREDICTORS), value=s.predictor, description="predictor", **same)
         self._controls = [
             self.time_weight, self.gpus, self.kind, self.per_actor, self.tau, self.price, self.predictor,
@@ -112,9 +112,9 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
 
     def _changed(self, _: object) -> None:
         if self._listening:
-            self._ask()
+            self._request_plan()
 
-    def _ask(self) -> None:
+    def _request_plan(self) -> None:
         """Request the results for the values of the controls."""
         self._requests += 1
         profile = self._models[self.kind.value][self.per_actor.value]
@@ -142,11 +142,11 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self.settings, self.planned, self.error = planned.settings, planned, None
         self._show_plan(planned, asked)
         self.panes.answered(newest, CURVE_PANES)
-        others = self.what_if.alternatives(planned, newest)
-        if others is None or not newest():
+        alternatives = self.what_if.alternatives(planned, newest)
+        if alternatives is None or not newest():
             return
-        self.others = others
-        self._show_others(others, asked)
+        self.alternatives = alternatives
+        self._show_alternatives(alternatives, asked)
         self.panes.answered(newest, ())
 
     def _failed(self, error: Exception) -> None:
@@ -186,8 +186,8 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
     def _show_response(self, planned: PlannedRun) -> None:
         self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
 
-    def _show_others(self, others: Alternatives, asked: int) -> None:
-        figure = plane(others, self.settings)
+    def _show_alternatives(self, alternatives: Alternatives, asked: int) -> None:
+        figure = plane(alternatives, self.settings)
         self.panes.draw("plane", figure, asked)
 
     # --- clicks and keys --------------------------------------------------------------------------------------------------
@@ -216,9 +216,9 @@ class Explorer(SaysWhy, widgets.VBox):  # type: ignore[misc]
             IndexError: there is no such response; the response shown before stays.
         """
         if self.planned is not None:
-            told = response_html(self.what_if, self.planned, self.actor, response)
+            html = response_html(self.what_if, self.planned, self.actor, response)
             self.response = response
-            self.panes.put("response", told)
+            self.panes.put("response", html)
 
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
@@ -231,7 +231,12 @@ def _as_read(value: float) -> float:
 
 
 def explore(
-    trace: Trace | pd.DataFrame | str | Path, step: int | None = None, settings: Settings | None = None, **changes: Any
+    trace: Trace | pd.DataFrame | str | Path,
+    step: int | None = None,
+    settings: Settings | None = None,
+    *,
+    limits: Limits | None = None,
+    **changes: Any,
 ) -> Explorer:
     """Show sliders over the GPUs, the price and the objective of one step of a log; every move plans the step again.
 
@@ -240,11 +245,12 @@ def explore(
     Args:
         trace: a trace, rollouts, or the path of either. step: to plan; the last one when None.
         settings: initial settings; those of the run where None. changes: single initial settings.
+        limits: maximal amounts to read of a path; None takes the default.
 
     Raises:
         TraceError: the log cannot be read, holds several runs, or has no such step.
         InputError: there is no such setting, or one is of another type or out of its range.
         ProfileError: there is no such profile, or its file is broken.
     """
-    what_if = WhatIf(trace, step)
+    what_if = WhatIf(trace, step, limits=limits)
     return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

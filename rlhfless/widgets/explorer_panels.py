@@ -23,14 +23,14 @@ HINT = "Click a bar of the timeline to see that actor's responses. Click a respo
 BOUND_POINTS = 48  # each takes about a millisecond, and a slider is waiting
 
 
-def plane(others: Alternatives, settings: Settings) -> go.Figure:
+def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
     """Return the time-cost plane with a plan, the policies, the front and the bound."""
     names = {THIS_PLAN: "this plan, executed", "rlhfless": f"rlhfless (tau {settings.tau:g})"}
-    seen = others.results["time_s"]
+    seen = alternatives.results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
-    bound = (times, [others.bound.gpu_seconds(float(time_s)) for time_s in times])
+    bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
     note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
-    figure = plot_plane(others.results, others.front, bound, title="Time against cost", note=note, names=names)
+    figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
 
@@ -63,7 +63,7 @@ def neighbours(planned: PlannedRun, actor: int, response: int | None) -> Iterato
     rows = planned.trace.rollouts
     order = rows[rows["actor"] == f"actor-{actor}"].sort_values(["start_s", "end_s"], kind="stable").index.tolist()
     if response is None:
-        yield from (html_parts.Choice(f"first response of actor-{actor}", one) for one in order[:1])
+        yield from (html_parts.Choice(f"first response of actor-{actor}", first) for first in order[:1])
         return
     at = order.index(response)
     yield html_parts.Choice("previous response", order[max(0, at - 1)])
@@ -74,38 +74,38 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
     """Return the details of a response as HTML; texts of the log are escaped. Without a response: how to choose one."""
     if response is None:
         return html_parts.paragraph(HINT) + Markup().join(map(html_parts.choice, neighbours(planned, actor, None)))
-    one = response_details(what_if, planned, response)
+    details = response_details(what_if, planned, response)
     parts = [
-        *map(html_parts.choice, neighbours(planned, one.actor, response)),
-        html_parts.response_name(one.prompt_id, one.sample),
+        *map(html_parts.choice, neighbours(planned, details.actor, response)),
+        html_parts.response_name(details.prompt_id, details.sample),
         html_parts.paragraph(
-            f"Predicted {one.predicted_tokens:,} tokens, generated {one.response_tokens:,}, "
-            f"from {number(one.start_s, 's')} to {number(one.end_s, 's')} of the step."
+            f"Predicted {details.predicted_tokens:,} tokens, generated {details.response_tokens:,}, "
+            f"from {number(details.start_s, 's')} to {number(details.end_s, 's')} of the step."
         ),
-        html_parts.paragraph(one.reason),
+        html_parts.paragraph(details.reason),
     ]
-    if len(one.elsewhere):
+    if len(details.elsewhere):
         parts.append(
             html_parts.table(
                 ("moved to", "step time (s)", "GPU-seconds", "change of the objective"),
                 [
                     (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
-                    for r in one.elsewhere.itertuples()
+                    for r in details.elsewhere.itertuples()
                 ],
             )
         )
-    if len(one.history):
+    if len(details.history):
         parts.append(
             html_parts.table(
                 ("earlier step", "samples", "mean tokens", "longest (tokens)"),
                 [
                     (f"step {int(r.step)}", int(r.samples), number(r.mean_tokens), f"{int(r.longest_tokens):,}")
-                    for r in one.history.itertuples()
+                    for r in details.history.itertuples()
                 ],
                 "Earlier responses to this prompt",
             )
         )
     else:
         parts.append(html_parts.paragraph("The prompt is new, so its predicted length is a guess."))
-    parts += [html_parts.quoted(name, text) for name, text in one.texts.items()]
+    parts += [html_parts.quoted(name, text) for name, text in details.texts.items()]
     return Markup().join(parts)

@@ -1,7 +1,7 @@
 """The text that a page shows instead of a dashboard whose widgets did not load: a sentence rather than the widget's ``repr``.
 
 Jupyter chooses among the forms of an output. Voila shows the text form where its widget manager did not start, for example
-because a request of the page failed on a busy machine; so do pages without a kernel.
+because a request of the page failed on a busy machine. So do pages without a kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SENTENCE = "This dashboard's widgets did not load on this page: reload the page,
 PLAIN, HTML = "text/plain", "text/html"
 
 
-class SaysWhy:
+class ReloadFallback:
     """Mixin for widgets: the text forms of the output are the sentence, with a link that reloads the page."""
 
     def _repr_mimebundle_(self, **options: Any) -> Any:

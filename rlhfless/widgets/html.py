@@ -39,15 +39,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "",
 
     def cells(row: Sequence[Any], marks: Sequence[str] = ()) -> list[tuple[Any, str]]:
         classes = [" ".join(filter(None, ("" if i else "text", marks[i] if marks else ""))) for i in range(len(row))]
-        return list(zip([choice(one) if isinstance(one, Choice) else one for one in row], classes, strict=True))
+        return list(zip([choice(button) if isinstance(button, Choice) else button for button in row], classes, strict=True))
 
     body = [cells(row, marks[i] if marks else ()) for i, row in enumerate(rows)]
     return _made("table", cells(head), body, caption)
 
 
-def choice(one: Choice) -> Markup:
+def choice(button: Choice) -> Markup:
     """Return a button that sends its number to the dashboard."""
-    return _made("choice", one)
+    return _made("choice", button)
 
 
 def paragraph(text: str) -> Markup:

@@ -59,10 +59,10 @@ class LatestRequestWorker(Generic[T]):
             try:
                 self._work(request, partial(self._is_newest, number))  # type: ignore[arg-type]
             except Exception as error:
-                self._tell(error)
+                self._report_error(error)
             time.sleep(self._wait_s)
 
-    def _tell(self, error: Exception) -> None:
+    def _report_error(self, error: Exception) -> None:
         """Report the error. The error callback may fail as well: the next request is processed all the same."""
         try:
             self._on_error(error)

@@ -61,20 +61,21 @@ class LiveRun:
 
     Attributes:
         state: one of ``STATES``.
-        traces: of every step that is complete. rest: what was done of a stopped step of an executor, until it is run again.
+        traces: of every step that is complete.
+        interrupted: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
             last two NaN where there is no static schedule.
-        look: snapshot of the running step, or None. error: the error that ended the run, or None.
+        snapshot: snapshot of the running step, or None. error: the error that ended the run, or None.
         on_change: called after every change, by one thread at a time; it may draw. It is set to None once it fails.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.steps, self.state = steps, "ready"
         self.traces: list[Trace] = []
-        self.rest: Trace | None = None
+        self.interrupted: Trace | None = None
         self.table = pd.DataFrame()
-        self.look: ProgressSnapshot | None = None
+        self.snapshot: ProgressSnapshot | None = None
         self.error: BaseException | None = None
         self.on_change: Callable[[], object] | None = None
         self._goes = threading.Event()
@@ -82,8 +83,8 @@ class LiveRun:
         self._thread: threading.Thread | None = None
         self._changing = threading.Lock()  # buttons and the run's thread decide on the state one after the other
         self._telling = threading.RLock()  # and tell of it so, hence the last one that is told shows the newest
-        self._next_look = 0.0
-        steps.watch = self._watch
+        self._next_snapshot_s = 0.0
+        steps.on_progress = self._watch
 
     # --- buttons ------------------------------------------------------------------------------------------------------
 
@@ -93,15 +94,15 @@ class LiveRun:
             if self.state in UNDER_WAY:
                 self.state = "running"
             elif self.steps.left():
-                self._stops, self.error, self.rest = False, None, None  # a step that was ended is run again, whole
-                self._next_look = time.monotonic() + OFTEN_S
+                self._stops, self.error, self.interrupted = False, None, None  # a step that was ended is run again, whole
+                self._next_snapshot_s = time.monotonic() + OFTEN_S
                 self.state = "running"
                 self._thread = threading.Thread(target=self._run, args=(self._thread,), name="rlhfless-live", daemon=True)
                 self._thread.start()
             else:
                 return
             self._goes.set()
-        self._tell()
+        self._notify()
 
     def pause(self) -> None:
         """Pause the run; ``run`` continues it. Does nothing where it does not run."""
@@ -110,7 +111,7 @@ class LiveRun:
                 return
             self._goes.clear()
             self.state = "paused"
-        self._tell()
+        self._notify()
 
     def stop(self, timeout_s: float | None = 60.0) -> None:
         """End the run and wait until it has ended: during the current step, or after it where only learning is left. After the
@@ -137,7 +138,7 @@ class LiveRun:
     @property
     def trace(self) -> Trace | None:
         """All complete steps and the kept part of a stopped step as one trace; None before anything is complete."""
-        whole = [*self.traces, *([] if self.rest is None else [self.rest])]
+        whole = [*self.traces, *([] if self.interrupted is None else [self.interrupted])]
         return joined(whole) if whole else None
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -151,20 +152,20 @@ class LiveRun:
                 done = self.steps.next()
                 self.traces.append(done)
                 self.table = pd.concat([self.table, row_of(done, self.steps.setting())], ignore_index=True)
-                self.look = None
+                self.snapshot = None
                 self._show(None)
             self._end("done")
         except RunStopped as error:
-            self._keep_rest(error)
+            self._keep_interrupted(error)
             self._end("stopped")
         except BaseException as error:  # shown where the run is looked at, as no cell waits for this thread
             self.error = error
-            self._keep_rest(error)
+            self._keep_interrupted(error)
             self._end("failed")
 
-    def _keep_rest(self, error: BaseException) -> None:
-        self.rest = self.steps.interrupted(error)
-        self.look = None
+    def _keep_interrupted(self, error: BaseException) -> None:
+        self.interrupted = self.steps.interrupted(error)
+        self.snapshot = None
 
     def _hold(self) -> None:
         """Wait while the run is paused; raise where it is stopped."""
@@ -180,30 +181,30 @@ class LiveRun:
     def _show(self, progress: StepProgress | None) -> None:
         """Take a snapshot and call ``on_change``, unless the last call is too recent to keep to ``SHARE``."""
         now = time.monotonic()
-        if self.on_change is not None and now >= self._next_look:
-            self._tell(progress)
-            self._next_look = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
+        if self.on_change is not None and now >= self._next_snapshot_s:
+            self._notify(progress)
+            self._next_snapshot_s = time.monotonic() + max(OFTEN_S, (time.monotonic() - now) / SHARE)
 
     def _end(self, state: str) -> None:
         with self._changing:
             self.state = state
-        self._tell()
+        self._notify()
 
-    def _tell(self, progress: StepProgress | None = None) -> None:
+    def _notify(self, progress: StepProgress | None = None) -> None:
         """Call ``on_change``. A callback that fails is not called again, so it cannot break the run."""
         with self._telling:
             if self.on_change is None:
                 return
             try:
                 if progress is not None:
-                    self.look = look_of(progress)
+                    self.snapshot = snapshot_of(progress)
                 self.on_change()
             except Exception:
                 self.on_change = None
                 logging.getLogger(__name__).exception("the live view failed and is no longer updated; the run continues")
 
 
-def look_of(progress: StepProgress) -> ProgressSnapshot:
+def snapshot_of(progress: StepProgress) -> ProgressSnapshot:
     """Return a running step as a trace that ends now: open spans are cut at this moment."""
     record, now_s = progress.record, progress.now_s
     spans = [{**row, "end_s": min(row["end_s"], now_s)} for row in progress.spans() if row["start_s"] < now_s]
@@ -217,8 +218,8 @@ def look_of(progress: StepProgress) -> ProgressSnapshot:
 def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
     """Return a complete step as one row of ``LiveRun.table``; the static schedule is simulated with the true lengths."""
     sums = step_metrics(done)
-    own = done.allocations[done.allocations["role"].isin(GENERATES)]
-    gpu_s = (own["end_s"] - own["start_s"]) * own["gpu_ids"].map(len)
+    generating = done.allocations[done.allocations["role"].isin(GENERATES)]
+    gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
     return sums[kept].assign(
@@ -236,16 +237,18 @@ def static_costs(done: Trace, setting: SimulationConfig) -> tuple[float, float]:
         return math.nan, math.nan
     logged = next(logged_steps(done.rollouts, max_response_tokens=setting.max_response_tokens))
     try:
-        plan = make_policy("static").plan(logged.given(setting, clairvoyant=True))
+        plan = make_policy("static").plan(*logged.inputs(setting, clairvoyant=True))
         return billed(run_step(plan, logged.requests(), SimulatedEngine, setting.latency, setting.cluster))
     except PlanningError:
         return math.nan, math.nan
 
 
 def joined(traces: Sequence[Trace]) -> Trace:
-    """Return the steps of one run as one trace."""
+    """Return one trace with all steps of one run."""
     tables = {
-        name: pd.concat([one for trace in traces if len(one := getattr(trace, name))] or [pd.DataFrame()], ignore_index=True)
+        name: pd.concat(
+            [table for trace in traces if len(table := getattr(trace, name))] or [pd.DataFrame()], ignore_index=True
+        )
         for name in ("rollouts", "allocations", "spans", "events")
     }
     return Trace(**tables, plans=[plan for trace in traces for plan in trace.plans], meta=dict(traces[-1].meta))

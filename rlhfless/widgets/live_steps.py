@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import Executor, StepRecord
-from rlhfless.executor.step.progress import Watch
+from rlhfless.executor.step.progress import OnProgress
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
 from solver.model.plan import Plan
@@ -21,7 +21,7 @@ from solver.model.plan import Plan
 class Steps(Protocol):
     """A sequence of steps to run one after the other."""
 
-    watch: Watch | None
+    on_progress: OnProgress | None
 
     def left(self) -> int:
         """Number of steps that have not been run."""
@@ -44,17 +44,17 @@ class TrainerSteps:
     """The steps of a ``Trainer``. A stopped step has not happened: weights and trace agree with the last complete step."""
 
     def __init__(self, trainer: Any) -> None:
-        self.trainer, self.decodes_on = trainer, trainer.pool is not None
-        self._watch: Watch | None = None
+        self.trainer, self.decodes_on = trainer, trainer.actor_pool is not None
+        self._watch: OnProgress | None = None
 
     @property
-    def watch(self) -> Watch | None:
+    def on_progress(self) -> OnProgress | None:
         """The callback for progress of generation; None without one. Can be set."""
-        return self.trainer.watch  # type: ignore[no-any-return]
+        return self.trainer.on_progress  # type: ignore[no-any-return]
 
-    @watch.setter
-    def watch(self, watch: Watch | None) -> None:
-        self.trainer.watch = watch
+    @on_progress.setter
+    def on_progress(self, on_progress: OnProgress | None) -> None:
+        self.trainer.on_progress = on_progress
 
     def left(self) -> int:
         """See ``Steps``."""
@@ -79,17 +79,17 @@ class ExecutorSteps:
     """Plans and their requests, to be run by an ``Executor`` one after the other."""
 
     def __init__(self, executor: Executor, work: Sequence[tuple[Plan, Sequence[Request]]]) -> None:
-        self.executor, self.work, self.decodes_on = executor, list(work), executor.pool is not None
+        self.executor, self.work, self.decodes_on = executor, list(work), executor.actor_pool is not None
         self._done = 0
 
     @property
-    def watch(self) -> Watch | None:
+    def on_progress(self) -> OnProgress | None:
         """Set the callback for progress of the running step."""
-        return self.executor.watch
+        return self.executor.on_progress
 
-    @watch.setter
-    def watch(self, watch: Watch | None) -> None:
-        self.executor.watch = watch
+    @on_progress.setter
+    def on_progress(self, on_progress: OnProgress | None) -> None:
+        self.executor.on_progress = on_progress
 
     def left(self) -> int:
         """See ``Steps``."""
@@ -104,7 +104,7 @@ class ExecutorSteps:
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
-        limit = max(r.limit_tokens for _, requests in self.work for r in requests)
+        limit = max(r.max_tokens for _, requests in self.work for r in requests)
         return SimulationConfig(self.executor.cluster, self.executor.latency, max_response_tokens=limit)  # type: ignore[arg-type]
 
     def interrupted(self, error: BaseException) -> Trace | None:
@@ -129,8 +129,8 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
     if isinstance(source, Executor):
         if not isinstance(work, Sequence) or not work:
             raise TypeError("an executor needs work to run; give a list of (plan, requests) as well")
-        for i, one in enumerate(work):
-            if not (isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], Plan)):
+        for i, pair in enumerate(work):
+            if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Plan)):
                 raise TypeError(f"work[{i}] is no pair of a Plan and its requests; a list of (plan, requests) is needed")
         return ExecutorSteps(source, work)
     if hasattr(source, "step") and hasattr(source, "config") and hasattr(source, "next_step"):

@@ -17,7 +17,7 @@ from rlhfless.plots.style import message_figure, number, signed_share
 from rlhfless.system.templates import Markup
 from rlhfless.trace import Trace, step_metrics
 from rlhfless.widgets import html as html_parts
-from rlhfless.widgets.fallback import SaysWhy
+from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.live_run import GENERATES, UNDER_WAY, LiveRun
 from rlhfless.widgets.live_steps import steps_of
 from rlhfless.widgets.panes import Panes
@@ -27,7 +27,7 @@ from solver.model.plurals import counted
 ROWS = ((("facts", 1),), (("timeline", 3), ("curves", 2)))
 
 
-class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
+class LiveView(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     """The view that ``live`` makes.
 
     Attributes:
@@ -65,9 +65,9 @@ class LiveView(SaysWhy, widgets.VBox):  # type: ignore[misc]
         self._buttons["pause"].disabled = run.state != "running"
         self._buttons["stop"].disabled = not running
         self.panes.put("facts", facts(run))
-        shown = None if run.look is None else run.look.trace
+        shown = None if run.snapshot is None else run.snapshot.trace
         if shown is None:
-            shown = run.rest
+            shown = run.interrupted
         if shown is None and len(run.traces) != self._drawn_steps and run.traces:
             shown = run.traces[-1]
         if shown is not None:
@@ -95,16 +95,16 @@ def facts(run: LiveRun) -> Markup:
     )
     under_way = "none"
     actors = f"{int(table['actors'].iloc[-1])}" if len(table) else "none yet"
-    if run.look is not None:
-        now = step_metrics(run.look.trace).iloc[-1]
+    if run.snapshot is not None:
+        now = step_metrics(run.snapshot.trace).iloc[-1]
         for name in total:
             total[name] += float(now[name])
-        under_way = f"{run.look.completed:,} of {counted(run.look.of, 'response')}"
+        under_way = f"{run.snapshot.completed:,} of {counted(run.snapshot.of, 'response')}"
         actors = str(int(now["actors"]))
     idle = f"{total['idle_gpu_seconds'] / total['gpu_seconds']:.1%}" if total["gpu_seconds"] > 0 else "unknown"
     unknown = "unknown" if len(table) else "after the first step"
     against = signed_share(generation / static - 1) if static > 0 else unknown
-    told = html_parts.cards(
+    html = html_parts.cards(
         [
             ("state", run.state),
             ("complete steps", f"{len(table)}, {run.steps.left()} left"),
@@ -116,14 +116,14 @@ def facts(run: LiveRun) -> Markup:
             ("generation GPU-seconds relative to static", against),
         ]
     )
-    return told if run.error is None else told + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
+    return html if run.error is None else html + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
 
 
 def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> LiveView:
     """Run, pause and stop a run, and watch it: timeline of the running step, cost meter, curves over the steps.
 
-    A cell that is run again shows the same run in its current state, so make the source in another cell. Other work is a new
-    run, unless the executor is running one. The same without widgets: ``LiveRun(steps_of(source))``.
+    Run the cell again to see the same run in its current state; so create the source in a cell above. With other ``work``, a
+    new run starts, unless the executor still has one. The same without widgets: ``LiveRun(steps_of(source))``.
 
     Args:
         source: a ``Trainer``, or an ``Executor``. work: plans with their requests, for an executor.
@@ -131,7 +131,7 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
     Raises:
         TypeError: ``source`` is neither, or an executor comes without work or with something else.
     """
-    run = getattr(getattr(source, "watch", None), "__self__", None)  # who watches it already
+    run = getattr(getattr(source, "on_progress", None), "__self__", None)  # who watches it already
     if not isinstance(run, LiveRun) or (work and not _goes_on(run, work)):
         run = LiveRun(steps_of(source, work))
     return LiveView(run)
@@ -140,5 +140,5 @@ def live(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Li
 def _goes_on(run: LiveRun, work: Sequence[tuple[Plan, Sequence[Request]]]) -> bool:
     """Whether the run is active, or has steps left of this same work."""
     theirs = getattr(run.steps, "work", [])
-    same = len(theirs) == len(work) and all(own is given for own, given in zip(theirs, work, strict=True))
+    same = len(theirs) == len(work) and all(left is right for left, right in zip(theirs, work, strict=True))
     return run.state in UNDER_WAY or (same and run.steps.left() > 0)

@@ -1,7 +1,7 @@
 """A grid of plotly figures and HTML as one widget: every dashboard draws on it.
 
-The browser's part is ``panes.js``. A page needs three models: the box of this file, an ordinary ipywidgets model with all
-contents; a small anywidget in the box, which draws; and the kernel's ``plotly_js.shared``. The box holds the contents because
+The browser's part is ``panes.js``. A page needs three models. The box of this file is an ordinary ipywidgets model with all
+contents, and a small anywidget in it draws. The third is the kernel's ``plotly_js.shared``. The box holds the contents because
 anywidget gives a page 2 s to start a widget and drops all messages to a slower one. Each figure is drawn with ``Plotly.react``
 from one message, whatever changed in it.
 """
@@ -26,7 +26,7 @@ except ImportError as error:
     raise missing_extra("a dashboard", error.name, "notebook") from None
 
 from rlhfless.widgets import plotly_js
-from rlhfless.widgets.fallback import SaysWhy
+from rlhfless.widgets.fallback import ReloadFallback
 
 HERE = Path(__file__).parent
 Rows = Sequence[Sequence[tuple[str, float]]]
@@ -45,7 +45,7 @@ class PanesView(anywidget.AnyWidget):  # type: ignore[misc]
     box = traitlets.Unicode().tag(sync=True)
 
 
-class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
+class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     """Figures and pieces of HTML in rows.
 
     Args:
@@ -74,12 +74,12 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
         assert set(html) <= set(names)
         self.add_traits(**{f"pane_{name}": traitlets.Unicode("").tag(sync=True) for name in names})
         shown = {"rows": [[[name, grow] for name, grow in row] for row in rows], "html_panes": sorted(html)}
-        look = widgets.Layout(width="100%", overflow="visible")
-        super().__init__(**shown, library=plotly_js.shared().model_id, layout=look, _dom_classes=["rlhfless-box"])
+        layout = widgets.Layout(width="100%", overflow="visible")
+        super().__init__(**shown, library=plotly_js.shared().model_id, layout=layout, _dom_classes=["rlhfless-box"])
         self.children = [PanesView(box=self.model_id)]  # after the box: the page must know it by then
         self._greying = threading.Lock()
         self._on_click, self._on_zoom, self._on_choice = on_click, on_zoom, on_choice
-        self.on_msg(self._told)
+        self.on_msg(self._on_message)
 
     def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
         """Show a figure in a pane; ``request`` is stored in the page with the figure."""
@@ -107,7 +107,7 @@ class Panes(SaysWhy, widgets.VBox):  # type: ignore[misc]
             if newest():
                 self.grey(still)
 
-    def _told(self, _: object, content: dict[str, Any], __: object) -> None:
+    def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
         if "click" in content and self._on_click is not None:
             self._on_click(content["pane"], content["click"])
         elif "choice" in content and self._on_choice is not None:

@@ -1,8 +1,8 @@
 """The bundled plotly.js file, checked by its hash, and the widget model that sends it to a page once per kernel.
 
 The file is the cartesian bundle of plotly.js, a third of the whole library: ``vendor/README.md`` names its source. It is sent
-as binary data of an ordinary ipywidgets model, so it needs no network and no port, and it is sent before a cell makes the
-kernel busy.
+as binary data of an ordinary ipywidgets model, so it needs no network and no port. It is sent before a cell makes the kernel
+busy.
 """
 
 from __future__ import annotations

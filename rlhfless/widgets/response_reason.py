@@ -1,6 +1,6 @@
 """Explains one response of a plan: its history and prediction, its outcome, and the reason for its assignment.
 
-The reason is a computed experiment: the response alone is moved to each of the other actors, at most the ``MOST_TRIED`` nearest
+The reason is a computed experiment. The response alone is moved to each of the other actors, at most the ``MAX_TRIED`` nearest
 in length, and the planning model times each changed plan.
 """
 
@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.widgets.what_if import PlannedRun, WhatIf
 from solver.timing.build_plan import assemble
 
-MOST_TRIED = 12  # other actors, the nearest in length first
+MAX_TRIED = 12  # other actors, the nearest in length first
 AS_GOOD = 5e-6  # a smaller change reads 0.000%
 TEXTS = ("prompt", "response")
 
@@ -32,7 +32,7 @@ class ResponseDetails:
         start_s, end_s: of its generation, from the start of the step.
         history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
         elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved; ``change`` is relative, of
-            the objective, and positive is worse; of at most ``MOST_TRIED`` of the ``others`` (actors), the nearest in length.
+            the objective, and positive is worse; of at most ``MAX_TRIED`` of the ``other_actors``, the nearest in length.
     """
 
     prompt_id: str
@@ -49,31 +49,31 @@ class ResponseDetails:
     end_s: float
     history: pd.DataFrame
     elsewhere: pd.DataFrame
-    others: int
+    other_actors: int
 
     @property
     def reason(self) -> str:
         """The reason for its assignment, in a sentence or two of plain text."""
-        told = (
+        text = (
             f"Actor {self.actor} has {self.of} responses of {self.shortest:,} to {self.longest:,} predicted tokens. This one "
             f"({self.predicted_tokens:,} tokens) is number {self.rank} of them, the longest first."
         )
         if self.elsewhere.empty:
-            return told + " There is no other actor."
+            return text + " There is no other actor."
         best, worst = (self.elsewhere.loc[getattr(self.elsewhere["change"], name)()] for name in ("idxmin", "idxmax"))
         move = f"Moving it to actor {int(best['actor'])}"
         count = len(self.elsewhere)
-        tried = "the other actors" if count == self.others else f"the {count} other actors nearest in length"
+        tried = "the other actors" if count == self.other_actors else f"the {count} other actors nearest in length"
         if abs(best["change"]) < AS_GOOD:
             rest = f"; none of {tried} would improve it" if count > 1 else ""
-            return f"{told} {move} would leave the plan as good{rest}."
+            return f"{text} {move} would leave the plan as good{rest}."
         if best["change"] < 0:
             better = f"by {-best['change']:.3%}, which is within its gap to the lower bound"
-            return f"{told} {move} would improve the plan {better}."
+            return f"{text} {move} would improve the plan {better}."
         if count == 1:
-            return f"{told} {move}, the only other actor, would worsen the plan by {best['change']:.3%}."
+            return f"{text} {move}, the only other actor, would worsen the plan by {best['change']:.3%}."
         return (
-            f"{told} Moving it to any of {tried} would worsen the plan: by {best['change']:.3%} (actor {int(best['actor'])}) "
+            f"{text} Moving it to any of {tried} would worsen the plan: by {best['change']:.3%} (actor {int(best['actor'])}) "
             f"to {worst['change']:.3%} (actor {int(worst['actor'])})."
         )
 
@@ -90,8 +90,8 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
     if not isinstance(response, Integral) or not 0 <= response < len(planned.logged.predicted):
         raise IndexError(f"there is no response {response!r:.80}; they are 0 to {len(planned.logged.predicted) - 1}")
     plan, lengths = planned.plan, planned.logged.predicted.response_tokens
-    actor = next(i for i, one in enumerate(plan.actors) if response in one.responses)
-    own = lengths[list(plan.actors[actor].responses)]
+    actor = next(i for i, a in enumerate(plan.actors) if response in a.responses)
+    on_actor = lengths[list(plan.actors[actor].responses)]
     row = planned.trace.rollouts.iloc[response]
     return ResponseDetails(
         str(row["prompt_id"]),
@@ -100,10 +100,10 @@ def response_details(what_if: WhatIf, planned: PlannedRun, response: int) -> Res
         int(lengths[response]),
         int(row["response_tokens"]),
         actor,
-        int((own > lengths[response]).sum()) + 1,
-        len(own),
-        int(own.min()),
-        int(own.max()),
+        int((on_actor > lengths[response]).sum()) + 1,
+        len(on_actor),
+        int(on_actor.min()),
+        int(on_actor.max()),
         float(row["start_s"]) - planned.record.start_s,
         float(row["end_s"]) - planned.record.start_s,
         _history(what_if, str(row["prompt_id"])),
@@ -121,19 +121,16 @@ def _history(what_if: WhatIf, prompt_id: str) -> pd.DataFrame:
 
 def _elsewhere(planned: PlannedRun, response: int, actor: int) -> pd.DataFrame:
     setting, plan, lengths = planned.settings.setting, planned.plan, planned.logged.predicted.response_tokens
-    groups = [[i for i in one.responses if i != response] for one in plan.actors]
+    groups = [[i for i in a.responses if i != response] for a in plan.actors]
     distance = {i: abs(float(np.mean(lengths[g])) - float(lengths[response])) for i, g in enumerate(groups) if i != actor and g}
     reference = plan.reference
     assert reference is not None, "plan_generation measures every plan against the random split"
     norms = reference.norms(setting.objective.cost)
     value = setting.objective.value(plan.makespan_s, plan.gpu_seconds, norms)
     rows = []
-    for other in sorted(distance, key=distance.__getitem__)[:MOST_TRIED]:
+    for other in sorted(distance, key=distance.__getitem__)[:MAX_TRIED]:
         moved = [[*group, response] if i == other else group for i, group in enumerate(groups)]
-        tried = assemble(
-            plan.policy, [g for g in moved if g], planned.logged.predicted.points, setting.cluster, setting.latency,
-            setting.phases, admission=setting.admission,
-        )  # fmt: skip
+        tried = assemble(plan.policy, [g for g in moved if g], setting.problem(planned.logged.predicted.points))
         change = setting.objective.value(tried.makespan_s, tried.gpu_seconds, norms) / value - 1
         rows.append((other, tried.makespan_s, tried.gpu_seconds, change))
     return pd.DataFrame(rows, columns=["actor", "time_s", "gpu_seconds", "change"])

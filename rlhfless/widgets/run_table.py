@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from rlhfless.trace import Trace, TraceError, read_trace, step_metrics
+from rlhfless.trace import Limits, Trace, TraceError, read_trace, step_metrics
 
 SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
 LESS_IS_BETTER = (*SUMS, "idle_share")
@@ -39,68 +39,71 @@ class Compared(NamedTuple):
     differs: dict[str, list[str]]
 
 
-def trace_given(given: Trace | str | Path, name: str = "") -> Trace:
+def read_run(trace: Trace | str | Path, name: str = "", limits: Limits | None = None) -> Trace:
     """Return a trace, or read it from its folder.
 
     Args:
-        name: the user's name for it, for messages.
+        name: the user's name for it, for messages. limits: maximal amounts to read of its folder; None takes the default.
 
     Raises:
         TraceError: it is neither, or cannot be read.
     """
-    if isinstance(given, Trace):
-        return given
-    if isinstance(given, str | Path):
-        return read_trace(given)
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, str | Path):
+        return read_trace(trace, limits)
     raise TraceError(
-        f"{name}{': ' if name else ''}a {type(given).__name__} is no trace; a Trace or the path of a trace folder is needed"
+        f"{name}{': ' if name else ''}a {type(trace).__name__} is no trace; a Trace or the path of a trace folder is needed"
     )
 
 
-def traces_given(given: Mapping[str, Trace | str | Path]) -> dict[str, Trace]:
-    """Return name to trace, from traces and folders.
+def read_runs(traces: Mapping[str, Trace | str | Path], limits: Limits | None = None) -> dict[str, Trace]:
+    """Return name to trace, from traces and folders; ``limits`` as in ``read_run``.
 
     Raises:
         TraceError: they have no names, or one is no trace.
     """
-    if not isinstance(given, Mapping):
-        raise TraceError(f"the runs are given as a {type(given).__name__}; a mapping from names to traces is needed")
-    return {name: trace_given(one, str(name)) for name, one in given.items()}
+    if not isinstance(traces, Mapping):
+        raise TraceError(f"the runs are given as a {type(traces).__name__}; a mapping from names to traces is needed")
+    return {name: read_run(trace, str(name), limits) for name, trace in traces.items()}
 
 
-def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None) -> Compared:
+def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None, *, limits: Limits | None = None) -> Compared:
     """Compare the numbers of several traces.
 
     Args:
         traces: name to trace or trace folder; each of one run. step: this one alone; all steps that they share when None.
+        limits: see ``read_run``.
 
     Raises:
         TraceError: there is none, one is no trace or holds several runs, or they share no step.
     """
-    traces = traces_given(traces)
+    traces = read_runs(traces, limits)
     if not traces:
         raise TraceError("there are no traces to compare; at least one is needed")
     for trace in traces.values():
         _ = trace.run  # refuses several runs
     steps = sorted(set.intersection(*(set(trace.steps) for trace in traces.values())))
-    steps = steps if step is None else [one for one in steps if one == step]
+    steps = steps if step is None else [number for number in steps if number == step]
     if not steps:
         what = "no step" if step is None else f"no step {step!r:.80}"
         raise TraceError(f"the traces have {what} in common; give runs of the same steps")
     rows = {}
     for name, trace in traces.items():
         metrics = step_metrics(trace)
-        own = metrics[metrics["step"].isin(steps)]
-        sums = own[list(SUMS)].sum(min_count=1).astype(float)
-        weights = own["responses"].astype(float)
+        of_run = metrics[metrics["step"].isin(steps)]
+        sums = of_run[list(SUMS)].sum(min_count=1).astype(float)
+        weights = of_run["responses"].astype(float)
         means = {
-            key: float((own[key].astype(float) * weights).sum() / weights.sum()) if own[key].notna().all() else float("nan")
+            key: float((of_run[key].astype(float) * weights).sum() / weights.sum())
+            if of_run[key].notna().all()
+            else float("nan")
             for key in ("mean_response_tokens", "mean_reward", "truncated_share")
         }
         rows[str(name)] = {
             **sums,
             "idle_share": sums["idle_gpu_seconds"] / sums["gpu_seconds"] if sums["gpu_seconds"] > 0 else float("nan"),
-            "actors": float(own["actors"].astype(float).mean()),
+            "actors": float(of_run["actors"].astype(float).mean()),
             "responses": float(weights.sum()),
             **means,
         }
@@ -123,13 +126,13 @@ def _differs(traces: Mapping[str, Trace]) -> dict[str, list[str]]:
     """Differences between the descriptions of the runs; cluster and configuration are compared entry by entry."""
     flat = []
     for trace in traces.values():
-        one: dict[str, str] = {}
+        values_of: dict[str, str] = {}
         for key, value in trace.meta.items():
             if isinstance(value, dict):
-                one |= {f"{key}.{name}": str(inner) for name, inner in value.items()}
+                values_of |= {f"{key}.{name}": str(inner) for name, inner in value.items()}
             elif key != "steps":
-                one[key] = str(value)
-        flat.append(one)
-    names = sorted({name for one in flat for name in one})
-    told = {name: [one.get(name, "not recorded") for one in flat] for name in names}
-    return {name: values for name, values in told.items() if len(set(values)) > 1}
+                values_of[key] = str(value)
+        flat.append(values_of)
+    names = sorted({name for values_of in flat for name in values_of})
+    columns = {name: [values_of.get(name, "not recorded") for values_of in flat] for name in names}
+    return {name: values for name, values in columns.items() if len(set(values)) > 1}

@@ -119,12 +119,12 @@ class Settings:
             InputError: the text is no JSON object, has other names, or a value is wrong.
         """
         try:
-            given = json.loads(text)
+            values = json.loads(text)
         except (TypeError, ValueError):
-            given = None
-        if not isinstance(given, dict) or not set(given) <= set(KINDS):
+            values = None
+        if not isinstance(values, dict) or not set(values) <= set(KINDS):
             raise InputError(f"the text holds no settings; a JSON object with {', '.join(KINDS)} is needed")
-        return cls(**given)
+        return cls(**values)
 
     def to_python(self, source: str, step: int) -> str:
         """Return lines of Python that compute the same without a widget.
@@ -172,16 +172,16 @@ def default_settings(meta: Mapping[str, Any]) -> Settings:
     return Settings(str(profile), gpus=gpus if gpus <= NODE_GPUS or gpus % NODE_GPUS == 0 else 16)
 
 
-def models(*given: str) -> dict[str, dict[int, str]]:
-    """Return ``kind · model`` → GPUs per actor → the profile of both, of shipped profiles and those ``given`` by name or path.
+def models(*names: str) -> dict[str, dict[int, str]]:
+    """Return ``kind · model`` → GPUs per actor → the profile of both, of shipped profiles and those ``names`` by name or path.
 
     A second profile of the same kind, model and size has an entry of its own, which ends in its name or path.
     """
-    found: dict[str, dict[int, str]] = {}
-    for name in dict.fromkeys((*list_profiles(), *given)):
-        one = read_profile(name)
-        kind, size = f"{one['kind']} · {one['model']}", int(one["gpus_per_actor"])
-        if size in found.get(kind, {}):
+    by_kind: dict[str, dict[int, str]] = {}
+    for name in dict.fromkeys((*list_profiles(), *names)):
+        profile = read_profile(name)
+        kind, size = f"{profile['kind']} · {profile['model']}", int(profile["gpus_per_actor"])
+        if size in by_kind.get(kind, {}):
             kind += f" · {name}"
-        found.setdefault(kind, {})[size] = name
-    return found
+        by_kind.setdefault(kind, {})[size] = name
+    return by_kind

@@ -1,7 +1,7 @@
 """Plans one step of a log under other settings and simulates it. ``explore`` without its widgets.
 
-Inputs are a log and ``Settings``. The results come in two parts, because the user of a slider waits for the first part: the
-plan with its execution, then the policies, the front and the bound to compare it with.
+Inputs are a log and ``Settings``. The results come in two parts, because the user of a slider waits for the first part. First
+comes the plan with its execution, then the policies, the front and the bound to compare it with.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from rlhfless.predict import unknown_predictor
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.simulate.run import rollout_rows, trace_of
-from rlhfless.trace import Trace, TraceError, read_rollouts, read_trace
+from rlhfless.trace import Limits, Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.model.objective import Objective
 from solver.model.plan import Plan
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
@@ -64,16 +65,16 @@ class PlannedRun:
             done[row["holder"]] = max(row["end_s"] - began, done.get(row["holder"], 0.0))
         rows = []
         for i, actor in enumerate(self.plan.actors):
-            own = lengths[list(actor.responses)]
+            tokens = lengths[list(actor.responses)]
             done_s = done.get(f"actor-{i}", math.nan)
             rows.append(
                 {
                     "actor": i,
                     "gpus": ", ".join(map(str, actor.gpu_ids)),
-                    "responses": len(own),
+                    "responses": len(tokens),
                     "prompts": len(actor.prompts),
-                    "shortest_tokens": int(own.min()) if len(own) else 0,
-                    "longest_tokens": int(own.max(initial=0)),
+                    "shortest_tokens": int(tokens.min()) if len(tokens) else 0,
+                    "longest_tokens": int(tokens.max(initial=0)),
                     "predicted_s": actor.predicted_s,
                     "done_s": done_s,
                     "busy_gpu_s": done_s * len(actor.gpu_ids),
@@ -110,7 +111,7 @@ class Alternatives:
     Attributes:
         results: ``policy, time_s, gpu_seconds, cost_usd, bound_gpu_seconds`` of the plan itself (``this plan``) and every
             policy.
-        front: of plans, for the predicted lengths. bound: for the true lengths; no policy is below.
+        front: of plans, for the predicted lengths. bound: for the true lengths, by the closed form; no policy is below.
     """
 
     results: pd.DataFrame
@@ -125,6 +126,7 @@ class WhatIf:
         source: a trace, rollouts, or the path of either.
         step: to plan; the last one when None.
         max_response_tokens: the longest response allowed; the trace's own, or the longest of the log, when None.
+        limits: maximal amounts to read of a path; None takes the default.
 
     Attributes:
         source: the log's path, or the empty text. rollouts, run, steps: of the log. step: the one that is planned.
@@ -136,18 +138,23 @@ class WhatIf:
     """
 
     def __init__(
-        self, source: Trace | pd.DataFrame | str | Path, step: int | None = None, max_response_tokens: int | None = None
+        self,
+        source: Trace | pd.DataFrame | str | Path,
+        step: int | None = None,
+        max_response_tokens: int | None = None,
+        *,
+        limits: Limits | None = None,
     ) -> None:
         path = str(source) if isinstance(source, str | Path) else ""
         if isinstance(source, str | Path):
-            source = read_trace(source) if Path(source).is_dir() else read_rollouts(source)
+            source = read_trace(source, limits) if Path(source).is_dir() else read_rollouts(source, limits)
         if not isinstance(source, Trace | pd.DataFrame):
             raise TraceError(f"{source!r:.80} is no log; a trace, a frame of rollouts or the path of either is needed")
         if max_response_tokens is not None and not (isinstance(max_response_tokens, Integral) and max_response_tokens > 0):
             raise InputError(f"max_response_tokens is {max_response_tokens!r:.80}; a whole number above 0 is needed")
         trace = source if isinstance(source, Trace) else Trace(source)  # refuses what are no rollouts
         self.source, self.run, self.rollouts = path or trace.source, trace.run, trace.rollouts
-        self.steps = sorted(int(one) for one in self.rollouts["step"].unique())
+        self.steps = sorted(int(step) for step in self.rollouts["step"].unique())
         if step is not None and step not in self.steps:
             raise TraceError(f"the log has no step {step!r:.80}; its steps are {self.steps[0]} to {self.steps[-1]}")
         self.step = self.steps[-1] if step is None else int(step)
@@ -168,8 +175,8 @@ class WhatIf:
         if predictor not in PREDICTORS:
             raise InputError(unknown_predictor(predictor, PREDICTORS))
         if predictor not in self._logged:
-            found = logged_steps(self.rollouts, PREDICTORS[predictor](), self.max_response_tokens, steps=[self.step])
-            self._logged[predictor] = next(found)
+            steps = logged_steps(self.rollouts, PREDICTORS[predictor](), self.max_response_tokens, steps=[self.step])
+            self._logged[predictor] = next(steps)
         return self._logged[predictor]
 
     def plan(self, settings: Settings) -> PlannedRun:
@@ -183,10 +190,8 @@ class WhatIf:
             raise InputError(f"settings is a {type(settings).__name__}; Settings(...) is needed")
         began = time.perf_counter()
         logged, setting = self.logged(settings.predictor), settings.setting
-        plan = plan_generation(
-            logged.predicted.points, setting.cluster, setting.latency, setting.objective, setting.phases, setting.time_limit_s,
-            admission=setting.admission, seed=setting.seed + self.step,
-        )  # fmt: skip
+        problem = setting.problem(logged.predicted.points)
+        plan = plan_generation(problem, time_limit_s=setting.time_limit_s, seed=setting.seed + self.step)
         plan = replace(plan, policy=THIS_PLAN)
         record = self._run(plan, settings)
         trace = trace_of([(record, rollout_rows(record, logged))], setting, THIS_PLAN)
@@ -204,17 +209,15 @@ class WhatIf:
         if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
         logged, setting = planned.logged, planned.settings.setting
-        front = pareto_front(
-            logged.predicted.points, setting.cluster, setting.latency, setting.phases,
-            points=FRONT_POINTS, admission=setting.admission,
-        )  # fmt: skip
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency, admission=setting.admission)
+        in_gpu_s = replace(setting, objective=Objective())
+        front = pareto_front(in_gpu_s.problem(logged.predicted.points), points=FRONT_POINTS)
+        bound = clairvoyant_bound(setting.problem(logged.truth), work=0)  # a slider does not wait for the configuration LP
         rows = [self._row(THIS_PLAN, planned.record, bound)]
         for name in POLICIES:
             if not wanted():
                 return None
             policy = make_policy(name, tau=setting.tau)
-            plan = policy.plan(logged.given(setting, policy.clairvoyant))
+            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
             rows.append(self._row(name, self._run(plan, planned.settings), bound))
         return Alternatives(pd.DataFrame(rows), front, bound)
 

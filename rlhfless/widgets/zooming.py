@@ -12,10 +12,10 @@ from typing import Any
 from rlhfless.plots import plot_timeline
 from rlhfless.plots.style import clean, message_figure
 from rlhfless.plots.timeline_data import MAX_SPANS
-from rlhfless.trace import Trace
+from rlhfless.trace import Limits, Trace
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
-from rlhfless.widgets.run_table import trace_given
+from rlhfless.widgets.run_table import read_run
 
 
 class Zoom(Panes):
@@ -64,7 +64,14 @@ class Zoom(Panes):
         self.draw("timeline", message_figure("GPU timeline", clean(f"{type(error).__name__}: {error}", 200)), self._asked)
 
 
-def zoom(trace: Trace | str | Path, step: int | None = None, run: str | None = None, *, max_spans: int = MAX_SPANS) -> Zoom:
+def zoom(
+    trace: Trace | str | Path,
+    step: int | None = None,
+    run: str | None = None,
+    *,
+    max_spans: int = MAX_SPANS,
+    limits: Limits | None = None,
+) -> Zoom:
     """Show the GPU timeline of a step of any size, to zoom into; double-click shows the whole step again.
 
     The same without widgets: ``plot_timeline(trace, step, between_s=(from, to))``.
@@ -72,8 +79,9 @@ def zoom(trace: Trace | str | Path, step: int | None = None, run: str | None = N
     Args:
         trace: any trace, or its folder. step: the last one when None. run: the first one of the trace when None.
         max_spans: the visible part is drawn as bars where it has at most so many spans.
+        limits: maximal amounts to read of a folder; None takes the default.
 
     Raises:
-        TraceError: it is no trace.
+        TraceError: it is no trace, or larger than the limits.
     """
-    return Zoom(trace_given(trace), step, run, max_spans)
+    return Zoom(read_run(trace, limits=limits), step, run, max_spans)

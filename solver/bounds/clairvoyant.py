@@ -3,10 +3,10 @@
 Refills, migrations and early releases are all allowed. Assumptions: every pass of an actor yields at most one token per
 response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
 by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
-the corners is one inside); an actor is ready r seconds after its GPUs are allocated (without the cold start if any is
-prewarmed); each prompt is prefilled at least once; each response joins a batch at least once; the contexts of a batch of more
-than one hold at most the KV memory, prompts counted for each of their responses as admission (solver.model.admission) counts
-them.
+the corners is one inside), and each token of a prompt that it feeds besides takes p more (p is b where prefill is mixed and
+there is a table); an actor is ready r seconds after its GPUs are allocated (without the cold start if any is prewarmed); each
+prompt is prefilled at least once; each response joins a batch at least once; the contexts of a batch of more than one hold at
+most the KV memory, prompts counted for each of their responses as admission (solver.model.admission) counts them.
 
 **Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
 the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
@@ -20,18 +20,18 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
   response i pays at least ``W_i + a max(c R_i^2 / (X - a L_i), sum_j k_j / Q)`` with R_i the sum of sqrt(k_j).
 - by what is reserved, where admission reserves: response i takes its m_i tokens of the memory in every iteration, and those of
   a batch are at most Q (or the largest m alone, if that is more), so it pays at least ``W_i + a L_i m_i / Q``.
-- by head: token j gets 1 / B. B is at most s and at most (tau_j - a) / u_min, u_min the least load of any token, so response i
-  pays at least ``W_i + a max(L_i / s, u_min L_i^2 / (X - a L_i))``.
-- by load up to s h, then by head, for any load h > 0: where the loads sum to at most s h token j gets ``u_j / (sum of loads)``,
-  elsewhere 1 / B >= 1 / s. With y = tau_j - a it gets at least u_j / y for y <= s h (the loads sum to at most y), and at least
-  ``min(u_j / h, 1) / s`` for y > s h. The y_j sum to at most X - a L_i, so for every lam >= 0 response i pays at least
-  ``W_i + a (sum_j m(u_j) - lam (X - a L_i))`` with m(u) the least of share plus lam y over y:
+- by response: token j gets 1 / B. B is at most s and at most (tau_j - a) / u_min, u_min the least load of any token, so
+  response i pays at least ``W_i + a max(L_i / s, u_min L_i^2 / (X - a L_i))``.
+- by load up to s h, then by response, for any load h > 0: where the loads sum to at most s h token j gets
+  ``u_j / (sum of loads)``, elsewhere 1 / B >= 1 / s. With y = tau_j - a it gets at least u_j / y for y <= s h (the loads
+  sum to at most y), and at least ``min(u_j / h, 1) / s`` for y > s h. The y_j sum to at most X - a L_i, so for every
+  lam >= 0 response i pays at least ``W_i + a (sum_j m(u_j) - lam (X - a L_i))`` with m(u) the least of share plus lam y over y:
 
       m(u) = min(A(u), 1 / s + lam s h) ,   A(u) = 2 sqrt(lam u) for u <= lam (s h)^2 ,  else u / (s h) + lam s h .
 
   (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
   concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
-  tokens may be counted with less context than they have. The ways by load and by head are close to h = u_max and h = u_min.
+  tokens may be counted with less context than they have. The ways by load and by response are close to h = u_max and h = u_min.
   For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
   bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
   (More memory does not either: only its Q is in a denominator.)
@@ -41,131 +41,77 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
 An actor works at most X of the time that its GPUs are allocated, and allocates them at least work / X times for r more seconds:
 ``C(T) >= g * work(T) * (1 + r / X)``. At most K actors exist, so no T with C(T) > g K T can be reached. Every minorant gives
 such a bound; the largest holds.
+
+This closed form counts actors in fractions. The configuration bound (``solver.bounds.exact_clairvoyant``) bounds the base times
+of iterations with whole actors; it knows neither slots nor KV memory. Results take the larger of the two and name it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from solver.bounds.affine_lower_bounds import affine_minorants
-from solver.model.admission import check_rule
+from solver.bounds.affine_lower_bounds import affine_minorants, min_prompt_tokens, prompt_token_s
+from solver.bounds.bound_over_time import PRINTED_TIME_FACTORS, BoundOverTime
+from solver.bounds.exact_clairvoyant import DEFAULT_WORK, ConfigurationBound, configuration_bound
+from solver.bounds.response_groups import ResponseGroups, references
 from solver.model.cluster import Cluster
-from solver.model.errors import PlanningError, check_real
-from solver.model.html_tables import facts_table
-from solver.model.latency import LatencyModel
-from solver.model.workload import FloatArray, Workload
+from solver.model.errors import PlanningError, as_given, check_real, is_whole
+from solver.model.problem import PlanningProblem, check_problem
+from solver.model.workload import FloatArray
 from solver.timing.evaluate import ready_s
 
-GROUPS = 48  # of responses that share one lam in the last way, by load up to s h, then by head
-PARTS = 8  # parts of a response's tokens there
-FINE = 3  # values of h, in that way, between one and its double
-LEAST_REFERENCE = 1 / 32  # h, relative to the largest load of a token, unless the least load is more
-MULTIPLIERS = (1.0, 0.6, 0.3, 0.1, 0.0)  # lam, as multiples of what it is where slots do not bind
-SHOWN = (1.2, 1.5, 2.0, 4.0)  # times the shortest time, where a bound that is printed is read
-
-
-@dataclass(frozen=True, eq=False)
-class ResponseGroups:
-    """The responses in at most ``GROUPS`` groups of similar length, for the way by load up to s h, then by head; no token
-    counts with more context than it has.
-
-    A group shares one lam, and counts its responses with their least length and context; tokens beyond the least length have
-    at least the context of the last one within it.
-
-    Attributes:
-        count, length: (G,) responses of each group, and the sum of their lengths.
-        tokens, contexts: (G, 2 ``PARTS``) tokens that have at least each context.
-    """
-
-    count: FloatArray
-    length: FloatArray
-    tokens: FloatArray
-    contexts: FloatArray
-
-    @classmethod
-    def of(cls, length: FloatArray, context: FloatArray) -> ResponseGroups:
-        """Return the groups of (R,) lengths and contexts."""
-        order = np.lexsort((context, length))
-        weight = np.cumsum(length[order] ** 2 + 1e-9)  # long responses differ most in what they pay: smaller groups for them
-        starts = np.unique(np.searchsorted(weight, weight[-1] * np.arange(GROUPS) / GROUPS, side="right"))
-        count = np.diff(np.append(starts, len(order))).astype(float)
-        least, total = length[order][starts], np.add.reduceat(length[order], starts)
-        edges = np.floor(least[:, None] * np.arange(PARTS + 1) / PARTS)
-        first, last = edges[:, :-1], np.maximum(edges[:, 1:] - 1, edges[:, :-1])
-        half = count[:, None] * np.diff(edges) / 2
-        tokens = np.concatenate([half, half], axis=1)
-        tokens[:, -1] += total - count * least
-        contexts = np.minimum.reduceat(context[order], starts)[:, None] + np.concatenate([first, last], axis=1)
-        return cls(count, total, tokens, contexts)
-
-    def shares(self, b: float, c: float, slots: int, references: FloatArray, room: FloatArray) -> float:
-        """Return the shares of a over all tokens, by load up to ``slots * reference`` and by head beyond, for the
-        best reference.
-
-        Args:
-            b, c: a token with context k has the load b + c k. references: (H,) of h.
-            room: (G,) the sum of X - a L over each group.
-        """
-        load, most = b + c * self.contexts, (slots * references)[:, None, None]
-        free = ((self.tokens * np.sqrt(load)).sum(axis=1) / room) ** 2  # lam where slots do not bind
-        best = np.zeros((len(references), len(room)))
-        for factor in MULTIPLIERS:
-            lam = factor * free
-            each = lam[:, None]
-            rising = np.where(load <= each * most**2, 2 * np.sqrt(each * load), load / most + each * most)
-            least = np.minimum(rising, 1 / slots + each * most)
-            np.maximum(best, np.einsum("gt,hgt->hg", self.tokens, least) - lam * room, out=best)
-        return float(best.sum(axis=1).max(initial=0.0))
-
-
-def references(least: float, most: float, slots: int) -> FloatArray:
-    """Return the values of h for loads from ``least`` to ``most``; ``slots`` times h is on one grid for all numbers
-    of slots."""
-    low, high = slots * max(least / most, LEAST_REFERENCE), slots
-    steps = np.arange(math.ceil(FINE * math.log2(low)), math.ceil(FINE * math.log2(high)) + 1)
-    return np.asarray(most * 2.0 ** (steps / FINE) / slots)
+CLOSED_FORM, CONFIGURATION_LP = "closed form", "configuration LP"  # names of the two bounds in results
+MINORANT_TIME_FACTOR = 2.0  # times the longest response alone, where the minorant of the configuration bound is chosen
 
 
 @dataclass(frozen=True, eq=False)
 class MinorantTerms:
-    """What the bound of one minorant needs: its a, b, c, (R,) W_i and S_i^2, and the least and largest load of a token."""
+    """What the bound of one minorant needs: its a, b, c, (R,) W_i and S_i^2, the least and largest load of a token, and the
+    seconds of the prompts' tokens."""
 
     base_s: float
     per_response_s: float
     per_kv_token_s: float
     load: FloatArray
     root_squared: FloatArray
-    least: float
-    most: float
+    min_load: float
+    max_load: float
+    prompts_s: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ClairvoyantBound:
+class ClairvoyantBound(BoundOverTime):
     """Lower bound on GPU-seconds as a function of generation time, for one workload.
 
     Attributes:
-        ready_s: r; gpus: g; max_actors: K; slots: s; once_s: prefill of every prompt and a join of every response.
+        ready_s: r; gpus: g; max_actors: K; slots: s; joins_s: of the joins of all responses.
         length: (R,) L_i. kv_steps, kv_root_squared: (R,) sum of contexts over a response's tokens, and R_i^2.
         kv_tokens: Q; reserved_steps: sum of L_i m_i, 0 where nothing is reserved.
-        parts: the responses in groups, for the sharing by load and by head. shares: the terms of every minorant.
+        groups: the responses in groups, for the sharing by load and by response. minorants: the terms of each.
+        context: (R,) of the first token. work: counted, granted to the configuration bound; 0 for the closed form alone.
     """
 
+    cost_name: ClassVar[str] = "gpu_seconds"
     ready_s: float
     gpus: int
     max_actors: int
     slots: int
-    once_s: float
+    joins_s: float
     length: FloatArray
     kv_steps: FloatArray
     kv_root_squared: FloatArray
     kv_tokens: float
     reserved_steps: float
-    parts: ResponseGroups
-    shares: tuple[MinorantTerms, ...]
+    groups: ResponseGroups
+    minorants: tuple[MinorantTerms, ...]
+    context: FloatArray
+    work: int = DEFAULT_WORK
+    unit: str = "gpu_s"
 
     def gpu_seconds(self, time_s: float) -> float:
         """Return a lower bound on the GPU-seconds of any policy that completes the workload within ``time_s``;
@@ -175,128 +121,121 @@ class ClairvoyantBound:
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
+        return self._bound(time_s)[0]
+
+    def method(self, time_s: float) -> str:
+        """Return which bound ``gpu_seconds`` is at this time: ``configuration LP`` or ``closed form``."""
+        return self._bound(time_s)[1]
+
+    @cached_property
+    def configuration(self) -> tuple[int, ConfigurationBound] | None:
+        """The configuration bound and the number of its minorant, the one with the largest closed form; or None."""
+        decode_s = MINORANT_TIME_FACTOR * max(terms.base_s for terms in self.minorants) * float(self.length.max(initial=0.0))
+        best = int(np.argmax([self._closed_form(terms, decode_s) for terms in self.minorants]))
+        terms = self.minorants[best]
+        minorant = (terms.base_s, terms.per_response_s, terms.per_kv_token_s)
+        bound = configuration_bound(self.length, self.context, minorant, self.work)
+        return None if bound is None else (best, bound)
+
+    def _bound(self, time_s: float) -> tuple[float, str]:
+        """Return GPU-seconds, and which bound they are."""
+        decode_s, method = time_s - self.ready_s, CLOSED_FORM
         if not self.length.any():
-            return 0.0
-        left = time_s - self.ready_s
-        if left <= 0:
+            return 0.0, method
+        busy_s = max(self._closed_form(terms, decode_s) for terms in self.minorants) if decode_s > 0 else math.inf
+        if math.isinf(busy_s):
+            return math.inf, method
+        if self.configuration is not None:
+            number, configuration = self.configuration
+            terms = self.minorants[number]
+            configuration_s = float(terms.load.sum()) + terms.prompts_s + configuration.iterations_s(decode_s)
+            busy_s, method = (configuration_s, CONFIGURATION_LP) if configuration_s > busy_s else (busy_s, method)
+        total = self.gpus * (busy_s + self.joins_s) * (1 + self.ready_s / decode_s)
+        return math.inf if total > self.gpus * self.max_actors * time_s * (1 + 1e-12) else total, method
+
+    def _closed_form(self, terms: MinorantTerms, decode_s: float) -> float:
+        """Return the closed form's bound on the seconds of all iterations; infinite where a response does not fit."""
+        length = self.length
+        slack_s = decode_s - terms.base_s * length
+        if slack_s.min() <= 0:
             return math.inf
-        work, length = 0.0, self.length
-        for share in self.shares:
-            room = left - share.base_s * length
-            if room.min() <= 0:
-                return math.inf
-            b, c, parts = share.per_response_s, share.per_kv_token_s, self.parts
-            most = min(self.slots * share.most, b * self.slots + c * self.kv_tokens)
-            by_load = np.maximum(share.root_squared / room, share.load / max(most, 1e-300))
-            by_head = np.maximum(length / self.slots, share.least * length**2 / room)
-            by_memory = np.maximum(c * self.kv_root_squared / room, self.kv_steps / self.kv_tokens)
-            ways = [float(way.sum()) for way in (by_load, by_head, by_memory)] + [self.reserved_steps / self.kv_tokens]
-            if share.most > share.least:
-                rooms = parts.count * left - share.base_s * parts.length
-                ways.append(parts.shares(b, c, self.slots, references(share.least, share.most, self.slots), rooms))
-            work = max(work, float(share.load.sum()) + share.base_s * max(ways))
-        total = self.gpus * (work + self.once_s) * (1 + self.ready_s / left)
-        return math.inf if total > self.gpus * self.max_actors * time_s * (1 + 1e-12) else total
+        b, c, groups = terms.per_response_s, terms.per_kv_token_s, self.groups
+        max_batch_load = min(self.slots * terms.max_load, b * self.slots + c * self.kv_tokens)
+        by_load = np.maximum(terms.root_squared / slack_s, terms.load / max(max_batch_load, 1e-300))
+        by_response = np.maximum(length / self.slots, terms.min_load * length**2 / slack_s)
+        by_memory = np.maximum(c * self.kv_root_squared / slack_s, self.kv_steps / self.kv_tokens)
+        charges = [float(charge.sum()) for charge in (by_load, by_response, by_memory)] + [self.reserved_steps / self.kv_tokens]
+        if terms.max_load > terms.min_load:
+            group_slack_s = groups.count * decode_s - terms.base_s * groups.length
+            charges.append(
+                groups.base_time_shares(b, c, self.slots, references(terms.min_load, terms.max_load, self.slots), group_slack_s)
+            )
+        return float(terms.load.sum()) + terms.prompts_s + terms.base_s * max(charges)
 
-    def shortest_s(self) -> float:
-        """Return a lower bound on the time of any policy on the available actors, in seconds."""
-        return self.least_time_s(math.inf)
-
-    def least_time_s(self, gpu_seconds: float) -> float:
-        """Return a lower bound on the time of any policy that takes at most ``gpu_seconds``; infinite if none takes so few.
-
-        The GPU-seconds of the best policy never rise with time: where the bound exceeds ``gpu_seconds``, no earlier time is
-        possible.
-
-        Raises:
-            PlanningError: ``gpu_seconds`` is no number.
-        """
-        check_real("gpu_seconds", gpu_seconds)
-
-        def too_early(time_s: float) -> bool:
-            least = self.gpu_seconds(time_s)
-            return math.isinf(least) or least > gpu_seconds
-
-        low = high = max(self.ready_s, 1e-9)
-        for _ in range(200):
-            if not too_early(high):
-                break
-            low, high = high, high * 2
-        else:
-            return math.inf
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if too_early(middle) else (low, middle)
-        return low
+    def cost(self, time_s: float) -> float:
+        """Return ``gpu_seconds``."""
+        return self.gpu_seconds(time_s)
 
     def _facts(self) -> list[tuple[str, str]]:
-        return bound_facts(len(self.length), self.shortest_s(), self.gpu_seconds, "GPU-seconds")
-
-    def __repr__(self) -> str:
-        return "ClairvoyantBound(" + "; ".join(f"{name} {value}" for name, value in self._facts()) + ")"
-
-    def _repr_html_(self) -> str:
-        return facts_table("Lower bounds for every policy", self._facts())
-
-
-def bound_facts(responses: int, shortest_s: float, cost_at: Callable[[float], float], unit: str) -> list[tuple[str, str]]:
-    """Return the lines that a bound curve prints: the shortest time, and the least cost at some multiples of it."""
-    if not math.isfinite(shortest_s):
-        return [("responses", f"{responses:,}"), ("shortest possible time", "none: no policy can generate the step")]
-    facts = [("responses", f"{responses:,}"), ("shortest possible time", f"{shortest_s:.4g} s")]
-    least = ((f"lower bound on cost at {factor:g} x that time", cost_at(factor * shortest_s)) for factor in SHOWN)
-    return facts + [(name, f"{cost:.4g} {unit}") for name, cost in least if math.isfinite(cost)]
+        shortest_s = self.shortest_s()
+        methods = (
+            {self.method(factor * shortest_s) for factor in PRINTED_TIME_FACTORS}
+            if math.isfinite(shortest_s)
+            else {CLOSED_FORM}
+        )
+        return [*super()._facts(), ("bounds", " and ".join(sorted(methods)))]
 
 
 def clairvoyant_bound(
-    workload: Workload,
-    cluster: Cluster,
-    latency: LatencyModel,
-    *,
-    prefill_tokens: float | None = None,
-    admission: str = "preempt",
+    problem: PlanningProblem, *, prefill_tokens: float | None = None, work: int = DEFAULT_WORK
 ) -> ClairvoyantBound:
-    """Return the bound for ``workload`` with its true lengths, charged by ``latency`` with its table if it has one.
+    """Return the bound for a workload with its true lengths, charged by the latency model's table if it has one.
 
     Args:
+        problem: only its workload, cluster, latency and admission rule are used. ``reserve`` bounds policies on engines that
+            reserve memory for the limit; the bound of ``preempt`` holds whatever they do.
         prefill_tokens: tokens that actors have to prefill at least; every prompt once when None. Give fewer where prompts
             share prefixes, and 0 where they are computed on GPUs that are paid for in any case.
-        admission: ``reserve`` bounds policies on engines that reserve memory for the limit; the bound of ``preempt`` holds
-            whatever they do.
+        work: the counted work granted to the configuration bound, which knows whole actors; 0 for the closed form alone.
 
     Raises:
-        PlanningError: the cluster is a mixed one, or the admission rule is unknown.
+        PlanningError: the cluster is a mixed one, or an argument is of the wrong type or below 0.
     """
-    check_rule(admission)
-    if not isinstance(cluster, Cluster):
+    check_problem(problem)
+    if not is_whole(work, 0):
+        raise PlanningError(f"work is {as_given(work)}; a whole number of 0 or more is needed")
+    workload = problem.workload
+    if not isinstance(problem.cluster, Cluster):
         raise PlanningError("clairvoyant_bound takes a Cluster of one GPU kind; use mixed_clairvoyant_bound for several")
+    cluster, latency = problem.one_kind
     length = workload.remaining_tokens.astype(float)
     context = workload.context_tokens.astype(float)
-    most_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))
-    least_context = float(context[length > 0].min()) if np.any(length > 0) else 0.0
-    shares = []
-    for a, b, c in affine_minorants(latency, most_context):
+    max_context = int(max(2, (workload.context_tokens + workload.remaining_tokens).max()))
+    min_context = float(context[length > 0].min()) if np.any(length > 0) else 0.0
+    tokens = min_prompt_tokens(workload, prefill_tokens, [latency])
+    minorants = []
+    for a, b, c in affine_minorants(latency, max_context):
         load = b * length + c * (context * length + length * (length - 1) / 2)
         root_squared = _root_sum(b, c, context, length) ** 2
-        shares.append(MinorantTerms(a, b, c, load, root_squared, b + c * least_context, max(b + c * most_context, 1e-300)))
-    reserved = workload.reserved_tokens.astype(float) if admission == "reserve" else np.zeros_like(length)
+        max_load, prompts_s = max(b + c * max_context, 1e-300), prompt_token_s(latency, b) * tokens
+        minorants.append(MinorantTerms(a, b, c, load, root_squared, b + c * min_context, max_load, prompts_s))
+    reserved = workload.reserved_tokens.astype(float) if problem.admission == "reserve" else np.zeros_like(length)
     last = np.where(length > 0, context + length - 1, 0.0)
-    works = np.unique(workload.prompt_of[workload.remaining_tokens > 0])
-    tokens = float(workload.prompt_tokens[works].sum()) if prefill_tokens is None else float(prefill_tokens)
-    once_s = latency.prefill_per_token_s * tokens + latency.join_s * float(np.count_nonzero(length))
     return ClairvoyantBound(
         ready_s(latency, cluster.prewarmed > 0),
         cluster.gpus_per_actor,
         cluster.max_actors,
         latency.max_batch,
-        once_s,
+        latency.join_s * float(np.count_nonzero(length)),
         length,
         context * length + length * (length - 1) / 2,
         _root_sum(0.0, 1.0, context, length) ** 2,
         max(float(latency.kv_capacity_tokens), float(last.max(initial=0.0)), float(reserved.max(initial=0.0))),
         float(reserved @ length),
         ResponseGroups.of(length, context),
-        tuple(shares),
+        tuple(minorants),
+        context,
+        work,
     )
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.model.workload import FloatArray
 
-FURTHEST, POINTS = 20.0, 120  # times that are looked at: from the shortest to so many times it, 2.5 % apart
-NEVER_S = 1e12
+MAX_TIME_FACTOR, GRID_POINTS = 20.0, 120  # of the grid of times: from the shortest to so many times it, 2.5 % apart
+ANY_TIME_S = 1e12
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class SummedBounds:
     """Lower bounds summed over steps: where the headroom ends, not how large it is.
 
     Attributes:
-        shortest_s: no policy is faster, at any cost. least_gpu_s: no policy takes fewer GPU-seconds, at any time.
+        shortest_s: no policy is faster, at any cost. min_gpu_s: no policy takes fewer GPU-seconds, at any time.
         value: no policy's ``T^w C^(1-w)`` of the sums is smaller (Hölder). time_s, gpu_s: where it is least on the curves.
     """
 
     shortest_s: float
-    least_gpu_s: float
+    min_gpu_s: float
     value: float
     time_s: float
     gpu_s: float
@@ -40,40 +40,40 @@ class Curve(NamedTuple):
     """The bound of one step's generation at a grid of times.
 
     Attributes:
-        shortest_s: no policy is faster. least_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
+        shortest_s: no policy is faster. min_gpu_s: the least GPU-seconds at any time. time_s, gpu_s: (N,) the curve.
     """
 
     shortest_s: float
-    least_gpu_s: float
+    min_gpu_s: float
     time_s: FloatArray
     gpu_s: FloatArray
 
 
-def curve_of(bound: ClairvoyantBound, points: int = POINTS, furthest: float = FURTHEST) -> Curve:
+def curve_of(bound: ClairvoyantBound, points: int = GRID_POINTS, furthest: float = MAX_TIME_FACTOR) -> Curve:
     """Return the curve at ``points`` times, from the shortest to ``furthest`` times it. A finer grid makes the bound
-    of ``possible`` tighter; it is valid at any grid."""
+    of ``summed_bounds`` tighter; it is valid at any grid."""
     shortest = bound.shortest_s()
     times = shortest * np.geomspace(1.0, furthest, points)
     costs = np.array([bound.gpu_seconds(t * (1 + 1e-9)) for t in times])
-    known = np.isfinite(costs)
-    return Curve(shortest, bound.gpu_seconds(NEVER_S), times[known], costs[known])
+    feasible = np.isfinite(costs)
+    return Curve(shortest, bound.gpu_seconds(ANY_TIME_S), times[feasible], costs[feasible])
 
 
-def possible(curves: Sequence[Curve], weight: float, rest_s: float = 0.0, rest_gpu_s: float = 0.0) -> SummedBounds:
+def summed_bounds(curves: Sequence[Curve], weight: float, phases_s: float = 0.0, phases_gpu_s: float = 0.0) -> SummedBounds:
     """Return the summed bounds of these steps.
 
     Cost falls with time, so between two times of the grid no policy is below the earlier time with the later cost.
 
     Args:
-        weight: w. rest_s, rest_gpu_s: of every step outside generation; 0 for generation alone.
+        weight: w. phases_s, phases_gpu_s: of every step outside generation; 0 for generation alone.
     """
     sums = np.zeros(5)
     for curve in curves:
-        times, costs, never = curve.time_s + rest_s, curve.gpu_s + rest_gpu_s, curve.least_gpu_s + rest_gpu_s
-        later = np.append(costs[1:], never)
+        times, costs, min_cost = curve.time_s + phases_s, curve.gpu_s + phases_gpu_s, curve.min_gpu_s + phases_gpu_s
+        next_cost = np.append(costs[1:], min_cost)
         best = int(np.argmin(times**weight * costs ** (1 - weight)))
-        least = float((times**weight * later ** (1 - weight)).min())
-        sums += (curve.shortest_s + rest_s, never, least, times[best], costs[best])
+        value = float((times**weight * next_cost ** (1 - weight)).min())
+        sums += (curve.shortest_s + phases_s, min_cost, value, times[best], costs[best])
     return SummedBounds(*sums.tolist())
 
 

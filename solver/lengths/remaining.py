@@ -12,19 +12,25 @@ remaining tokens are ``sum over y >= x of S(y) / S(x)``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, as_given
+from solver.model.plurals import counted
 from solver.model.runtime_rules import Signals
-from solver.model.workload import FloatArray, IntArray
+from solver.model.workload import FloatArray, IntArray, number_array
 
 
 class RemainingLengths(Protocol):
     """Interface of a forecast of remaining lengths, used by re-planning. Arrays are over all R responses of the step,
     or over ``chosen`` of them."""
+
+    def __len__(self) -> int:
+        """Number of responses R."""
+        ...
 
     @property
     def max_response_tokens(self) -> int:
@@ -40,7 +46,7 @@ class RemainingLengths(Protocol):
         """Return the (n,) expected remaining tokens of each chosen response, running at ``tokens``."""
         ...
 
-    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+    def max_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """Return the (n,) most tokens that each chosen response, running at ``tokens``, can still generate."""
         ...
 
@@ -70,35 +76,45 @@ class KnownLengths:
 
     Args:
         length: (R,) tokens; prompt_tokens: (R,) tokens of each response's prompt.
+
+    Raises:
+        PlanningError: a length is NaN, infinite or negative.
     """
 
     length: FloatArray
     prompt_tokens: FloatArray
     max_response_tokens: int
 
-    def _left(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", length_array("the known lengths", self.length, 1))
+
+    def __len__(self) -> int:
+        """Number of responses R."""
+        return len(self.length)
+
+    def _remaining(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         return np.asarray(np.maximum(self.length[chosen] - np.asarray(tokens, dtype=float), 1.0))
 
     def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``."""
-        now = np.asarray(tokens, dtype=float)
-        return np.where(np.asarray(at_tokens) < now + self._left(chosen, now), 1.0, 0.0)
+        tokens_now = np.asarray(tokens, dtype=float)
+        return np.where(np.asarray(at_tokens) < tokens_now + self._remaining(chosen, tokens_now), 1.0, 0.0)
 
     def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``."""
-        return self._left(chosen, tokens)
+        return self._remaining(chosen, tokens)
 
-    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+    def max_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``."""
-        return self._left(chosen, tokens)
+        return self._remaining(chosen, tokens)
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
         """See ``RemainingLengths``. The sum of a concave function is replaced by its integral between the tokens' middles."""
-        now, left = np.asarray(tokens, dtype=float), self._left(chosen, tokens)
+        tokens_now, remaining = np.asarray(tokens, dtype=float), self._remaining(chosen, tokens)
         if per_kv_token <= 0:
-            return np.asarray(np.sqrt(per_response) * left)
-        start = np.maximum(per_response + per_kv_token * (self.prompt_tokens[chosen] + now - 0.5), 0.0)
-        return np.asarray(((start + per_kv_token * left) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
+            return np.asarray(np.sqrt(per_response) * remaining)
+        start = np.maximum(per_response + per_kv_token * (self.prompt_tokens[chosen] + tokens_now - 0.5), 0.0)
+        return np.asarray(((start + per_kv_token * remaining) ** 1.5 - start**1.5) / (1.5 * per_kv_token))
 
     def observe(self, tokens: IntArray, complete: NDArray[np.bool_], signals: Signals | None = None) -> KnownLengths:
         """Return ``self``: the lengths are fixed."""
@@ -146,12 +162,21 @@ class SurvivalTable:
         object.__setattr__(self, "grid", grid)
         object.__setattr__(self, "curve", curve)
 
+    def __len__(self) -> int:
+        """Number of responses R."""
+        return len(self.class_of)
+
     @property
     def max_response_tokens(self) -> int:
         """Return the most tokens that any response can have."""
         return int(self.grid[-1])
 
-    def _place(self, tokens: ArrayLike) -> tuple[IntArray, FloatArray]:
+    @cached_property
+    def _ends(self) -> FloatArray:
+        """Return the (C,) grid points at which the curves reach 0."""
+        return np.asarray(self.grid[np.argmax(self.curve <= 0.0, axis=1)])
+
+    def _locate(self, tokens: ArrayLike) -> tuple[IntArray, FloatArray]:
         """Return the grid cell of each number of tokens and the position within it, 0 to 1."""
         x = np.clip(np.asarray(tokens, dtype=float), 0.0, self.grid[-1])
         cell = np.clip(np.searchsorted(self.grid, x, side="right") - 1, 0, len(self.grid) - 2)
@@ -159,36 +184,38 @@ class SurvivalTable:
 
     def _read(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
         """Return (C, G) tables interpolated at (n,) tokens, for the curves of the chosen responses."""
-        cell, part = self._place(tokens)
-        at = self.class_of[chosen] * len(self.grid) + cell
-        return tuple((1 - part) * flat[at] + part * flat[at + 1] for flat in (table.ravel() for table in tables))
+        cell, part = self._locate(tokens)
+        flat_index = self.class_of[chosen] * len(self.grid) + cell
+        return tuple(
+            (1 - part) * values[flat_index] + part * values[flat_index + 1] for values in (table.ravel() for table in tables)
+        )
 
     def _alive(self, chosen: IntArray, tokens: ArrayLike, *tables: FloatArray) -> tuple[FloatArray, ...]:
         """Return S at ``tokens``, kept above 0, and other tables there. A response that outlives its curve counts as
         about to end."""
         last = np.minimum(np.asarray(tokens, dtype=float), self.grid[-1] - 0.5)
-        now, *others = self._read(chosen, last, self.curve, *tables)
-        return np.maximum(now, 1e-9), *others
+        alive, *values = self._read(chosen, last, self.curve, *tables)
+        return np.maximum(alive, 1e-9), *values
 
     def survival(self, chosen: IntArray, tokens: ArrayLike, at_tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``."""
-        (then,), (now,) = self._read(chosen, at_tokens, self.curve), self._alive(chosen, tokens)
-        return np.minimum(then / now, 1.0)
+        (alive_then,), (alive,) = self._read(chosen, at_tokens, self.curve), self._alive(chosen, tokens)
+        return np.minimum(alive_then / alive, 1.0)
 
     def expected_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
         """See ``RemainingLengths``; never below 1."""
-        now, tail = self._alive(chosen, tokens, self._tail((0.0, 0.0)))
-        return np.asarray(np.clip(tail / now, 1.0, self.most_tokens(chosen, tokens)))
+        alive, tail = self._alive(chosen, tokens, self._tail((0.0, 0.0)))
+        return np.asarray(np.clip(tail / alive, 1.0, self.max_tokens(chosen, tokens)))
 
-    def most_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
-        """See ``RemainingLengths``; up to the response limit."""
-        return np.asarray(np.maximum(self.grid[-1] - np.asarray(tokens, dtype=float) + 0.0 * np.asarray(chosen), 1.0))
+    def max_tokens(self, chosen: IntArray, tokens: ArrayLike) -> FloatArray:
+        """See ``RemainingLengths``; up to where the response's curve reaches 0."""
+        return np.asarray(np.maximum(self._ends[self.class_of[chosen]] - np.asarray(tokens, dtype=float), 1.0))
 
     def root_load(self, chosen: IntArray, tokens: ArrayLike, per_response: float, per_kv_token: float) -> FloatArray:
         """See ``RemainingLengths``. At least one load, because a running response has a next token."""
-        now, tail = self._alive(chosen, tokens, self._tail((per_response, per_kv_token)))
+        alive, tail = self._alive(chosen, tokens, self._tail((per_response, per_kv_token)))
         load = per_response + per_kv_token * (self.prompt_tokens[self.class_of[chosen]] + np.asarray(tokens, dtype=float))
-        return np.asarray(np.maximum(tail / np.sqrt(now), np.sqrt(load)))
+        return np.asarray(np.maximum(tail / np.sqrt(alive), np.sqrt(load)))
 
     def _tail(self, loads: tuple[float, float]) -> FloatArray:
         """Return the (C, G) remaining sums from each grid point on: of S for loads (0, 0), else of sqrt(S * load)."""
@@ -212,3 +239,29 @@ class SurvivalTable:
         """See ``RemainingLengths``. The time of ``BatchLengths.observe`` is part of what a re-planning round takes in
         any case."""
         return 0.0
+
+
+def length_array(name: str, values: ArrayLike, dimensions: int) -> FloatArray:
+    """Return lengths as an array; refuse what is not a finite number of 0 or more, naming the first such index."""
+    lengths: FloatArray = number_array(name, values).astype(float)
+    if lengths.ndim != dimensions:
+        needed = "one length per response" if dimensions == 1 else "(scenarios, responses)"
+        raise PlanningError(f"{name} has shape {lengths.shape}; {needed} is needed")
+    wrong = ~(np.isfinite(lengths) & (lengths >= 0))
+    if wrong.any():
+        index = tuple(np.argwhere(wrong)[0].tolist())
+        raise PlanningError(f"{name}{list(index)} is {lengths[index]}; a finite number of tokens of 0 or more is needed")
+    return lengths
+
+
+def check_remaining(remaining: Any, responses: int) -> None:
+    """Refuse anything but remaining lengths of this number of responses (a PlanningError)."""
+    if not hasattr(remaining, "survival"):
+        raise PlanningError(
+            f"the forecast's remaining is {as_given(remaining)}; remaining lengths, such as a SurvivalTable, or None are needed"
+        )
+    if len(remaining) != responses:
+        raise PlanningError(
+            f"the forecast has remaining lengths of {counted(len(remaining), 'response')} instead of {responses}; one for each "
+            "response is needed"
+        )

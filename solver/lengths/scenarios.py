@@ -44,12 +44,12 @@ def scenarios_from_quantiles(
         PlanningError: shapes differ, levels or quantiles fall, or the shares exceed 1; naming the entry.
     """
     level, tokens = np.asarray(levels, dtype=float), np.asarray(quantile_tokens, dtype=float)
-    owner = np.asarray(prompt_of, dtype=np.int64)
+    prompts_of = np.asarray(prompt_of, dtype=np.int64)
     if level.ndim != 1 or len(level) < 1 or np.any(np.diff(level) <= 0) or level.min() < 0 or level.max() > 1:
         raise PlanningError(f"levels are {level.tolist()}; increasing numbers between 0 and 1 are needed")
-    if tokens.shape != (len(owner), len(level)):
+    if tokens.shape != (len(prompts_of), len(level)):
         raise PlanningError(
-            f"quantile_tokens have shape {tokens.shape}; (responses, levels) = ({len(owner)}, {len(level)}) is needed"
+            f"quantile_tokens have shape {tokens.shape}; (responses, levels) = ({len(prompts_of)}, {len(level)}) is needed"
         )
     if np.any(~np.isfinite(tokens)) or np.any(np.diff(tokens, axis=1) < 0):
         row = int(np.flatnonzero(np.any(~np.isfinite(tokens), axis=1) | np.any(np.diff(tokens, axis=1) < 0, axis=1))[0])
@@ -63,18 +63,18 @@ def scenarios_from_quantiles(
             f"step_share {step_share} and prompt_share {prompt_share} are shares of variance; 0 or more and at most 1 together"
         )
     rng = np.random.default_rng(seed)
-    prompts = int(owner.max(initial=-1)) + 1
+    prompts = int(prompts_of.max(initial=-1)) + 1
     z = (
         math.sqrt(step_share) * rng.standard_normal((scenarios, 1))
-        + math.sqrt(prompt_share) * rng.standard_normal((scenarios, prompts))[:, owner]
-        + math.sqrt(max(0.0, 1 - step_share - prompt_share)) * rng.standard_normal((scenarios, len(owner)))
+        + math.sqrt(prompt_share) * rng.standard_normal((scenarios, prompts))[:, prompts_of]
+        + math.sqrt(max(0.0, 1 - step_share - prompt_share)) * rng.standard_normal((scenarios, len(prompts_of)))
     )
     u = _phi(z)
     right = np.clip(np.searchsorted(level, u), 1, max(1, len(level) - 1))
     if len(level) == 1:
         sampled = np.broadcast_to(tokens[:, 0], u.shape)
     else:
-        rows = np.arange(len(owner))
+        rows = np.arange(len(prompts_of))
         low, high = tokens[rows, right - 1], tokens[rows, right]
         share = np.clip((u - level[right - 1]) / (level[right] - level[right - 1]), 0.0, 1.0)
         sampled = low + share * (high - low)

@@ -7,8 +7,8 @@ The rule works on counts and tokens only. At every iteration boundary, in this o
 2. If nothing was evicted, responses join from the front of the queue while a slot is free and their KV fits. The first
    one that does not fit blocks those behind it.
 
-Under ``reserve`` a response counts with its prompt and the response limit from the start, so none is ever evicted;
-under ``preempt`` it counts with the tokens of its present context.
+Under ``reserve`` a response counts with its prompt and the response limit from the start, so none is ever evicted. Under
+``preempt`` it counts with the tokens of its present context.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ RULES = ("reserve", "preempt")
 
 def check_rule(rule: str) -> None:
     """Refuse a rule that is not one of ``RULES`` (a PlanningError)."""
-    if rule not in RULES:
-        raise PlanningError(f"admission rule {rule!r} is unknown; choose one of {', '.join(RULES)}")
+    if not isinstance(rule, str) or rule not in RULES:
+        raise PlanningError(f"admission rule {as_given(rule)} is unknown; choose one of {', '.join(RULES)}")
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Admission:
             if not is_whole(getattr(self, name), 1):
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of at least 1 is needed")
 
-    def held_tokens(self, context_tokens: int, most_tokens: int) -> int:
+    def held_tokens(self, context_tokens: int, max_tokens: int) -> int:
         """Return the KV tokens a response counts for: its context now, or the most it can reach (prompt and limit)."""
-        return most_tokens if self.rule == "reserve" else context_tokens
+        return max_tokens if self.rule == "reserve" else context_tokens
 
     def admits(self, batch: int, held_tokens: int, newcomer_tokens: int) -> bool:
         """Return whether a response that counts ``newcomer_tokens`` may join ``batch`` responses that count ``held_tokens``."""

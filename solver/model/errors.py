@@ -18,16 +18,16 @@ class PlanningError(ValueError):
     """The problem as stated cannot be planned; the message names the wrong value and what would be right."""
 
 
-def is_number(value: Any, least: float = -math.inf) -> bool:
+def is_number(value: Any, minimum: float = -math.inf) -> bool:
     """Return whether ``value`` is one finite real number of at least ``least``; text, arrays and booleans are not."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
-    return bool(abs(value) <= sys.float_info.max) and not value < least  # type: ignore[operator]
+    return bool(abs(value) <= sys.float_info.max) and not value < minimum  # type: ignore[operator]
 
 
-def is_whole(value: Any, least: float = -math.inf) -> bool:
+def is_whole(value: Any, minimum: float = -math.inf) -> bool:
     """Return whether ``value`` is a whole number of 64 bits of at least ``least``; a float with a whole value counts."""
-    return is_number(value, least) and bool(value == int(value) and abs(value) < 1 << 63)
+    return is_number(value, minimum) and bool(value == int(value) and abs(value) < 1 << 63)
 
 
 def as_given(value: Any) -> str:

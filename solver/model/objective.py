@@ -52,8 +52,8 @@ class Objective:
                 f"cvar_alpha is {as_given(self.cvar_alpha)}; a share of the scenarios above 0 and up to 1 (their "
                 f"mean) is needed"
             )
-        if self.cost not in COSTS:
-            raise PlanningError(f"cost {self.cost!r} is unknown; choose one of {', '.join(COSTS)}")
+        if not isinstance(self.cost, str) or self.cost not in COSTS:
+            raise PlanningError(f"cost {as_given(self.cost)} is unknown; choose one of {', '.join(COSTS)}")
         given = [name for name in ("deadline_s", "budget_gpu_s", "budget_usd") if getattr(self, name) is not None]
         if len(given) > 1:
             raise PlanningError(f"{' and '.join(given)} are given together; choose one of them")
@@ -115,9 +115,8 @@ class Objective:
 class NonGenerationPhases:
     """The phases of the step outside generation: they add to time and cost of every plan.
 
-    ``learner_gpus`` GPUs in addition to the actors' are allocated for the whole step, so a longer generation also costs idle
-    learner
-    GPUs: with T the generation makespan, step time is ``T + prepare_s + learn_s`` and step cost is
+    ``learner_gpus`` GPUs in addition to the actors' are allocated for the whole step, so a longer generation also costs
+    idle learner GPUs: with T the generation makespan, step time is ``T + prepare_s + learn_s`` and step cost is
     ``C + learner_gpus * (T + prepare_s + learn_s)``, times their price when cost is in dollars.
 
     Args:

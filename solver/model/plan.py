@@ -6,13 +6,14 @@ How a plan is found or executed plays no part.
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, as_given
 from solver.model.html_tables import rows_table
 from solver.model.plurals import counted
 from solver.model.runtime_rules import RuntimeRule
@@ -23,10 +24,16 @@ if TYPE_CHECKING:
 RELEASE = ("done", "generation", "step")
 
 
+def check_plan(plan: Any) -> None:
+    """Refuse anything but a plan (a PlanningError)."""
+    if not isinstance(plan, Plan):
+        raise PlanningError(f"plan is {as_given(plan)}; a Plan is needed")
+
+
 def check_release(release: str) -> None:
     """Refuse a release policy that is not one of ``RELEASE`` (a PlanningError)."""
-    if release not in RELEASE:
-        raise PlanningError(f"release {release!r} is unknown; choose one of {', '.join(RELEASE)}")
+    if not isinstance(release, str) or release not in RELEASE:
+        raise PlanningError(f"release {as_given(release)} is unknown; choose one of {', '.join(RELEASE)}")
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,18 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What one part of planning changed: it lowered the value by ``value_by`` and raised the bound by ``bound_by``.
+
+    ``value_by`` is infinite for the part that found the first plan that meets the limit.
+    """
+
+    solver: str
+    value_by: float
+    bound_by: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """A generation plan of one step.
 
@@ -155,6 +174,18 @@ class Plan:
         if self.prefill is None:
             return None
         return next((i for i, actor in enumerate(self.actors) if not actor.responses), None)
+
+    def moved(self) -> tuple[Moved, ...]:
+        """Return what each part of planning changed, from ``history``, in order of their first lines.
+
+        The first line is where planning begins, so it changes nothing. Parts that have run without moving anything are there,
+        too.
+        """
+        rows = {line.solver: Moved(line.solver, 0.0, 0.0) for line in self.history}
+        for before, line in itertools.pairwise(self.history):
+            row, falls = rows[line.solver], 0.0 if line.value == before.value else before.value - line.value
+            rows[line.solver] = Moved(line.solver, row.value_by + falls, row.bound_by + line.lower_bound - before.lower_bound)
+        return tuple(rows.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready object with every field; a value in the history is None until a plan meets the limit."""

@@ -73,7 +73,7 @@ class Workload:
             ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
 
     Raises:
-        PlanningError: shapes differ, a value is negative, not finite or (but for predictions) a fraction, or a prompt index
+        PlanningError: shapes differ, a value is negative, not finite or (except for predictions) a fraction, or a prompt index
             does not exist.
     """
 
@@ -98,21 +98,25 @@ class Workload:
             scenarios = predicted
             predicted = predicted.astype(float).mean(axis=0) if predicted.size else np.zeros(0)
         prompts = _whole_numbers("prompt_tokens", prompt_tokens)
-        owner = _whole_numbers("prompt_of", prompt_of, needed=f"an index into the {counted(len(prompts), 'prompt')} is needed")
+        prompt_index = _whole_numbers(
+            "prompt_of", prompt_of, needed=f"an index into the {counted(len(prompts), 'prompt')} is needed"
+        )
         tokens = _whole_numbers("response_tokens", predicted, rounds_up=True)
-        before = number_array("generated_tokens", generated_tokens)
-        generated = _whole_numbers("generated_tokens", np.full(len(tokens), before) if before.ndim == 0 else before)
-        if not len(owner) == len(tokens) == len(generated):
+        generated_array = number_array("generated_tokens", generated_tokens)
+        generated = _whole_numbers(
+            "generated_tokens", np.full(len(tokens), generated_array) if generated_array.ndim == 0 else generated_array
+        )
+        if not len(prompt_index) == len(tokens) == len(generated):
             raise PlanningError(
-                f"prompt_of has {len(owner)}, response_tokens {len(tokens)} and generated_tokens {len(generated)} "
+                f"prompt_of has {len(prompt_index)}, response_tokens {len(tokens)} and generated_tokens {len(generated)} "
                 "entries; one of each per response is needed"
             )
         if len(tokens) == 0:
             raise PlanningError("the workload has no responses; at least one is needed")
-        if owner.max() >= len(prompts):
-            index = int(np.argmax(owner))
+        if prompt_index.max() >= len(prompts):
+            index = int(np.argmax(prompt_index))
             raise PlanningError(
-                f"prompt_of[{index}] is {owner[index]}, but the workload has only {counted(len(prompts), 'prompt')}"
+                f"prompt_of[{index}] is {prompt_index[index]}, but the workload has only {counted(len(prompts), 'prompt')}"
             )
         if not is_whole(max_response_tokens, 1):
             raise PlanningError(
@@ -127,7 +131,7 @@ class Workload:
             sampled = np.minimum(sampled, max_response_tokens)
         for name, value in (
             ("prompt_tokens", prompts),
-            ("prompt_of", owner),
+            ("prompt_of", prompt_index),
             ("response_tokens", np.minimum(tokens, max_response_tokens)),
             ("generated_tokens", generated),
             ("max_response_tokens", int(max_response_tokens)),
@@ -141,8 +145,8 @@ class Workload:
         tokens = number_array("response_tokens_of_samples", response_tokens_of_samples)
         if tokens.ndim != 2:
             raise PlanningError(f"response_tokens_of_samples has shape {tokens.shape}; (prompts, samples) is needed")
-        owner = np.repeat(np.arange(tokens.shape[0]), tokens.shape[1])
-        return cls(prompt_tokens, owner, tokens.reshape(-1), **options)
+        prompt_of = np.repeat(np.arange(tokens.shape[0]), tokens.shape[1])
+        return cls(prompt_tokens, prompt_of, tokens.reshape(-1), **options)
 
     def __len__(self) -> int:
         """Number of responses R."""
@@ -174,19 +178,19 @@ class Workload:
         Args:
             prompts, responses: (P,) and (R,) every index once, in the order wanted.
         """
-        turn = np.empty(len(prompts), np.int64)
-        turn[prompts] = np.arange(len(prompts))
-        other = object.__new__(Workload)  # what was checked once needs no other look
+        new_index = np.empty(len(prompts), np.int64)
+        new_index[prompts] = np.arange(len(prompts))
+        reordered = object.__new__(Workload)  # its values are checked already
         for name, value in (
             ("prompt_tokens", self.prompt_tokens[prompts]),
-            ("prompt_of", turn[self.prompt_of[responses]]),
+            ("prompt_of", new_index[self.prompt_of[responses]]),
             ("response_tokens", self.response_tokens[responses]),
             ("generated_tokens", self.generated_tokens[responses]),
             ("max_response_tokens", self.max_response_tokens),
             ("scenarios", None if self.scenarios is None else self.scenarios[:, responses]),
         ):
-            object.__setattr__(other, name, value)
-        return other
+            object.__setattr__(reordered, name, value)
+        return reordered
 
     @property
     def points(self) -> Workload:

@@ -53,21 +53,21 @@ class _Count:
 
     Attributes:
         busy_s: (S, N) seconds of its groups, exact or as lower bounds. key: the key computed from them.
-        left: sets of lengths that are not timed exactly yet, the last one first.
+        untimed: sets of lengths that are not timed exactly yet, the last one first.
     """
 
     def __init__(self, times: GroupTimes, edges: IntArray, pricing: Pricing) -> None:
         self.edges, self._pricing = edges, pricing
         self.busy_s, self._refills = times.least_s(edges)
         self.key = self._now()
-        self.left: list[int] = np.flatnonzero(self._refills.any(axis=1)).tolist()
+        self.untimed: list[int] = np.flatnonzero(self._refills.any(axis=1)).tolist()
 
     def _now(self) -> Key:
-        return sizing_key(*self._pricing.step(self.busy_s), self._pricing.objective)
+        return sizing_key(*self._pricing.step_of(self.busy_s), self._pricing.objective)
 
     def refine(self, times: GroupTimes) -> None:
         """Time one more set of lengths exactly."""
-        case = self.left.pop()
+        case = self.untimed.pop()
         self.busy_s[case] = times.exact_row(self.edges, case, self.busy_s[case], self._refills[case])
         self.key = max(self.key, self._now())  # of what is rounded: a bound never falls
 
@@ -81,31 +81,31 @@ def best_count(counts: Sequence[int], timed: Timed, pricing: Pricing) -> tuple[S
     if len(counts) == 1:
         times, edges = timed(counts[0])
         return Split(times.order, edges), times.busy_s(edges)
-    kept: dict[int, GroupTimes] = {}  # only of counts that are looked at: of all of them it may be much
+    times_by_count: dict[int, GroupTimes] = {}  # only of counts that are timed exactly: all of them may take much memory
 
-    def looked_at(i: int) -> GroupTimes:
-        if i not in kept:
-            kept[i] = timed(counts[i])[0]
-        return kept[i]
+    def times_of(i: int) -> GroupTimes:
+        if i not in times_by_count:
+            times_by_count[i] = timed(counts[i])[0]
+        return times_by_count[i]
 
     def finish(i: int) -> Key:
-        while tried[i].left:
-            tried[i].refine(looked_at(i))
+        while tried[i].untimed:
+            tried[i].refine(times_of(i))
         return tried[i].key
 
     tried = [_Count(*timed(n), pricing) for n in counts]
     waiting = [(count.key, i) for i, count in enumerate(tried)]
     heapq.heapify(waiting)
-    looks, responses = math.inf, len(looked_at(waiting[0][1]).order)
+    timings_left, responses = math.inf, len(times_of(waiting[0][1]).order)
     if responses > EXACT_RESPONSES:
-        looks = MOST_TIMED * len(tried[0].busy_s) // responses
+        timings_left = MOST_TIMED * len(tried[0].busy_s) // responses
         heapq.heapreplace(waiting, (finish(waiting[0][1]), waiting[0][1]))
-    while looks > 0 and tried[i := waiting[0][1]].left:
-        tried[i].refine(looked_at(i))
+    while timings_left > 0 and tried[i := waiting[0][1]].untimed:
+        tried[i].refine(times_of(i))
         heapq.heapreplace(waiting, (tried[i].key, i))
-        looks -= 1
-        if looks == 0:
+        timings_left -= 1
+        if timings_left == 0:
             finish(waiting[0][1])
-    chosen = min((count.key, i) for i, count in enumerate(tried) if not count.left)[1]
+    chosen = min((count.key, i) for i, count in enumerate(tried) if not count.untimed)[1]
     best = tried[chosen]
-    return Split(looked_at(chosen).order, best.edges), best.busy_s
+    return Split(times_of(chosen).order, best.edges), best.busy_s

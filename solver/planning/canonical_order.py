@@ -5,8 +5,8 @@ change the random split, and with it reference, value and bound: a seeded shuffl
 position.
 
 **Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario. A prompt is its
-tokens and its responses, in any order. Each is mapped to a number of 64 bits (the finaliser of splitmix64 over these), prompts
-are sorted by theirs, and the responses of a prompt by the first bits of theirs. Two that have the same number are the same, but
+tokens and its responses, in any order. Each is mapped to a number of 64 bits, by the finaliser of splitmix64. Prompts are
+sorted by theirs, and the responses of a prompt by the first bits of theirs. Two that have the same number are the same, but
 for chances of about 1e-9, and it does not matter which of them comes first. No order of lengths is left in it: the first of a
 prompt's responses is no longer on average than the last.
 """
@@ -29,7 +29,7 @@ class Canonical:
     """A workload in canonical order, with the mapping back to the caller's indices.
 
     Attributes:
-        workload: in that order. response: (R,) the given index of each of its responses; prompt: (P,) of each prompt.
+        workload: in that order. response: (R,) the caller's index of each of its responses; prompt: (P,) of each prompt.
     """
 
     workload: Workload
@@ -37,24 +37,24 @@ class Canonical:
     prompt: IntArray
 
     @classmethod
-    def of(cls, given: Workload) -> Canonical:
+    def of(cls, caller: Workload) -> Canonical:
         """Return the same responses in canonical order."""
-        tokens = given.response_tokens
-        sampled = [] if given.scenarios is None else [row for row in given.scenarios if not np.array_equal(row, tokens)]
-        key = np.zeros(len(given), np.uint64)
-        for values in (tokens, given.generated_tokens, *sampled):  # one scenario of the predicted lengths says nothing more
+        tokens = caller.response_tokens
+        sampled = [] if caller.scenarios is None else [row for row in caller.scenarios if not np.array_equal(row, tokens)]
+        key = np.zeros(len(caller), np.uint64)
+        for values in (tokens, caller.generated_tokens, *sampled):  # one scenario of the predicted lengths says nothing more
             key = _mixed(key + values.astype(np.uint64))
-        together = np.zeros(len(given.prompt_tokens), np.uint64)
-        np.add.at(together, given.prompt_of, key)
-        prompt = np.argsort(_mixed(together + _mixed(given.prompt_tokens.astype(np.uint64))), kind="stable")
+        together = np.zeros(len(caller.prompt_tokens), np.uint64)
+        np.add.at(together, caller.prompt_of, key)
+        prompt = np.argsort(_mixed(together + _mixed(caller.prompt_tokens.astype(np.uint64))), kind="stable")
         turn = np.empty(len(prompt), np.uint64)
         turn[prompt] = np.arange(len(prompt), dtype=np.uint64)
         bits = np.uint64(len(prompt).bit_length())
         # one sort of prompt and response in one number takes a quarter of the time of a sort by both
-        response = np.argsort(turn[given.prompt_of] << (np.uint64(64) - bits) | key >> bits, kind="stable")
-        return cls(given.reordered(prompt, response), response, prompt)
+        response = np.argsort(turn[caller.prompt_of] << (np.uint64(64) - bits) | key >> bits, kind="stable")
+        return cls(caller.reordered(prompt, response), response, prompt)
 
-    def given(self, plan: Plan) -> Plan:
+    def with_caller_indices(self, plan: Plan) -> Plan:
         """Return a plan for ``workload`` with the caller's indices of responses and prompts."""
         actors = tuple(
             replace(

@@ -1,39 +1,45 @@
 """Computes the time-cost front of a workload: the non-dominated plans, and the bound curve below every plan.
 
 Times and costs are those of the planning model. The curve is the relaxation: no plan with makespan M costs less than the curve
-at M. For a workload with scenarios, times and costs of plans are means over them, and so is the curve
-(``scenario_bound_curve``); the plans are searched for the predicted lengths.
+at M. For a workload with scenarios, times and costs of plans are means over them, and so is the curve (``bound_curve``). The
+plans are searched for the predicted lengths.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from solver.model.cluster import Cluster, MixedCluster
-from solver.model.errors import PlanningError, check_flags
+from solver.model.errors import PlanningError, as_given, check_flags, is_whole
 from solver.model.html_tables import rows_table
-from solver.model.objective import COSTS, NonGenerationPhases, Objective
-from solver.model.offers import Latencies, check_options, check_priced, offers_of, one_pool, several
-from solver.model.plan import Plan, check_release
+from solver.model.objective import Objective
+from solver.model.plan import Plan
 from solver.model.plurals import counted
-from solver.model.workload import FloatArray, IntArray, Workload
+from solver.model.problem import PlanningProblem, check_problem
+from solver.model.workload import FloatArray, IntArray
+from solver.planning.bound_curve import bound_curve, makespan_grid
 from solver.planning.canonical_order import Canonical
-from solver.planning.mixed_kinds.front import mixed_front
-from solver.planning.mixed_kinds.problem import MixedProblem
-from solver.planning.scenario_bound_curve import mean_curve
+from solver.planning.mixed_kinds.planner import search_mixed
+from solver.planning.mixed_kinds.sequence_bound import Sequences
+from solver.planning.search_options import SearchOptions, check_time_limit
 from solver.planning.single_kind.fill import MOST_FILLED, fill
 from solver.planning.single_kind.items import SortedWork
-from solver.planning.single_kind.relaxation import relaxed
+from solver.planning.single_kind.late_opening import LateOpening
 from solver.planning.single_kind.rounding import at_least, next_fit
-from solver.timing.build_plan import assemble, check_fits
-from solver.timing.evaluate import admission_of
+from solver.planning.work_budget import WorkBudget
+from solver.timing.build_plan import assemble, timed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+CURVE_BEYOND = 1.2  # the slowest plan, to which the curve of several kinds is dense
+CASE_POINTS = 16  # of the curve of a single scenario of several kinds
+WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,117 +112,89 @@ class Front:
 
 
 def pareto_front(
-    workload: Workload,
-    cluster: Cluster | MixedCluster,
-    latency: Latencies,
-    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
-    *,
-    points: int = 40,
-    cost: str = "gpu_s",
-    admission: str = "reserve",
-    keep_together: bool = False,
-    share_prefill: bool = False,
-    min_actors: int = 1,
-    max_actors: int | None = None,
-    release: str = "done",
-    time_limit_s: float = 3.0,
-    deterministic: bool = False,
+    problem: PlanningProblem, *, points: int = 40, time_limit_s: float = 3.0, deterministic: bool = False
 ) -> Front:
     """Return the front on ``points`` makespans between the fastest plan and one actor for everything.
 
-    Args are those of ``plan_generation``; ``cost`` is the unit, ``gpu_s`` or ``usd``. ``phases`` only matters for plans that
-    hold their GPUs through the step; front and curve describe generation alone. For several kinds or sizes the plans are those
-    of several weights, found within ``time_limit_s``; for one kind they take milliseconds. ``deterministic`` counts that limit
-    in work instead of time, so that the front does not depend on the load of the machine.
+    Args:
+        problem: of its objective only the unit of cost counts. Front and curve describe generation alone: phases only matter
+            for plans that hold their GPUs through the step.
+        points: makespans of the grid.
+        time_limit_s: for several kinds or sizes, whose plans are those of several weights; for one kind they take milliseconds.
+        deterministic: count that limit in work instead of time, so that the front does not depend on the load of the machine.
 
     Raises:
-        PlanningError: nothing can be planned, or ``cost`` is unknown.
+        PlanningError: an argument is wrong, or nothing can be planned.
     """
-    if cost not in COSTS:
-        raise PlanningError(f"cost {cost!r} is unknown; choose one of {', '.join(COSTS)}")
-    check_release(release)
-    check_flags(keep_together=keep_together, share_prefill=share_prefill, deterministic=deterministic)
-    check_priced(cost, cluster)
-    check_fits(workload, cluster, latency)
-    offers = offers_of(cluster, latency)
-    check_options(workload, offers, min_actors, max_actors, keep_together)
-    asked = Canonical.of(workload)
-    workload = asked.workload
-    if several(offers):
-        objective = Objective(cost=cost)
-        problem = MixedProblem(
-            workload, offers, cluster, objective, phases, admission, min_actors=min_actors, max_actors=max_actors,
-            release=release, keep_together=keep_together, share_prefill=share_prefill, deterministic=deterministic,
-        )  # fmt: skip
-        plans, makespans_s, least = mixed_front(problem, points, time_limit_s)
-        return Front(_undominated([asked.given(plan) for plan in plans], cost), makespans_s, least, cost)
-    where, model = one_pool(cluster, offers[0]), offers[0].latency.affine
+    check_problem(problem)
+    if not is_whole(points, 1):
+        raise PlanningError(f"points is {as_given(points)}; a whole number of makespans of at least 1 is needed")
+    check_time_limit(time_limit_s)
+    check_flags(deterministic=deterministic)
+    canonical = Canonical.of(problem.workload)
+    problem = replace(problem, workload=canonical.workload)
+    cost = problem.objective.cost
+    if problem.several_kinds:
+        options = SearchOptions(time_limit_s, deterministic=deterministic)
+        free = replace(problem.planning_model, objective=Objective(cost=cost))
+        plans = _plans_of_weights(free, options)
+        dense_s = CURVE_BEYOND * max(plan.makespan_s for plan in plans)
+        cases = free.workload.cases()
+        # over scenarios, bounds are coarser once the time limit is spent as work
+        share, stop_at = time_limit_s / len(cases), options.stop_at(time.perf_counter(), time_limit_s)
+        budgets = [WorkBudget(share, stop_at) if len(cases) > 1 else WorkBudget() for _ in cases]
+        bounds = [Sequences.of_case(free, case, budget) for case, budget in zip(cases, budgets, strict=True)]
+        curve = bound_curve(bounds, points, dense_s, min(points, CASE_POINTS))
+    else:
+        plans = _rounded_plans(problem, points)
+        bounds_of = [LateOpening.of_problem(replace(problem, workload=case)) for case in problem.workload.cases()]
+        curve = bound_curve(bounds_of, points)
+    return Front(_undominated([*map(canonical.with_caller_indices, plans)], cost), *curve, cost)
 
-    def sorted_of(lengths: Workload) -> SortedWork:
-        return SortedWork.of(
-            lengths, model, admission_of(model, None, admission),
-            max_actors=min(where.max_actors, max_actors or where.max_actors), min_actors=min_actors,
-            prewarmed=where.prewarmed, keep_together=keep_together, share_prefill=share_prefill,
-        )  # fmt: skip
 
-    work = sorted_of(workload.points)
-    fastest_s = max(work.shortest_makespan_s, 1e-12)  # 0 when every response is complete already
-    grid = np.geomspace(fastest_s, max(fastest_s, work.longest_makespan_s) * (1 + 1e-9), points)
-    rate = where.gpus_per_actor * (1.0 if cost == "gpu_s" else where.usd_per_gpu_s)
-    curve_s, bound = _curve([sorted_of(case) for case in workload.cases()], points, release, phases)
+def _plans_of_weights(problem: PlanningProblem, options: SearchOptions) -> list[Plan]:
+    """Return all plans found for the weights 0 to 1 of time, dominated ones too, for several kinds of actors.
+
+    Args:
+        problem: only the unit of cost of its objective is used. options: the time limit is of all weights together.
+    """
+    share = replace(options, time_limit_s=options.time_limit_s / len(WEIGHTS))
+    plans: list[Plan] = []
+    for weight in WEIGHTS:
+        outcome = search_mixed(replace(problem, objective=Objective(weight, cost=problem.objective.cost)), share)
+        plans += [outcome.plan, *outcome.candidates]
+    return plans if problem.workload.scenarios is None else [timed(plan, problem) for plan in plans]
+
+
+def _rounded_plans(problem: PlanningProblem, points: int) -> list[Plan]:
+    """Return the plans that the roundings at ``points`` makespans give, for one kind of actors."""
+    work = SortedWork.of_problem(problem)
     seen: dict[bytes, Plan] = {}
-    for makespan_s in grid.tolist():
+    for makespan_s in makespan_grid(LateOpening.of_problem(problem), points).tolist():
         for groups in _roundings(work, makespan_s):
-            responses = [work.responses(group) for group in at_least(groups, min_actors)]
+            responses = [work.responses(group) for group in at_least(groups, problem.min_actors)]
             key = np.concatenate(responses).tobytes() + np.array([len(r) for r in responses]).tobytes()
             if key not in seen:
-                seen[key] = assemble(
-                    "solver", responses, workload, where, model, phases, release=release, admission=admission,
-                    shares_prompts=share_prefill,
-                )  # fmt: skip
-    return Front(_undominated([asked.given(plan) for plan in seen.values()], cost), curve_s, bound * rate, cost)
+                seen[key] = assemble("solver", responses, problem)
+    return list(seen.values())
 
 
-def _undominated(found: list[Plan], cost: str) -> tuple[Plan, ...]:
+def _undominated(candidates: list[Plan], cost: str) -> tuple[Plan, ...]:
     """Return the plans that no other plan beats in time and cost, faster ones first."""
 
     def paid(plan: Plan) -> float:
         return plan.gpu_seconds if cost == "gpu_s" else plan.cost_usd
 
     plans: list[Plan] = []
-    for plan in sorted(found, key=lambda p: (p.makespan_s, paid(p))):
+    for plan in sorted(candidates, key=lambda p: (p.makespan_s, paid(p))):
         if not plans or paid(plan) < paid(plans[-1]):
             plans.append(plan)
     return tuple(plans)
 
 
-def _curve(works: list[SortedWork], points: int, release: str, phases: NonGenerationPhases) -> tuple[FloatArray, FloatArray]:
-    """Return ``points`` makespans and, up to each, the least actor-seconds of any plan: for one set of lengths, or as
-    means over scenarios."""
-    ends = [(w.shortest_makespan_s, w.longest_makespan_s) for w in works]
-    grids = [np.geomspace(max(a, 1e-12), max(a, b, 1e-12) * (1 + 1e-9), points) for a, b in ends]
-    bounds = np.array([[_bound(w, i, g, release, phases) for i in range(points)] for w, g in zip(works, grids, strict=True)])
-    if len(works) == 1:
-        return grids[0], bounds[0]
-    begins = np.array([np.concatenate([[first], grid[:-1]]) for (first, _), grid in zip(ends, grids, strict=True)])
-    grid = np.geomspace(np.mean([g[0] for g in grids]), np.mean([g[-1] for g in grids]), points)
-    return grid, mean_curve(begins, bounds, grid)
-
-
-def _bound(work: SortedWork, i: int, grid: FloatArray, release: str, phases: NonGenerationPhases) -> float:
-    """Return the least actor-seconds of any plan whose makespan is in the i-th interval of the grid, up to ``grid[i]``."""
-    least = relaxed(work, float(grid[i]))
-    if least is None:
-        return float(np.inf)
-    if release == "done":
-        return least.actor_s
-    held = max(least.actor_s, least.actors * float(grid[max(i - 1, 0)]))
-    return held + (least.actors * phases.seconds if release == "step" else 0.0)
-
-
 def _roundings(work: SortedWork, makespan_s: float) -> list[list[IntArray]]:
     """Return groupings of items that end by ``makespan_s``; empty if there are none."""
     edges = next_fit(work, makespan_s)
-    found = [] if edges is None else [[np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]]
+    groupings = [] if edges is None else [[np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]]
     filled = fill(work, makespan_s) if len(work) <= MOST_FILLED else None
-    return found if filled is None else [*found, filled]
+    return groupings if filled is None else [*groupings, filled]

@@ -7,33 +7,34 @@ Inputs: the prefix tree, how often each actor would compute each prompt, and sec
 when its samples share), at ``c_j`` seconds per token. A choice is a set X of tokens of the prefix tree that holds, with every
 token, all tokens before it (a node's ancestors; an edge may be cut anywhere). The prefill actor computes each token of X once,
 in ``c_0`` seconds, and keeps its KV cache: ``|X| <= capacity_tokens``. Actor j receives a token at most once, in ``t_j``
-seconds, and then computes it for none of its responses; receiving anything costs it ``b_j`` once, computing anything the
+seconds, and then computes it for none of its responses. Receiving anything costs it ``b_j`` once, computing anything the
 prefill actor ``b_0`` once. Net saving: ``sum of c_j * (computations avoided) - c_0 |X| - b_0 - sum of t_j * (tokens received)
 - sum of b_j``.
 
 - *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth
   ``sum over j of max(0, c_j K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by
-  themselves: sorting them is exact but for the fixed costs.
+  themselves: sorting them is exact except for the fixed costs.
 - *Whole prompts* (``whole_prompts=True``, for engines that cannot continue from a part): an actor uses a prompt's cache only if
   it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
-  programme. What prompts of an actor share of a transfer is split evenly among those that may share it; no choice pays less,
-  so the programme's value is a bound, and it is exact when all prompts of an actor are chosen or nothing is shared.
+  programme. What prompts of an actor share of a transfer is split evenly among those that may share it. No choice pays less, so
+  the programme's value is a bound, and it is exact when all prompts of an actor are chosen or nothing is shared.
 
-The bound holds the fixed costs that no better choice avoids: those of actors without which nothing better is possible.
+The bound holds the fixed costs that no better choice avoids: those of actors without which no better choice exists.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from solver.prefix_sharing.prefix_choice import PrefixChoice, PrefixCosts
-from solver.prefix_sharing.prefix_selection import PrefixProblem
+from solver.model.errors import PlanningError, as_given
+from solver.model.workload import FloatArray, IntArray
+from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
+from solver.prefix_sharing.knapsack import BISECTION_STEPS, best_chains, best_closed, best_under_capacity
 from solver.prefix_sharing.prefix_tree import PrefixTree
-
-__all__ = ["PrefixChoice", "PrefixCosts", "PrefixTree", "choose_prefixes", "fixed_length_rule"]
 
 
 def choose_prefixes(
@@ -57,27 +58,27 @@ def choose_prefixes(
     Raises:
         PlanningError: shapes differ, or a number is negative.
     """
-    problem = PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
-    open_actors = np.ones(len(problem.computations), bool)
+    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
+    receivers = np.ones(len(problem.computations), bool)
     bound = problem.bound_s()
-    best = problem.nothing("exact", bound)
-    while open_actors.any():
-        found = [problem.valued(tokens, "exact", bound, open_actors) for tokens in problem.candidates(open_actors)]
-        leader = max(found, key=lambda choice: choice.net_s)
-        if leader.net_s > best.net_s + 1e-12:
-            best = leader
-        # An actor whose savings do not pay for its transfers' fixed cost leaves; the others are chosen for anew.
-        poor = open_actors & (problem.gains_s(leader) < 0)
-        if not poor.any():
+    best = problem.empty_choice("exact", bound)
+    while receivers.any():
+        choices = [problem.evaluated(tokens, "exact", bound, receivers) for tokens in problem.candidates(receivers)]
+        candidate = max(choices, key=lambda choice: choice.net_s)
+        if candidate.net_s > best.net_s + 1e-12:
+            best = candidate
+        # An actor whose savings do not pay for its transfers' fixed cost receives nothing; the choice is repeated for the rest.
+        losing = receivers & (problem.actor_savings_s(candidate) < 0)
+        if not losing.any():
             break
-        open_actors &= ~poor
+        receivers &= ~losing
     if max_batch is not None:
-        rule = fixed_length_rule(
+        fixed_length = fixed_length_rule(
             tree, problem.computations, costs, max_batch=max_batch, capacity_tokens=capacity_tokens, whole_prompts=whole_prompts
         )
-        valued = problem.valued(rule.node_tokens, "exact", bound, np.ones_like(open_actors))
-        best = max(best, valued, key=lambda choice: choice.net_s)
-    return replace(best, bound_s=problem.tightened_s(bound, best.net_s))
+        candidate = problem.evaluated(fixed_length.node_tokens, "exact", bound, np.ones_like(receivers))
+        best = max(best, candidate, key=lambda choice: choice.net_s)
+    return replace(best, bound_s=problem.tightened_bound_s(bound, best.net_s))
 
 
 def fixed_length_rule(
@@ -100,7 +101,7 @@ def fixed_length_rule(
     Raises:
         PlanningError: shapes differ, or a number is negative.
     """
-    problem = PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
+    problem = _PrefixProblem.of(tree, computations, costs, capacity_tokens, max_batch, whole_prompts)
     distinct = tree.distinct_prefixes()
     in_use = tree.below(problem.computations).sum(axis=0) > 0
     longest = len(distinct) - 1 if longest_tokens is None else min(longest_tokens, len(distinct) - 1)
@@ -108,5 +109,240 @@ def fixed_length_rule(
     for length in range(longest, max(shortest_tokens, 1) - 1, -1):
         tokens = np.where(in_use, np.clip(length - tree.start_tokens, 0, tree.edge_tokens), 0)
         if distinct[length] <= max_batch and (capacity_tokens is None or int(tokens.sum()) <= capacity_tokens):
-            return problem.valued(tokens, "fixed-length", bound, np.ones(len(problem.computations), bool), everyone=True)
-    return problem.nothing("fixed-length", bound)
+            return problem.evaluated(tokens, "fixed-length", bound, np.ones(len(problem.computations), bool), send_to_all=True)
+    return problem.empty_choice("fixed-length", bound)
+
+
+@dataclass(frozen=True, eq=False)
+class _PrefixProblem:
+    """Inputs of one choice of prefixes, with its candidates, their exact value and an upper bound on every saving.
+
+    ``receivers`` are the (N,) actors that may receive prefixes. K, of shape (N, V), counts the computations of an actor that
+    pass through a node.
+    """
+
+    tree: PrefixTree
+    computations: FloatArray
+    costs: PrefixCosts
+    capacity_tokens: int | None
+    max_batch: int | None
+    whole_prompts: bool
+
+    @classmethod
+    def of(
+        cls,
+        tree: PrefixTree,
+        computations: ArrayLike,
+        costs: PrefixCosts,
+        capacity_tokens: int | None,
+        max_batch: int | None,
+        whole_prompts: bool,
+    ) -> _PrefixProblem:
+        """Return the problem with its (N, P) counts checked."""
+        counts = np.asarray(computations, dtype=float)
+        if counts.ndim != 2 or counts.shape[1] != len(tree.node_of):
+            raise PlanningError(f"computations have shape {counts.shape}; (actors, {len(tree.node_of)} prompts) is needed")
+        if not np.all(np.isfinite(counts)) or np.any(counts < 0):
+            raise PlanningError("computations hold a negative number or one that is not finite; counts of 0 or more are needed")
+        return cls(tree, counts, costs, capacity_tokens, max_batch, whole_prompts)
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_tokens", "max_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise PlanningError(f"{name} is {as_given(value)}; a number of 0 or more, or None for no limit, is needed")
+        actors = len(self.computations)
+        for name in ("prefill_per_token_s", "transfer_base_s", "transfer_per_token_s"):
+            value = getattr(self.costs, name)
+            if value.shape not in ((), (actors,)):
+                raise PlanningError(
+                    f"PrefixCosts.{name} has shape {value.shape}; one number, or one per actor, shape ({actors},), is needed"
+                )
+
+    def _per_actor(self, name: str) -> FloatArray:
+        return np.broadcast_to(getattr(self.costs, name), (len(self.computations),))[:, None]
+
+    @property
+    def capacity(self) -> int:
+        """Return the KV tokens that the prefill actor may store."""
+        return self.tree.tokens if self.capacity_tokens is None else min(self.capacity_tokens, self.tree.tokens)
+
+    def bound_s(self) -> float:
+        """Return an upper bound on the net seconds that any choice saves."""
+        value = self._best_any_prefix(np.ones(len(self.computations), bool))[1]
+        if self.whole_prompts:
+            value = min(value, self._best_with_split_transfers[1])
+        min_fixed_s = self.costs.prefill_actor_base_s + float(self._per_actor("transfer_base_s").min(initial=np.inf))
+        return max(0.0, value - min_fixed_s) if len(self.computations) else 0.0
+
+    def tightened_bound_s(self, bound_s: float, reached_s: float) -> float:
+        """Return a tighter bound once ``reached_s`` is known.
+
+        A choice without actor j saves at most what the other actors could. If that is no more than ``reached_s``, every better
+        choice serves j and pays its fixed cost (one actor's is in the bound already).
+        """
+        fixed = self._per_actor("transfer_base_s")[:, 0]
+        if not fixed.any():
+            return bound_s
+        others = ~np.eye(len(fixed), dtype=bool)
+        base_s = self.costs.prefill_actor_base_s
+        needed = [j for j in range(len(fixed)) if self._best_any_prefix(others[j])[1] - base_s <= reached_s]
+        return min(bound_s, max(reached_s, bound_s + float(fixed.min()) - float(fixed[needed].sum())))
+
+    def candidates(self, receivers: NDArray[np.bool_]) -> list[IntArray]:
+        """Return the choices to evaluate, as tokens of each node: (V,) each."""
+        if not self.whole_prompts:
+            return self._best_any_prefix(receivers)[0]
+        solutions = [
+            self._best_with_split_transfers if receivers.all() else self._best_whole_prompts(receivers, split_transfers=True),
+            self._best_whole_prompts(receivers, split_transfers=False),
+        ]
+        return [self._within_max_batch(selected) for selected, _ in solutions]
+
+    @cached_property
+    def _saving_per_token_s(self) -> FloatArray:
+        """Return the (N, V) net seconds that an actor saves by receiving a token of each node."""
+        passing = self.tree.below(self.computations)
+        saving_s = self._per_actor("prefill_per_token_s") * passing - self._per_actor("transfer_per_token_s")
+        return np.asarray(np.maximum(saving_s, 0))
+
+    def _net_saving_per_token_s(self, receivers: NDArray[np.bool_]) -> FloatArray:
+        """Return the (V,) net seconds that a token of each node saves."""
+        return np.asarray(receivers.astype(float) @ self._saving_per_token_s - self.costs.prefill_actor_per_token_s)
+
+    def _best_any_prefix(self, receivers: NDArray[np.bool_]) -> tuple[list[IntArray], float]:
+        """Return candidates that may end within an edge, as (V,) tokens each, and an upper bound on their net seconds.
+
+        Without ``max_batch`` there is one, which is optimal without fixed costs. Else a price per token (Lagrange) gives two.
+        """
+        density, edge = self._net_saving_per_token_s(receivers), self.tree.edge_tokens
+        if self.max_batch is None:
+            tokens = self._densest_tokens(density > 0, density)
+            return [tokens], float(density @ tokens)
+        leaves = self.max_batch
+
+        def at_price(price: float) -> tuple[NDArray[np.bool_], float]:
+            return best_chains(self.tree.parent, np.maximum(density - price, 0) * edge, leaves)
+
+        above, bound = at_price(0.0)
+        if int(edge[above].sum()) <= self.capacity:
+            return [np.where(above, edge, 0)], bound
+        low, high, fitting = 0.0, float(density.max()), np.zeros(len(edge), bool)
+        for _ in range(BISECTION_STEPS):
+            price = (low + high) / 2
+            selected, value = at_price(price)
+            bound = min(bound, value + price * self.capacity)
+            if int(edge[selected].sum()) <= self.capacity:
+                fitting, high = selected, price
+            else:
+                above, low = selected, price
+        return [self._densest_tokens(above, density), self._densest_tokens(fitting, density)], bound
+
+    def _densest_tokens(self, selected: NDArray[np.bool_], density: FloatArray) -> IntArray:
+        """Return (V,) the densest tokens of a closed set that fit: also closed, because density falls along every path."""
+        edge = np.where(selected & (density > 0), self.tree.edge_tokens, 0)
+        order = np.argsort(-density, kind="stable")  # ties in preorder, parents first
+        filled = np.minimum(np.cumsum(edge[order]), self.capacity)
+        tokens = np.zeros(len(edge), np.int64)
+        tokens[order] = np.diff(filled, prepend=0)
+        return tokens
+
+    @cached_property
+    def _best_with_split_transfers(self) -> tuple[NDArray[np.bool_], float]:
+        """Return the solution of the knapsack that gives the bound: every actor may receive, transfers are split."""
+        return self._best_whole_prompts(np.ones(len(self.computations), bool), split_transfers=True)
+
+    def _best_whole_prompts(self, receivers: NDArray[np.bool_], split_transfers: bool) -> tuple[NDArray[np.bool_], float]:
+        """Return the solution of the tree knapsack over whole prompts, and an upper bound on its value.
+
+        ``split_transfers`` divides the seconds of a transfer among the prompts that may share it.
+        """
+        edge, computed = self.tree.edge_tokens, (self.computations > 0) & receivers[:, None]
+        sharers = np.maximum(self.tree.below(computed), 1) if split_transfers else 1.0
+        sent = self.tree.down(np.broadcast_to(edge / sharers, (len(computed), len(edge))))[:, self.tree.node_of]
+        saved = self._per_actor("prefill_per_token_s") * self.computations * self.tree.prompt_tokens
+        gain = np.where(computed, np.maximum(saved - self._per_actor("transfer_per_token_s") * sent, 0), 0).sum(axis=0)
+        at_end = self.tree.ending(gain)
+        selected, bound = best_under_capacity(
+            self.tree.parent, self.tree.last, edge, at_end - self.costs.prefill_actor_per_token_s * edge, self.capacity
+        )
+        if self.max_batch is not None:  # the most that few leaves can gain, were nothing to be computed for it
+            bound = min(bound, best_chains(self.tree.parent, at_end, self.max_batch)[1])
+        return selected, bound
+
+    def _within_max_batch(self, selected: NDArray[np.bool_]) -> IntArray:
+        """Return the (V,) tokens of a closed set, reduced to the chains of most work if it has too many leaves."""
+        if self.max_batch is not None:
+            weight = np.where(selected, self.tree.below(self.computations).sum(axis=0), 0.0)  # the work that passes through
+            selected = selected & best_chains(self.tree.parent, weight * self.tree.edge_tokens, self.max_batch)[0]
+        return np.where(selected, self.tree.edge_tokens, 0)
+
+    def evaluated(
+        self, tokens: IntArray, rule: str, bound_s: float, receivers: NDArray[np.bool_], send_to_all: bool = False
+    ) -> PrefixChoice:
+        """Return the choice of (V,) tokens with its exact savings.
+
+        An actor receives what pays, or with ``send_to_all`` every token that it would compute.
+        """
+        tree, edge = self.tree, self.tree.edge_tokens
+        complete = tree.down(np.where(tokens < edge, 1, 0))[tree.node_of] == 0
+        complete &= tree.prompt_tokens > 0
+        counts = np.where(receivers[:, None], self.computations, 0)
+        if self.whole_prompts:
+            receives = self._prompts_received(np.where(complete, counts, 0), send_to_all)
+            needed = tree.below(receives) > 0
+            avoided = float((counts * receives * self._per_actor("prefill_per_token_s") * tree.prompt_tokens).sum())
+            avoided_tokens = int((counts * receives * tree.prompt_tokens).sum())
+            tokens = np.where(needed.any(axis=0), edge, 0)
+            prefixes = np.where(receives, tree.prompt_tokens, 0)
+        else:
+            passing = tree.below(counts)
+            pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
+            needed = (passing > 0 if send_to_all else pays) & (tokens > 0)
+            per_node = np.where(needed, passing, 0) * tokens
+            avoided, avoided_tokens = float((per_node * self._per_actor("prefill_per_token_s")).sum()), int(per_node.sum())
+            every_node = tree.down(np.where(needed | (edge == 0), 0, 1))[:, tree.node_of] == 0
+            receives = every_node & complete & (counts > 0)
+            tokens = np.where(needed.any(axis=0), tokens, 0)  # tokens that pay for no actor are not computed
+            prefixes = np.where(counts > 0, tree.down(needed * tokens)[:, tree.node_of], 0)
+        received = (needed * tokens).sum(axis=1)
+        computed = int(tokens.sum())
+        transfer = (
+            self._per_actor("transfer_base_s")[:, 0] * (received > 0) + self._per_actor("transfer_per_token_s")[:, 0] * received
+        )
+        prefill_actor_s = self.costs.prefill_actor_base_s * (computed > 0) + self.costs.prefill_actor_per_token_s * computed
+        before = int((self.computations * tree.prompt_tokens).sum())
+        return PrefixChoice(
+            tree, rule, np.asarray(tokens, dtype=np.int64), tuple(np.flatnonzero(receives.any(axis=0)).tolist()), receives,
+            prefixes.astype(np.int64), received.astype(np.int64), before, before - avoided_tokens + computed,
+            avoided - prefill_actor_s, float(transfer.sum()), bound_s, self.capacity_tokens,
+        )  # fmt: skip
+
+    def _prompts_received(self, counts: FloatArray, send_to_all: bool) -> NDArray[np.bool_]:
+        """Return (N, P) the computed prompts that each actor receives: those that pay, shared transfers counted once."""
+        receives: NDArray[np.bool_] = counts > 0
+        per_token = self._per_actor("prefill_per_token_s") * counts
+        maybe_losing = receives & (per_token < self._per_actor("transfer_per_token_s"))
+        for j in [] if send_to_all else np.flatnonzero(maybe_losing.any(axis=1)).tolist():
+            gain = self.tree.ending(per_token[j] * self.tree.prompt_tokens)
+            cost = self.tree.edge_tokens * float(self._per_actor("transfer_per_token_s")[j, 0])
+            receives[j] &= best_closed(self.tree.parent, gain - cost)[0][self.tree.node_of]
+        return receives
+
+    def actor_savings_s(self, choice: PrefixChoice) -> FloatArray:
+        """Return the (N,) seconds that each actor saves by a choice, net of its transfers; the prefill actor's seconds are
+        left out."""
+        if self.whole_prompts:
+            tokens = (self.computations * choice.receives * self.tree.prompt_tokens).sum(axis=1)
+        else:
+            passing = self.tree.below(self.computations)
+            pays = self._per_actor("prefill_per_token_s") * passing > self._per_actor("transfer_per_token_s")
+            tokens = (np.where(pays, passing, 0) * choice.node_tokens).sum(axis=1)
+        sent = choice.received_tokens
+        fixed = np.where(sent > 0, self._per_actor("transfer_base_s")[:, 0], 0)
+        prefill, transfer = self._per_actor("prefill_per_token_s")[:, 0], self._per_actor("transfer_per_token_s")[:, 0]
+        return np.asarray(np.where(sent > 0, prefill * tokens - transfer * sent - fixed, 0.0))
+
+    def empty_choice(self, rule: str, bound_s: float) -> PrefixChoice:
+        """Return the choice of no prefix at all."""
+        return self.evaluated(np.zeros(len(self.tree), np.int64), rule, bound_s, np.zeros(len(self.computations), bool))

@@ -1,12 +1,11 @@
-"""Deduplicates the prefill of a plan: chooses the prefixes computed once and their receivers, places and times the result, and
-keeps it if it pays.
+"""Deduplicates the prefill of a plan: chooses prefixes to compute once, places and times the result, and keeps it if it pays.
 
 The paper's two sources of repeated prefill (RLHFless, arXiv 2602.22718, deduplicated prefill) are removed in two ways. Samples
 of a prompt on one actor share one prefill there, which costs nothing. Prefixes that several actors or prompts share are
 computed by a prefill actor and sent. A prompt whose samples are split over actors is computed once and its KV cache sent to
-each of them; kept together it needs no transfer.
+each of them. Kept together it needs no transfer.
 
-Of every prompt an actor receives as many tokens as pay (``ActorPlan.prefix_tokens``) and computes the rest itself: a prefix
+Of every prompt an actor receives as many tokens as pay (``ActorPlan.prefix_tokens``) and computes the rest itself. A prefix
 that many prompts share saves far more than the tokens after it.
 """
 
@@ -21,17 +20,55 @@ from numpy.typing import ArrayLike
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError, check_flags
 from solver.model.latency import LatencyModel
-from solver.model.objective import NonGenerationPhases, Objective
-from solver.model.offers import Latencies, check_priced, latency_of
-from solver.model.plan import ActorPlan, Plan
-from solver.model.workload import IntArray, Workload
-from solver.prefix_sharing.choose_prefixes import PrefixChoice, PrefixCosts, PrefixTree, choose_prefixes
+from solver.model.offers import latency_of
+from solver.model.plan import ActorPlan, Plan, check_plan
+from solver.model.problem import PlanningProblem, check_problem
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.prefix_sharing.choose_prefixes import choose_prefixes
+from solver.prefix_sharing.costs_and_savings import PrefixChoice, PrefixCosts
 from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, pool_of_node, transfer_coefficients
-from solver.prefix_sharing.placement import check_options, place, retimed
-from solver.prefix_sharing.placement_result import Placement
-from solver.prefix_sharing.step_value import StepValue
+from solver.prefix_sharing.placement import Placement, check_options, place, retimed
+from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import timed
-from solver.timing.evaluate import cached_tokens
+from solver.timing.evaluate import cached_tokens, evaluate
+
+
+@dataclass(frozen=True, eq=False)
+class StepValue:
+    """Time, cost and objective value of the whole step under a plan, in the unit of the objective.
+
+    Attributes:
+        norms: the objective's reference time in seconds and reference cost (T_ref, C_ref).
+    """
+
+    problem: PlanningProblem
+    norms: tuple[float, float] = (1.0, 1.0)
+
+    def relative_to(self, plan: Plan) -> StepValue:
+        """Return the same with the mean time and cost of a plan as reference."""
+        time_s, cost = (float(x.mean()) for x in self.step(plan))
+        return replace(self, norms=(time_s or 1.0, cost or 1.0))
+
+    def step(self, plan: Plan) -> tuple[FloatArray, FloatArray]:
+        """Return the (S,) time and cost of the step in every scenario, or for the one set of lengths."""
+        problem, phases, unit = self.problem, self.problem.phases, self.problem.objective.cost
+        if problem.workload.scenarios is None:
+            makespan_s, gpu_s, usd = (np.array([x]) for x in (plan.makespan_s, plan.gpu_seconds, plan.cost_usd))
+        else:
+            times = evaluate(plan, problem)
+            makespan_s, gpu_s, usd = times.makespans_s, times.gpu_seconds_of, times.cost_usd_of
+        time_s = makespan_s + phases.seconds
+        learner_rate = phases.learner_rate(unit, problem.cluster.pools[0].usd_per_gpu_s)  # the learner is on the first pool
+        return time_s, (gpu_s if unit == "gpu_s" else usd) + learner_rate * time_s
+
+    def rank(self, plan: Plan) -> tuple[float, float]:
+        """Return the pair to minimise: by how much a deadline or a budget is missed, then the value (without a limit on it)."""
+        objective, (time_s, cost) = self.problem.objective, self.step(plan)
+        if objective.deadline_s is not None:
+            return max(0.0, objective.risk(time_s) - objective.deadline_s * (1 + 1e-9)), objective.risk(cost)
+        if objective.budget is not None:
+            return max(0.0, objective.risk(cost) - objective.budget * (1 + 1e-9)), objective.risk(time_s)
+        return 0.0, objective.value_over(time_s, cost, self.norms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,22 +106,22 @@ def computations(plan: Plan, workload: Workload) -> IntArray:
     """
     counts = np.zeros((len(plan.actors), len(workload.prompt_tokens)), np.int64)
     for j, actor in enumerate(plan.actors):
-        np.add.at(counts[j], workload.prompt_of[np.asarray(actor.responses, dtype=np.int64)], _computed(actor, workload) > 0)
+        np.add.at(
+            counts[j], workload.prompt_of[np.asarray(actor.responses, dtype=np.int64)], _computed_tokens(actor, workload) > 0
+        )
     return counts
 
 
-def _computed(actor: ActorPlan, workload: Workload) -> IntArray:
+def _computed_tokens(actor: ActorPlan, workload: Workload) -> IntArray:
     """Return the (n,) prompt tokens that each of the actor's responses computes when nothing is generated yet."""
-    chosen = np.asarray(actor.responses, dtype=np.int64)
-    there = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
-    return np.where(workload.remaining_tokens[chosen] > 0, workload.context_tokens[chosen] - there, 0)
+    responses = np.asarray(actor.responses, dtype=np.int64)
+    cached = cached_tokens(workload, responses, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+    return np.where(workload.remaining_tokens[responses] > 0, workload.context_tokens[responses] - cached, 0)
 
 
 def deduplicate(
     plan: Plan,
-    workload: Workload,
-    cluster: Cluster | MixedCluster,
-    latency: Latencies,
+    problem: PlanningProblem,
     token_ids: Sequence[ArrayLike] | None = None,
     *,
     share_in_actors: bool = True,
@@ -96,85 +133,85 @@ def deduplicate(
     overlap: str = "priced",
     streamed: bool = True,
     late_start: bool = False,
-    objective: Objective = Objective(),  # noqa: B008 (frozen)
-    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
-    admission: str = "reserve",
 ) -> Deduplication:
     """Return the plan with deduplicated prefill, or unchanged if that does not pay.
 
     Args:
-        plan: made for ``workload``; its actors' nodes may change, their responses stay (but with ``overlap="hard"``).
+        plan: made for ``problem``; its actors' nodes may change, their responses stay (but with ``overlap="hard"``).
+        problem: its objective decides whether deduplication pays, the given plan's step being the reference. A plan that misses
+            its deadline or budget by less is better than one that misses it by more.
         token_ids: the P prompts, so that prefixes shared by prompts count; None when only their lengths are known.
         share_in_actors: allow samples of a prompt on one actor to share its prefill. prefill_actor: allow a prefill actor.
         capacity_tokens: KV tokens that it holds; None takes what the latency model says. max_batch: most prefixes of it.
         learner_node, prefill_latency, overlap, streamed, late_start: see ``solver.prefix_sharing.placement.place``.
-        objective: what decides whether it pays, the given plan's step being the reference; a plan that misses its deadline or
-            budget by less is better than one that misses it by more. phases: the step outside generation, which time, cost,
-            deadline and budget include as in planning. A prefill actor is considered only if its net saving in actor-seconds
-            is above 0; its own seconds count on GPUs of its own only.
+
+    A prefill actor is considered only if its net saving in actor-seconds is above 0; its own seconds count on GPUs of its own
+    only.
 
     Raises:
         PlanningError: an option makes no sense, the token ids do not fit the workload, a response has tokens generated already,
-            cost is in dollars and nothing has a price, or see ``place``.
+            or see ``place``.
     """
+    check_plan(plan)
+    check_problem(problem)
+    workload, cluster, latency = problem.workload, problem.cluster, problem.latency
     check_options(cluster, learner_node, overlap)
     check_flags(share_in_actors=share_in_actors, prefill_actor=prefill_actor, streamed=streamed, late_start=late_start)
-    check_priced(objective.cost, cluster)
     if plan.prefill or any(a.prefixes or not a.responses for a in plan.actors):
         raise PlanningError("the plan already has a prefill actor; give the plan before deduplication")
     if np.any(workload.generated_tokens > 0):
         first = int(np.argmax(workload.generated_tokens > 0))
         raise PlanningError(f"response {first} already has tokens; prefill can be deduplicated only at the start of a step")
-    tree = _tree(workload, token_ids)
-    given = timed(plan, workload, latency, phases, admission=admission)
-    before = _prefill_tokens(given, workload)
+    tree = _prefix_tree(workload, token_ids)
+    unchanged = timed(plan, problem)
+    tokens_before = _prefill_tokens(unchanged, workload)
     sharing = replace(plan, actors=tuple(replace(a, shares_prompts=a.shares_prompts or share_in_actors) for a in plan.actors))
-    sharing = retimed(sharing, workload, latency, phases, admission)
-    best, how, after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
-    judged = StepValue.of(workload, cluster, latency, objective, phases, admission).against(given)
-
-    if after == before or judged.rank(sharing) > judged.rank(given):
-        best, how, after = given, "none", before
+    sharing = retimed(sharing, problem)
+    best, how, tokens_after = sharing, "shared in actors", _prefill_tokens(sharing, workload)
+    values = StepValue(problem).relative_to(unchanged)
+    if tokens_after == tokens_before or values.rank(sharing) > values.rank(unchanged):
+        best, how, tokens_after = unchanged, "none", tokens_before
     options = {"tree": tree, "learner_node": learner_node, "prefill_latency": prefill_latency, "overlap": overlap,
-               "streamed": streamed, "late_start": late_start, "phases": phases, "admission": admission}  # fmt: skip
+               "streamed": streamed, "late_start": late_start}  # fmt: skip
     models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
-    own = prefill_latency or models[int(np.argmax([a.predicted_s for a in given.actors]))]
-    capacity = own.kv_capacity_tokens if capacity_tokens is None else capacity_tokens
+    prefill_model = prefill_latency or models[int(np.argmax([a.predicted_s for a in unchanged.actors]))]
+    capacity = prefill_model.kv_capacity_tokens if capacity_tokens is None else capacity_tokens
     source = sharing.actors[0].node if learner_node is None else learner_node  # a guess without a learner; place() times it
-    rates = np.array([_rate(cluster, source, a.node, m) for a, m in zip(plan.actors, models, strict=True)])
-    # The learner's GPUs are held in any case, and what they compute while actors start costs no time either: what waiting for
-    # them costs is seen when a choice is placed.
-    own_s = (own.prefill_base_s, own.prefill_per_token_s) if learner_node is None else (0.0, 0.0)
-    costs = PrefixCosts([m.prefill_per_token_s for m in models], rates[:, 0], rates[:, 1], *own_s)
+    transfers = np.array([_transfer_between(cluster, source, a.node, m) for a, m in zip(plan.actors, models, strict=True)])
+    # The learner's GPUs are allocated in any case, and their prefill overlaps the start of the actors. Actors that wait for it
+    # cost time, which `place` counts.
+    prefill_s = (prefill_model.prefill_base_s, prefill_model.prefill_per_token_s) if learner_node is None else (0.0, 0.0)
+    costs = PrefixCosts([m.prefill_per_token_s for m in models], transfers[:, 0], transfers[:, 1], *prefill_s)
     counts = computations(sharing, workload)
 
-    def choose(room_tokens: int) -> PrefixChoice:
-        return choose_prefixes(tree, counts, costs, capacity_tokens=room_tokens, max_batch=max_batch)
+    def choose(capacity_tokens: int) -> PrefixChoice:
+        return choose_prefixes(tree, counts, costs, capacity_tokens=capacity_tokens, max_batch=max_batch)
 
-    choice = tried = choose(capacity if prefill_actor else 0)
-    placement, least = None, (np.inf, np.inf)
-    while tried.net_s > 0:
-        placed = place(_receiving(sharing, tried.prefix_tokens), workload, cluster, latency, **options)  # type: ignore[arg-type]
-        rank = judged.rank(placed.plan)
-        if rank < judged.rank(best):
-            best, how, choice, placement = placed.plan, "prefill actor", tried, placed
-            after = tried.computed_tokens + _prefill_tokens(placed.plan, workload)
-        if rank >= least:
+    choice = candidate = choose(capacity if prefill_actor else 0)
+    placement, last_rank = None, (np.inf, np.inf)
+    while candidate.net_s > 0:
+        placed = place(_with_prefixes(sharing, candidate.prefix_tokens), problem, **options)  # type: ignore[arg-type]
+        rank = values.rank(placed.plan)
+        if rank < values.rank(best):
+            best, how, choice, placement = placed.plan, "prefill actor", candidate, placed
+            tokens_after = candidate.computed_tokens + _prefill_tokens(placed.plan, workload)
+        if rank >= last_rank:
             break
-        # One prefill actor works for all, who wait for it: half as much may be better, and half of that.
-        least = rank
-        tried = choose(tried.computed_tokens // 2)
-    notes = {**plan.notes, "prefill": {"how": how, "tokens_before": before, "tokens_after": after}}
-    return Deduplication(plan if how == "none" else replace(best, notes=notes), how, choice, placement, before, after)
+        # All actors wait for the one prefill actor, so half of the tokens may be better, and half of those.
+        last_rank = rank
+        candidate = choose(candidate.computed_tokens // 2)
+    notes = {**plan.notes, "prefill": {"how": how, "tokens_before": tokens_before, "tokens_after": tokens_after}}
+    deduplicated = plan if how == "none" else replace(best, notes=notes)
+    return Deduplication(deduplicated, how, choice, placement, tokens_before, tokens_after)
 
 
-def _rate(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
+def _transfer_between(cluster: Cluster | MixedCluster, source: int, target: int, model: LatencyModel) -> tuple[float, float]:
     """Return (base seconds, seconds per KV token) of a transfer between two nodes."""
-    ends = pool_of_node(cluster, source), pool_of_node(cluster, target)
-    return transfer_coefficients(model, bandwidth_bytes_per_s(*ends, source == target))
+    pools = pool_of_node(cluster, source), pool_of_node(cluster, target)
+    return transfer_coefficients(model, bandwidth_bytes_per_s(*pools, source == target))
 
 
-def _tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTree:
+def _prefix_tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTree:
     if token_ids is None:
         return PrefixTree.of_lengths(workload.prompt_tokens)
     if len(token_ids) != len(workload.prompt_tokens):
@@ -192,10 +229,10 @@ def _tree(workload: Workload, token_ids: Sequence[ArrayLike] | None) -> PrefixTr
 
 def _prefill_tokens(plan: Plan, workload: Workload) -> int:
     """Return the prompt tokens that the plan's decode actors compute."""
-    return int(sum(_computed(actor, workload).sum() for actor in plan.actors))
+    return int(sum(_computed_tokens(actor, workload).sum() for actor in plan.actors))
 
 
-def _receiving(plan: Plan, prefix_tokens: IntArray) -> Plan:
+def _with_prefixes(plan: Plan, prefix_tokens: IntArray) -> Plan:
     """Return the plan in which each actor receives its row of (N, P) tokens of the prompts."""
     actors = [
         replace(a, prefixes=tuple(np.flatnonzero(row).tolist()), prefix_tokens=tuple(row[row > 0].tolist()))

@@ -33,8 +33,10 @@ def pool_of_node(cluster: Cluster | MixedCluster, node: int) -> GpuPool:
 
 
 def bandwidth_bytes_per_s(source: GpuPool, target: GpuPool, same_node: bool) -> float | None:
-    """Return bytes per second within a node, or between nodes of two pools (the slower end counts); None if a pool
-    does not say."""
+    """Return bytes per second within a node, or between nodes of two pools (the slower end counts).
+
+    None if the bandwidth of a pool is not known.
+    """
     if same_node:
         return source.node_bytes_per_s
     speeds = [pool.network_bytes_per_s for pool in (source, target)]
@@ -51,20 +53,20 @@ def transfer_coefficients(latency: LatencyModel, bytes_per_s: float | None) -> t
     return latency.transfer_base_s, latency.kv_bytes_per_token / bytes_per_s
 
 
-def served(
+def schedule_transfers(
     release_s: ArrayLike, transfer_s: ArrayLike, tail_s: ArrayLike, links: Sequence[int]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return (N,) when each transfer begins and ends.
+    """Return (N,) when each transfer starts and ends.
 
-    A free link serves, of the transfers that can begin, the one with the longest tail (Schrage's rule; optimal for the last end
-    when all can begin at once, which is Jackson's rule).
+    A free link serves, of the transfers that can start, the one with the longest tail (Schrage's rule). That is optimal for the
+    last end when all can start at once (Jackson's rule).
 
     Args:
-        release_s: (N,) when it can begin: the prefill is done and the receiver is ready.
+        release_s: (N,) when it can start: the prefill is done and the receiver is ready.
         transfer_s: (N,) how long it takes. tail_s: (N,) the receiver's time after it. links: (N,) index of its link.
     """
     release, length, tail = (np.asarray(v, dtype=float) for v in (release_s, transfer_s, tail_s))
-    begin = release.copy()
+    start = release.copy()
     end = release.copy()
     for link in set(links):
         waiting = sorted((i for i in range(len(release)) if links[i] == link and length[i] > 0), key=lambda i: -release[i])
@@ -75,23 +77,24 @@ def served(
                 now = max(now, float(release[waiting[-1]]))
             while waiting and release[waiting[-1]] <= now:
                 heapq.heappush(ready, (-float(tail[waiting[-1]]), waiting.pop()))
-            chosen = heapq.heappop(ready)[1]
-            begin[chosen], now = now, now + float(length[chosen])
-            end[chosen] = now
-    return begin, end
+            transfer = heapq.heappop(ready)[1]
+            start[transfer], now = now, now + float(length[transfer])
+            end[transfer] = now
+    return start, end
 
 
-def computed_s(tokens: ArrayLike, latency: LatencyModel, ready_s: float, streamed: bool) -> FloatArray:
-    """Return (N,) when the prefill actor has computed the prefixes of each actor, actors in the order in which it serves them.
+def prefill_done_s(tokens: ArrayLike, latency: LatencyModel, ready_s: float, streamed: bool) -> FloatArray:
+    """Return (N,) when the prefill actor has computed the prefixes of each decode actor.
 
     Args:
-        tokens: (N,) tokens that it computes for each actor and has not computed for an earlier one.
-        ready_s: when it can begin. streamed: one call per actor with new tokens, whose caches are sent at once; else one call
+        tokens: (N,) tokens that it computes for each actor and has not computed for an earlier one. Actors are in the order in
+            which it serves them.
+        ready_s: when it can start. streamed: one call per actor with new tokens, whose caches are sent at once; else one call
             for all, after which everything is sent (the paper's timing).
     """
-    new = np.asarray(tokens)
+    new_tokens = np.asarray(tokens)
     if not streamed:
-        total = int(new.sum())
-        return np.full(len(new), ready_s + (float(latency.prefill_s(total)) if total else 0.0))
-    calls: NDArray[np.bool_] = new > 0
-    return np.asarray(ready_s + np.cumsum(np.where(calls, latency.prefill_s(new), 0.0)))
+        total = int(new_tokens.sum())
+        return np.full(len(new_tokens), ready_s + (float(latency.prefill_s(total)) if total else 0.0))
+    calls: NDArray[np.bool_] = new_tokens > 0
+    return np.asarray(ready_s + np.cumsum(np.where(calls, latency.prefill_s(new_tokens), 0.0)))

@@ -1,17 +1,21 @@
-"""Enumerates the ways to put a plan's actors on a cluster's nodes, with the heaviest actors near one node.
+"""Enumerates the ways to put a plan's actors on a cluster's nodes, heavy actors near one node, and finds the fastest.
 
-Inputs: pools, nodes and GPU counts.
+Inputs: pools, nodes and GPU counts, and for the search a function that times a layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.plan import ActorPlan
 from solver.model.plurals import counted
+from solver.model.workload import FloatArray
+
+MAX_ENUMERATED_ACTORS = 6  # up to so many, every set of near actors is tried
 
 
 def _node_table(cluster: Cluster | MixedCluster) -> list[tuple[int, int, int]]:
@@ -25,6 +29,18 @@ def _node_table(cluster: Cluster | MixedCluster) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True, eq=False)
+class TimedLayout:
+    """The node of each actor, with (N,) times in seconds; the smaller ``score`` (makespan, GPU-seconds) is better."""
+
+    nodes: list[int]
+    transfer_s: FloatArray
+    arrives_s: FloatArray
+    start_s: FloatArray
+    done_s: FloatArray
+    score: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
 class Layouts:
     """The ways to put actors on nodes, each given by the set of actors that are near.
 
@@ -32,16 +48,17 @@ class Layouts:
     node has room.
 
     Attributes:
-        actors: the decode actors. near_node: the node to be near to; reserved: GPUs of it that the prefill actor takes.
-        candidates: actors that could be near, heaviest first.
+        actors: the decode actors. node_table: (pool, first GPU, GPUs) of every node. pools: the pool of each actor.
+        order: the actors, heaviest first. near_node: the node to be near to.
+        reserved_gpus: GPUs of it that the prefill actor takes. candidates: actors that could be near, heaviest first.
     """
 
     actors: Sequence[ActorPlan]
-    table: Sequence[tuple[int, int, int]]
+    node_table: Sequence[tuple[int, int, int]]
     pools: Sequence[int]
     order: Sequence[int]
     near_node: int
-    reserved: int
+    reserved_gpus: int
     candidates: tuple[int, ...]
 
     @classmethod
@@ -51,57 +68,83 @@ class Layouts:
         cluster: Cluster | MixedCluster,
         order: Sequence[int],
         learner_node: int | None,
-        reserved: int,
+        reserved_gpus: int,
     ) -> Layouts:
-        """Return the layouts of actors given heaviest first by ``order``, near the learner or in the heaviest actor's pool.
+        """Return the layouts of actors, heaviest first by ``order``, near the learner or in the heaviest actor's pool.
 
         Raises:
             PlanningError: an actor lies on no node of the cluster, or there is no room for the prefill actor.
         """
         table = _node_table(cluster)
-        if wrong := [i for i, a in enumerate(actors) if not 0 <= a.node < len(table)]:
+        if misplaced := [i for i, a in enumerate(actors) if not 0 <= a.node < len(table)]:
             raise PlanningError(
-                f"actor {wrong[0]} is on node {actors[wrong[0]].node}; the cluster has nodes 0 to {len(table) - 1}"
+                f"actor {misplaced[0]} is on node {actors[misplaced[0]].node}; the cluster has nodes 0 to {len(table) - 1}"
             )
         pools = [table[a.node][0] for a in actors]
         near = next(n for n, (p, _, _) in enumerate(table) if p == pools[order[0]]) if learner_node is None else learner_node
-        found = cls(actors, table, pools, order, near, reserved, tuple(i for i in order if pools[i] == table[near][0]))
-        if reserved and not found.heaviest():
+        in_near_pool = tuple(i for i in order if pools[i] == table[near][0])
+        layouts = cls(actors, table, pools, order, near, reserved_gpus, in_near_pool)
+        if reserved_gpus and not layouts.heaviest_near():
             raise PlanningError(
-                f"the cluster has no {counted(reserved, 'GPU')} of {actors[order[0]].kind} left for a prefill actor next to "
-                f"{counted(len(actors), 'actor')}; give the learner's node as learner_node, or plan with one actor less"
+                f"the cluster has no {counted(reserved_gpus, 'GPU')} of {actors[order[0]].kind} left for a prefill actor next "
+                f"to {counted(len(actors), 'actor')}; give the learner's node as learner_node, or plan with one actor less"
             )
-        return found
+        return layouts
 
-    def heaviest(self) -> list[list[int]]:
-        """Return the node of each actor with the heaviest that fit near, with one less near, and so on down to none."""
-        room, near = self.table[self.near_node][2] - self.reserved, []
+    def heaviest_near(self) -> list[list[int]]:
+        """Return layouts as the node of each actor: with the heaviest that fit near, with one less near, down to none."""
+        room, near = self.node_table[self.near_node][2] - self.reserved_gpus, []
         for i in self.candidates:
             if len(self.actors[i].gpu_ids) <= room:
                 near.append(i)
                 room -= len(self.actors[i].gpu_ids)
-        packed = [self.with_near(near[:count]) for count in range(len(near), -1, -1)]
-        return [nodes for nodes in packed if nodes is not None]
+        layouts = [self.with_near(near[:count]) for count in range(len(near), -1, -1)]
+        return [nodes for nodes in layouts if nodes is not None]
 
     def with_near(self, near: Collection[int]) -> list[int] | None:
         """Return the node of each actor with the ``near`` ones near, and others only if they must; None if they do not fit."""
-        free = [gpus for _, _, gpus in self.table]
-        free[self.near_node] -= self.reserved
+        free = [gpus for _, _, gpus in self.node_table]
+        free[self.near_node] -= self.reserved_gpus
         nodes = [-1] * len(self.actors)
         for i in near:
             nodes[i] = self.near_node
             free[self.near_node] -= len(self.actors[i].gpu_ids)
         if free[self.near_node] < 0:
             return None
-        others = [n for n in range(len(self.table)) if n != self.near_node] + [self.near_node]
+        far_first = [n for n in range(len(self.node_table)) if n != self.near_node] + [self.near_node]
         for i in sorted((i for i in self.order if nodes[i] < 0), key=lambda i: -len(self.actors[i].gpu_ids)):
             size = len(self.actors[i].gpu_ids)
-            node = next((n for n in others if self.table[n][0] == self.pools[i] and free[n] >= size), None)
+            node = next((n for n in far_first if self.node_table[n][0] == self.pools[i] and free[n] >= size), None)
             if node is None:
                 return None
             nodes[i] = node
             free[node] -= size
         return nodes
+
+    def fastest(self, timed: Callable[[list[int]], TimedLayout]) -> TimedLayout:
+        """Return the layout of the smallest score; of equal ones the first.
+
+        Tries the m heaviest actors near for every m. Then every set of near actors, for up to ``MAX_ENUMERATED_ACTORS`` actors;
+        for more, moves single actors near or away while that helps.
+        """
+        starts = [timed(nodes) for nodes in self.heaviest_near()]
+        if not starts:  # large and small actors that do not pack in this order stay on their nodes
+            return timed([a.node for a in self.actors])
+        best = min(starts, key=lambda layout: layout.score)
+        if len(self.candidates) <= MAX_ENUMERATED_ACTORS:
+            for is_near in itertools.product((True, False), repeat=len(self.candidates)):
+                nodes = self.with_near(tuple(itertools.compress(self.candidates, is_near)))
+                best = best if nodes is None else min(best, timed(nodes), key=lambda layout: layout.score)
+            return best
+        improved = True
+        while improved:
+            improved = False
+            for actor in self.candidates:
+                near = {i for i in self.candidates if best.nodes[i] == self.near_node}
+                nodes = self.with_near(near ^ {actor})
+                if nodes is not None and (candidate := timed(nodes)).score < best.score:
+                    best, improved = candidate, True
+        return best
 
 
 def gpu_ids_on(cluster: Cluster | MixedCluster, nodes: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 Input: token ids, or only lengths if prompts share nothing.
 
-A node is the run of tokens (its edge) by which it continues its parent, so P prompts have at most 2 P nodes in addition to the
+A node is the run of tokens (its edge) by which it continues its parent. So P prompts have at most 2 P nodes in addition to the
 root. Nodes are numbered in preorder, children by their token ids. So the tree does not depend on the order of the prompts,
 parents come before children, and a subtree is a range of numbers.
 """
@@ -56,13 +56,13 @@ class PrefixTree:
             a, b = rows[order[r - 1]], rows[order[r]]
             n = min(len(a), len(b))
             differ = a[:n] != b[:n]
-            at = int(differ.argmax()) if n else 0
-            shared[r] = at if n and differ[at] else n
+            first = int(differ.argmax()) if n else 0
+            shared[r] = first if n and differ[first] else n
         return cls._grow(np.array(order), [len(rows[i]) for i in order], shared)
 
     @classmethod
     def of_lengths(cls, prompt_tokens: ArrayLike) -> PrefixTree:
-        """Return the tree of prompts of which only the (P,) lengths are known: each is a leaf of its own.
+        """Return the tree of prompts of which only the (P,) lengths are known: each is a separate leaf.
 
         Raises:
             PlanningError: there are no prompts, or a length is negative.
@@ -79,14 +79,14 @@ class PrefixTree:
         parent, depth, first = [-1], [0], [0]
         stack, ends = [0], []
         for row, (length, common) in enumerate(zip(lengths, shared, strict=True)):
-            below = 0
+            child = 0
             while depth[stack[-1]] > common:
-                below = stack.pop()
-            if depth[stack[-1]] < common:  # they part within an edge: cut it
+                child = stack.pop()
+            if depth[stack[-1]] < common:  # the two prompts diverge within an edge: split it
                 parent.append(stack[-1])
                 depth.append(common)
-                first.append(first[below])
-                parent[below] = len(parent) - 1
+                first.append(first[child])
+                parent[child] = len(parent) - 1
                 stack.append(len(parent) - 1)
             if length > common:
                 parent.append(stack[-1])
@@ -128,23 +128,23 @@ class PrefixTree:
 
     def ending(self, values: ArrayLike) -> FloatArray:
         """Return (..., V) sums of (..., P) values over the prompts that end at each node."""
-        given = np.asarray(values, dtype=float)
-        at = np.zeros((len(self), *given.shape[:-1]))
-        np.add.at(at, self.node_of, np.moveaxis(given, -1, 0))
-        return np.asarray(np.moveaxis(at, 0, -1))
+        per_prompt = np.asarray(values, dtype=float)
+        per_node = np.zeros((len(self), *per_prompt.shape[:-1]))
+        np.add.at(per_node, self.node_of, np.moveaxis(per_prompt, -1, 0))
+        return np.asarray(np.moveaxis(per_node, 0, -1))
 
     def below(self, values: ArrayLike) -> FloatArray:
         """Return (..., V) sums of (..., P) values over the prompts that pass through each node or end there."""
-        at = self.ending(values)
-        total = np.concatenate([np.zeros((*at.shape[:-1], 1)), np.cumsum(at, axis=-1)], axis=-1)
+        ending = self.ending(values)
+        total = np.concatenate([np.zeros((*ending.shape[:-1], 1)), np.cumsum(ending, axis=-1)], axis=-1)
         return np.asarray(total[..., self.last] - total[..., np.arange(len(self))])
 
     def down(self, values: ArrayLike) -> FloatArray:
         """Return (..., V) sums of (..., V) values over the path from the root to each node."""
         total = np.array(values, dtype=float)
-        for v, up in enumerate(self.parent.tolist()):
+        for v, parent in enumerate(self.parent.tolist()):
             if v:
-                total[..., v] += total[..., up]
+                total[..., v] += total[..., parent]
         return total
 
     def covered(self, prompts: ArrayLike, prefix_tokens: ArrayLike) -> IntArray:

@@ -61,16 +61,16 @@ class ActorClasses:
         """
         if cost not in COSTS:
             raise PlanningError(f"cost {cost!r} is unknown; choose one of {', '.join(COSTS)}")
-        known: dict[tuple[str, int, float], int] = {}
+        class_by_key: dict[tuple[str, int, float], int] = {}
         classes = []
         for actor in plan.actors:
             gpus = len(actor.gpu_ids)
             rate = gpus * (1.0 if cost == "gpu_s" else actor.usd_per_gpu_s)
             if rate <= 0:
                 raise PlanningError(f"an actor of {gpus} x {actor.kind} has no price; give usd_per_gpu_s or count GPU-seconds")
-            classes.append(known.setdefault((actor.kind, gpus, rate), len(known)))
-        models = tuple(latency_of(latency, kind, gpus).affine for kind, gpus, _ in known)
-        return cls(models, tuple(rate for *_, rate in known), tuple(classes))
+            classes.append(class_by_key.setdefault((actor.kind, gpus, rate), len(class_by_key)))
+        models = tuple(latency_of(latency, kind, gpus).affine for kind, gpus, _ in class_by_key)
+        return cls(models, tuple(rate for *_, rate in class_by_key), tuple(classes))
 
     def __len__(self) -> int:
         """Number of classes M."""

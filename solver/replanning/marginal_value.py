@@ -45,47 +45,47 @@ from solver.model.workload import FloatArray, IntArray
 GROUPING_POINTS = 192  # positions, evenly spread over the sorted responses, at which a group may end
 
 
-def price_of(left_s: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
+def price_of(left_s: float, base_s: float, max_tokens: FloatArray, root_load: FloatArray) -> float:
     """Return the actor-seconds that a makespan shorter by one second would cost when ``left_s`` seconds are left.
 
     The formula is ``a sum Lambda^2 / (X - a r)^2``.
     """
-    room = left_s - base_s * most_tokens
+    room = left_s - base_s * max_tokens
     return math.inf if not len(room) or room.min() <= 0 else float((base_s * root_load**2 / room**2).sum())
 
 
-def time_left_s(price: float, base_s: float, most_tokens: FloatArray, root_load: FloatArray) -> float:
+def time_left_s(price: float, base_s: float, max_tokens: FloatArray, root_load: FloatArray) -> float:
     """Return the X at which the last second costs ``price`` actor-seconds; infinite when ``price`` is 0.
 
     Args:
-        most_tokens, root_load: (n,) r and Lambda of the responses.
+        max_tokens, root_load: (n,) r and Lambda of the responses.
     """
     if price <= 0:
         return math.inf
-    floor = base_s * float(most_tokens.max(initial=0.0))
+    floor = base_s * float(max_tokens.max(initial=0.0))
     weight = base_s * root_load**2
-    behind = floor - base_s * most_tokens
+    slack = floor - base_s * max_tokens
     low, high = 0.0, math.sqrt(float(weight.sum()) / price)
     x = high
     for _ in range(50):  # Newton's method on a convex falling function, kept inside a bracket
-        room = np.maximum(x + behind, 1e-12)
+        room = np.maximum(x + slack, 1e-12)
         excess = float((weight / room**2).sum()) - price
         low, high = (x, high) if excess > 0 else (low, x)
         slope = 2 * float((weight / room**3).sum())
-        after = x + excess / slope if slope > 0 else x
-        after = after if low <= after <= high else (low + high) / 2
-        if abs(after - x) <= 1e-9 * max(x, 1e-12):
+        next_x = x + excess / slope if slope > 0 else x
+        next_x = next_x if low <= next_x <= high else (low + high) / 2
+        if abs(next_x - x) <= 1e-9 * max(x, 1e-12):
             break
-        x = after
+        x = next_x
     return floor + x
 
 
-def token_worth(left_s: float, base_s: float, load: FloatArray, most_tokens: FloatArray, root_load: FloatArray) -> FloatArray:
+def token_value(left_s: float, base_s: float, load: FloatArray, max_tokens: FloatArray, root_load: FloatArray) -> FloatArray:
     """Return the (n,) values q in actor-seconds. A response that can no longer finish within X gets the value of running alone
     on an actor (W* = l)."""
     if math.isinf(left_s):
         return load.copy()  # W* grows without bound: (a + W*) / W* goes to 1
-    room = np.maximum(left_s - base_s * most_tokens, 0.0)
+    room = np.maximum(left_s - base_s * max_tokens, 0.0)
     wanted = np.maximum(room * np.sqrt(load) / np.maximum(root_load, 1e-300), load)
     # what brings no load (no response, no tokens) is worth nothing, instead of 0 / 0
     return np.asarray(load * (1.0 + base_s / np.where(load > 0, np.maximum(wanted, 1e-150), 1.0)) ** 2)
@@ -95,29 +95,31 @@ def sends_kv(transfer_s: ArrayLike, recompute_s: ArrayLike) -> NDArray[np.bool_]
     """Return whether a migrating response takes its KV cache along (True) or its context is recomputed (False).
 
     Waiting for the sender's link does not count. Only the migrating response waits for the link, while recomputing a context
-    stops the receiver's whole batch. A cut that recomputed every context that would have had to queue took up to 1.5 times as
-    long as one that queued (policy ``random`` with tau, on GSM8K).
+    stops the receiver's whole batch. A cut that recomputed every context took up to 1.5 times as long as one that let them
+    queue (policy ``random`` with tau, on GSM8K).
     """
     return np.asarray(np.asarray(transfer_s) <= np.asarray(recompute_s))
 
 
-def delay_s(latency: LatencyModel, kv_tokens: FloatArray, step_s: FloatArray | float, alike: ArrayLike = True) -> FloatArray:
+def delay_s(
+    latency: LatencyModel, kv_tokens: FloatArray, iteration_s: FloatArray | float, alike: ArrayLike = True
+) -> FloatArray:
     """Return the seconds that a response stands still when it moves to an actor of ``latency``.
 
     The sum of: the cheaper of transfer (if sender and receiver are ``alike``) and recompute, the join, and half an iteration of
-    ``step_s`` until it is admitted.
+    ``iteration_s`` until it is admitted.
     """
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
     moves = np.where(sends_kv(transfer, recompute), transfer, recompute)
-    return np.asarray(np.where(kv_tokens > 0, moves + latency.join_s, 0.0) + np.asarray(step_s) / 2)
+    return np.asarray(np.where(kv_tokens > 0, moves + latency.join_s, 0.0) + np.asarray(iteration_s) / 2)
 
 
 def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = True) -> FloatArray:
     """Return the seconds for which the receiver's whole batch stands still when a response moves.
 
-    The sum of the join and, where recomputing is cheaper than the transfer or sender and receiver are not ``alike``, the
-    recomputation of the KV cache.
+    The sum of the join and the recomputation of the KV cache. The latter counts where it is cheaper than the transfer, or
+    sender and receiver are not ``alike``.
     """
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens
@@ -125,51 +127,51 @@ def stall_s(latency: LatencyModel, kv_tokens: FloatArray, alike: ArrayLike = Tru
     return np.asarray(np.where(kv_tokens > 0, computed + latency.join_s, 0.0))
 
 
-def group_by_worth(
+def group_by_token_value(
     load: FloatArray,
-    worth: FloatArray,
+    token_value: FloatArray,
     base_s: float,
     most_groups: int,
     slots: int,
     reserved_tokens: FloatArray,
     kv_capacity_tokens: float,
 ) -> list[IntArray]:
-    """Return contiguous groups of the responses sorted by worth, most valuable first, with the largest value (see above).
+    """Return contiguous groups of the responses sorted by token value, most valuable first, with the largest value (see above).
 
     A dynamic programme over the sorted responses, one layer per group: groups end at ``GROUPING_POINTS`` positions at most.
-    Responses of equal worth keep the given order.
+    Responses of equal token value keep the given order.
 
     Args:
-        load, worth, reserved_tokens: (n,) per response. slots, kv_capacity_tokens: what one actor admits at once.
+        load, token_value, reserved_tokens: (n,) per response. slots, kv_capacity_tokens: what one actor admits at once.
 
     Returns:
         (n_k,) positions of each group. When the slots and memory of ``most_groups`` actors cannot hold all responses at once,
-            responses of any worth have to queue. They are then assigned round-robin, so that no actor gets all long ones.
+            responses of any token value have to queue. They are then assigned round-robin, so that no actor gets all long ones.
     """
-    order = np.argsort(-worth, kind="stable")
+    order = np.argsort(-token_value, kind="stable")
     n = len(order)
     ends = np.unique(np.linspace(0, n, min(n, GROUPING_POINTS) + 1).round().astype(np.int64))
-    sums = [np.concatenate([[0.0], np.cumsum(x[order])])[ends] for x in (load, worth, reserved_tokens)]
-    loads, worths, held = (x[None, :] - x[:, None] for x in sums)  # [i, j]: of the responses between ends i and j
+    sums = [np.concatenate([[0.0], np.cumsum(x[order])])[ends] for x in (load, token_value, reserved_tokens)]
+    loads, token_values, held = (x[None, :] - x[:, None] for x in sums)  # [i, j]: of the responses between ends i and j
     counts = ends[None, :] - ends[:, None]
     fits = (counts > 0) & (counts <= slots) & (held <= kv_capacity_tokens)
-    value = np.where(fits, worths / (base_s + np.maximum(loads, 0.0)) - 1.0, -np.inf)
+    value = np.where(fits, token_values / (base_s + np.maximum(loads, 0.0)) - 1.0, -np.inf)
     best = np.where(ends == 0, 0.0, -np.inf)
-    came: list[IntArray] = []
+    previous_end: list[IntArray] = []
     total: list[float] = []
     for _ in range(most_groups):
-        through = best[:, None] + value
-        came.append(np.argmax(through, axis=0))
-        best = through[came[-1], np.arange(len(ends))]
+        extended = best[:, None] + value
+        previous_end.append(np.argmax(extended, axis=0))
+        best = extended[previous_end[-1], np.arange(len(ends))]
         total.append(float(best[-1]))
         if len(total) > 2 and -math.inf < total[-1] < total[-2] < total[-3]:
             break  # past the best number of groups
     if max(total) == -math.inf:
         return [order[k::most_groups] for k in range(min(n, most_groups))]
     groups: list[IntArray] = []
-    at = len(ends) - 1
+    end = len(ends) - 1
     for layer in range(int(np.argmax(total)), -1, -1):
-        before = int(came[layer][at])
-        groups.append(order[ends[before] : ends[at]])
-        at = before
+        start = int(previous_end[layer][end])
+        groups.append(order[ends[start] : ends[end]])
+        end = start
     return groups[::-1]

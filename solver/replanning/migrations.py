@@ -1,7 +1,7 @@
 """Decides in one re-planning round which actor is released and which responses migrate, best first.
 
-Inputs: unfinished responses (``UnfinishedResponses``) and a forecast of their lengths. ``look`` computes a round once. As links
-become free, ``MigrationRound.send`` sends the next responses of its lists and tests each of them again first.
+Inputs: unfinished responses (``UnfinishedResponses``) and a forecast of their lengths. ``plan_round`` computes a round once. As
+links become free, ``MigrationRound.send`` sends the next responses of its lists and tests each of them again first.
 ``solver.replanning.replan`` decides when a round takes place.
 
 A move costs, in the unit of solver.replanning.marginal_value (actor-seconds):
@@ -28,12 +28,12 @@ from solver.model.workload import FloatArray, IntArray
 from solver.replanning.receivers import MigrationCandidate, ReceiverState, candidates_of
 from solver.replanning.running_responses import UnfinishedResponses
 
-FOLD_CANDIDATES = 2  # actors with the least to lose that are tried
-LEAST_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
-LATE_SHARE = 0.3  # of a delay that later moves do not make up for (the best of 0.1, 0.3, 0.5, 1 and 2 on two public logs)
-HYSTERESIS = 1.5  # times its cost that a move between actors that go on must gain
-TRIES = 3  # responses of a sender that find no place, the most promising first, before it waits for the next look
-OFFERS = 24  # responses of a sender that a look lists
+FOLD_CANDIDATES = 2  # actors of the smallest value that are tried
+MIN_FOLD_RISE = 0.03  # actors by which a fold must raise the value per second: less is within the errors of the forecast
+UNRECOVERED_SHARE = 0.3  # of a delay, in spite of later moves (the best of 0.1, 0.3, 0.5, 1 and 2 on two public logs)
+HYSTERESIS = 1.5  # a move between actors that are not released must gain so many times its cost
+MAX_TRIES = 3  # responses of a sender without a receiver, the most promising first, before it waits for the next round
+MAX_CANDIDATES = 24  # responses of a sender that a round lists
 
 
 class Migration(NamedTuple):
@@ -53,127 +53,128 @@ class LinkSchedule:
 
 @dataclass(eq=False)
 class MigrationRound:
-    """The responses that one re-planning round found worth sending and that are not sent yet.
+    """The responses that one re-planning round chose to send and that are not sent yet.
 
     Attributes:
-        places: the receivers as at the round, updated with every response sent since.
-        lists: migration candidates by position of their sender, in the order in which they are tried.
+        receivers: the actors as at the round, updated with every response sent since.
+        candidates: by position of their sender, in the order in which they are tried.
     """
 
-    places: ReceiverState
-    lists: dict[int, list[MigrationCandidate]]
+    receivers: ReceiverState
+    candidates: dict[int, list[MigrationCandidate]]
 
     def send(
         self, now_s: float, links: LinkSchedule, complete: Sequence[bool] | NDArray[np.bool_] | None = None
     ) -> list[Migration]:
-        """Return the next migrations of all senders whose link is free, and enter them in ``places`` and ``links``."""
-        places, moves = self.places, list[Migration]()
-        for k in [k for k in self.lists if links.free_s.get(places.ids[k], -math.inf) <= now_s + 1e-9]:
-            waiting, drains = self.lists[k], not places.stays[k]
-            missed: list[MigrationCandidate] = []
-            at = 0
-            while at < len(waiting) and len(missed) < TRIES and (drains or places.count[k] > 1):
-                offer = waiting[at]
-                at += 1
-                if complete is not None and complete[offer.response]:
+        """Return the next migrations of all senders whose link is free, and enter them in ``receivers`` and ``links``."""
+        receivers, moves = self.receivers, list[Migration]()
+        for k in [k for k in self.candidates if links.free_s.get(receivers.ids[k], -math.inf) <= now_s + 1e-9]:
+            waiting, drains = self.candidates[k], not receivers.stays[k]
+            without_receiver: list[MigrationCandidate] = []
+            position = 0
+            while position < len(waiting) and len(without_receiver) < MAX_TRIES and (drains or receivers.count[k] > 1):
+                candidate = waiting[position]
+                position += 1
+                if complete is not None and complete[candidate.response]:
                     continue
-                to, gain = places.best(offer, k)
-                if to < 0 or (not drains and gain <= offer.least_gain[places.kind[to]]):
-                    missed.append(offer)
+                receiver, gain = receivers.best(candidate, k)
+                if receiver < 0 or (not drains and gain <= candidate.min_gain[receivers.class_of[receiver]]):
+                    without_receiver.append(candidate)
                     continue
-                moves.append(Migration(places.ids[k], Move(offer.response, places.ids[to])))
-                places.move(offer, k, to)
-                if offer.kv_tokens > 0:
-                    links.free_s[places.ids[k]] = now_s + offer.pass_s[places.kind[to]]
+                moves.append(Migration(receivers.ids[k], Move(candidate.response, receivers.ids[receiver])))
+                receivers.move(candidate, k, receiver)
+                if candidate.kv_tokens > 0:
+                    links.free_s[receivers.ids[k]] = now_s + candidate.pass_s[receivers.class_of[receiver]]
                     break
             if drains:
-                waiting[:at] = missed  # their turn comes again when there is room
-            elif len(missed) < TRIES:
-                del waiting[:at]
+                waiting[:position] = without_receiver  # tried again when there is room
+            elif len(without_receiver) < MAX_TRIES:
+                del waiting[:position]
             else:
                 waiting.clear()
             if not waiting:
-                del self.lists[k]
+                del self.candidates[k]
         return moves
 
     def next_s(self, now_s: float, links: LinkSchedule) -> float:
         """Return the time at which the first link with more to send is free; infinite when nothing is left to send."""
-        times = [links.free_s.get(self.places.ids[k], now_s) for k in self.lists]
+        times = [links.free_s.get(self.receivers.ids[k], now_s) for k in self.candidates]
         return min(times, default=math.inf)
 
 
-def look(s: UnfinishedResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
+def plan_round(s: UnfinishedResponses, remaining: RemainingLengths, price: float, links: LinkSchedule) -> MigrationRound:
     """Compute one re-planning round: decide whether an actor is released, and list the responses that should move.
 
-    A released actor is entered in ``links.leaving``. Every sender lists at most ``OFFERS`` responses.
+    A released actor is entered in ``links.leaving``. Every sender lists at most ``MAX_CANDIDATES`` responses.
     """
     links.leaving &= set(s.ids)
     stays = np.array([k not in links.leaving for k in s.ids])
-    step = s.step_s
-    takes, stall = s.fleet.moves_s(s.kv_tokens, s.kind[s.owner])
-    delay = takes + (step[s.owner] / 2)[:, None]  # until it is admitted
-    loses = (s.worth / step[s.owner])[:, None] * delay
-    folded = _fold(s, stays, remaining, price, delay, stall, loses)
-    if folded is not None:
-        stays[folded] = False
-        links.leaving.add(s.ids[folded])
+    step = s.iteration_s
+    move_s, stall = s.actor_classes.moves_s(s.kv_tokens, s.class_of[s.owner])
+    delay = move_s + (step[s.owner] / 2)[:, None]  # until it is admitted
+    lost_progress = (s.token_value / step[s.owner])[:, None] * delay
+    released = _fold(s, stays, remaining, price, delay, stall, lost_progress)
+    if released is not None:
+        stays[released] = False
+        links.leaving.add(s.ids[released])
     time_s = np.maximum(s.left_tokens * step[s.owner], 1e-12)
     listed: dict[int, IntArray] = {}
     for k in np.flatnonzero(~stays & (s.count > 0)).tolist():
-        mine = np.flatnonzero((s.owner == k) & s.movable)
-        listed[k] = mine[np.argsort(-s.left_tokens[mine], kind="stable")[:OFFERS]]
+        leaving = np.flatnonzero((s.owner == k) & s.movable)
+        listed[k] = leaving[np.argsort(-s.left_tokens[leaving], kind="stable")[:MAX_CANDIDATES]]
     chosen = np.flatnonzero(s.movable & (stays & (s.count > 1))[s.owner])
     if len(chosen) and np.count_nonzero(stays) > 1:
         gain = s.gains(chosen, stays) * time_s[chosen, None]
-        gain -= HYSTERESIS * stall[chosen][:, s.kind] * (s.actor_worth / step)
-        gain -= HYSTERESIS * loses[chosen][:, s.kind]
+        gain -= HYSTERESIS * stall[chosen][:, s.class_of] * (s.actor_token_value / step)
+        gain -= HYSTERESIS * lost_progress[chosen][:, s.class_of]
         net = gain.max(axis=1)
         pays = chosen[net > 0][np.argsort(-net[net > 0], kind="stable")]
         for k in np.unique(s.owner[pays]).tolist():
-            listed[k] = pays[s.owner[pays] == k][:OFFERS]
-    everyone = np.concatenate([np.zeros(0, np.int64), *listed.values()])
+            listed[k] = pays[s.owner[pays] == k][:MAX_CANDIDATES]
+    all_listed = np.concatenate([np.zeros(0, np.int64), *listed.values()])
     waiting = iter(
-        candidates_of(s, everyone, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * loses / time_s[:, None], takes)
+        candidates_of(s, all_listed, HYSTERESIS * stall / time_s[:, None], HYSTERESIS * lost_progress / time_s[:, None], move_s)
     )
     return MigrationRound(
-        ReceiverState(s, stays), {k: list(itertools.islice(waiting, len(own))) for k, own in listed.items() if len(own)}
+        ReceiverState(s, stays),
+        {k: list(itertools.islice(waiting, len(responses))) for k, responses in listed.items() if len(responses)},
     )
 
 
 def _fold(
     s: UnfinishedResponses, stays: NDArray[np.bool_], remaining: RemainingLengths, price: float, delay: FloatArray,
-    stall: FloatArray, loses: FloatArray,
+    stall: FloatArray, lost_progress: FloatArray,
 ) -> int | None:  # fmt: skip
     """Return the position of the actor to release now, or None. Responses still being drained count as spread over the other
     actors."""
     open_actors = np.flatnonzero(stays & (s.count > 0))
     if len(open_actors) < 2 or not np.isfinite(s.left_s):
         return None
-    expected_s = float((s.left_tokens * s.step_s[s.owner]).max())
+    expected_s = float((s.left_tokens * s.iteration_s[s.owner]).max())
     s = _as_if_drained(s, stays)
-    rate = s.actor_worth / s.step_s
-    best, chosen = LEAST_RISE * float(s.price[open_actors].mean()), None
-    for k in open_actors[np.argsort((rate - s.price)[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
-        if s.price[k] - rate[k] + _places_worth(s, k, stays) <= best:
+    rate = s.actor_token_value / s.iteration_s
+    best, released = MIN_FOLD_RISE * float(s.cost_per_s[open_actors].mean()), None
+    for k in open_actors[np.argsort((rate - s.cost_per_s)[open_actors], kind="stable")][:FOLD_CANDIDATES].tolist():
+        if s.cost_per_s[k] - rate[k] + _max_receiver_gain(s, k, stays) <= best:
             continue
         rise = s.fold_gain(k, stays)
         if rise <= best:
             continue
-        mine = np.flatnonzero(s.owner == k)
-        others = open_actors[open_actors != k]
-        lasts = remaining.survival(s.response[mine], s.tokens[mine], remaining.max_response_tokens - 1.0)
-        kinds = np.unique(s.kind[others])  # each response goes to the kind that it reaches soonest
-        late = (
+        leaving = np.flatnonzero(s.owner == k)
+        receivers = open_actors[open_actors != k]
+        reaches_limit = remaining.survival(s.response[leaving], s.tokens[leaving], remaining.max_response_tokens - 1.0)
+        classes = np.unique(s.class_of[receivers])  # each response goes to the kind that it reaches soonest
+        late_cost = (
             price
-            * float(delay[mine][:, kinds].min(axis=1).max(initial=0.0))
-            * (1.0 - float(np.prod(1.0 - np.clip(lasts, 0.0, 1.0))))
+            * float(delay[leaving][:, classes].min(axis=1).max(initial=0.0))
+            * (1.0 - float(np.prod(1.0 - np.clip(reaches_limit, 0.0, 1.0))))
         )
-        held_up = float(stall[mine][:, kinds].min(axis=1).sum()) * float(rate[others].mean())
-        cost = LATE_SHARE * (late + float(loses[mine][:, kinds].min(axis=1).sum())) + held_up
+        stall_cost = float(stall[leaving][:, classes].min(axis=1).sum()) * float(rate[receivers].mean())
+        cost = UNRECOVERED_SHARE * (late_cost + float(lost_progress[leaving][:, classes].min(axis=1).sum())) + stall_cost
         rise -= cost / max(min(s.left_s, expected_s) / 2, 1e-9)
         if rise > best:
-            best, chosen = rise, k
-    return chosen
+            best, released = rise, k
+    return released
 
 
 def _as_if_drained(s: UnfinishedResponses, stays: NDArray[np.bool_]) -> UnfinishedResponses:
@@ -185,28 +186,30 @@ def _as_if_drained(s: UnfinishedResponses, stays: NDArray[np.bool_]) -> Unfinish
     owner = s.owner.copy()
     owner[pending] = staying[np.argsort(s.actor_load[staying], kind="stable")][np.arange(len(pending)) % len(staying)]
 
-    load = s.load_on[np.arange(len(owner)), s.kind[owner]]
+    load = s.load_on[np.arange(len(owner)), s.class_of[owner]]
 
     def per_actor(values: FloatArray) -> FloatArray:
         return np.asarray(np.bincount(owner, weights=values, minlength=len(stays)), dtype=float)
 
-    came = np.bincount(owner[pending], minlength=len(stays))
+    arrivals = np.bincount(owner[pending], minlength=len(stays))
     return replace(
-        s, owner=owner, actor_load=per_actor(load), actor_worth=per_actor(s.worth),
-        count=np.bincount(owner, minlength=len(stays)), slots=s.slots - came,
+        s, owner=owner, actor_load=per_actor(load), actor_token_value=per_actor(s.token_value),
+        count=np.bincount(owner, minlength=len(stays)), slots=s.slots - arrivals,
         memory=s.memory - np.bincount(owner[pending], weights=s.reserved[pending], minlength=len(stays)),
     )  # fmt: skip
 
 
-def _places_worth(s: UnfinishedResponses, k: int, stays: NDArray[np.bool_]) -> float:
-    """Return an estimate from above of what the other actors gain from the responses of ``k``.
+def _max_receiver_gain(s: UnfinishedResponses, k: int, stays: NDArray[np.bool_]) -> float:
+    """Return an upper estimate of what the other actors gain from the responses of ``k``.
 
     Each response counts at its best receiver as if it came alone. Losses count half, as they shrink with the responses that
     came before.
     """
-    step = s.step_s
-    rate = s.actor_worth / step
-    others = np.flatnonzero(stays & (np.arange(len(step)) != k))
-    mine = np.flatnonzero(s.owner == k)
-    gain = ((s.worth[mine][:, None] - s.load_on[mine][:, s.kind[others]] * rate[others]) / step[others]).max(axis=1)
+    step = s.iteration_s
+    rate = s.actor_token_value / step
+    receivers = np.flatnonzero(stays & (np.arange(len(step)) != k))
+    leaving = np.flatnonzero(s.owner == k)
+    gain = (
+        (s.token_value[leaving][:, None] - s.load_on[leaving][:, s.class_of[receivers]] * rate[receivers]) / step[receivers]
+    ).max(axis=1)
     return float(np.maximum(gain, gain / 2).sum())

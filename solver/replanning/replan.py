@@ -7,13 +7,13 @@ solver.replanning.migrations computes a re-planning round.
 
 A round compares three changes with doing nothing:
 
-- **fold**: the actor with the least to lose is released when the value per second rises by more than the fold costs, spread
+- **fold**: the actor of the smallest value is released when the value per second rises by more than the fold costs, spread
 over the time that it pays. That time is half of what is left, as the other actors will be folded later. A fold costs the
 progress that its responses lose while they move, ``sum q d / (a + W)``. It also costs ``price * d`` with the probability that
 one of them lasts to the response limit, because a delay of the longest response delays the step. Later moves make up for a part
 of both, as delayed responses are worth more and move to faster batches. The stall of the receivers is lost for good.
 - **move**: a response moves to the actor where the value rises most, if the move pays. It pays when the rise times the
-response's expected time exceeds the worth of its progress during the move plus the worth of the receiver's batch during the
+response's expected time exceeds the value of its progress during the move plus that of the receiver's batch during the
 stall. So responses that are likely long gather in small fast batches and those that are likely short in large slow ones.
 - **drain**: an actor that is being folded sends its responses one after another over its link while the others keep decoding.
 The response that is expected to be longest leaves first (short ones may complete before their turn). Folding it at once would
@@ -40,13 +40,13 @@ from solver.lengths.remaining import RemainingLengths
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 from solver.replanning.actor_classes import ActorClasses
-from solver.replanning.migrations import LinkSchedule, Migration, MigrationRound, look
+from solver.replanning.migrations import LinkSchedule, Migration, MigrationRound, plan_round
 from solver.replanning.running_responses import survivors_of
 
-LOOKS = 12  # looks in the time that is left, at most: 40 are no better on three public logs, and take twice as long
-LEAST_PAUSE = 8  # iterations of an empty batch between looks, at least
-LOOK_S, LOOK_RESPONSE_S = 4e-4, 6e-7  # what a look is taken to take, and for every unfinished response more
-LOOKING_SHARE = 0.0125  # of the time between looks that a look may take
+ROUNDS_IN_TIME_LEFT = 12  # in the time that is left: 40 are no better on three public logs, and take twice as long
+MIN_PAUSE_ITERATIONS = 8  # of an empty batch between rounds, at least
+ROUND_S, ROUND_RESPONSE_S = 4e-4, 6e-7  # counted seconds of a round, and of every unfinished response in it
+MAX_ROUND_SHARE = 0.0125  # of the time between rounds that a round may take
 
 
 def replan(
@@ -68,11 +68,11 @@ def replan(
         At most one move per sender whose link is free (responses without KV cache need no link). The receivers' slots and KV
             memory (counted as under ``reserve``) are never exceeded. An actor whose last response moves away is released.
     """
-    links, fleet = LinkSchedule() if links is None else links, ActorClasses.of(latency)
+    links, classes = LinkSchedule() if links is None else links, ActorClasses.of(latency)
     if len(state.actors) < 2:
         return []
-    survivors = survivors_of(state, remaining, fleet, price)
-    return [move for _, move in look(survivors, remaining, price, links).send(state.now_s, links)]
+    survivors = survivors_of(state, remaining, classes, price)
+    return [move for _, move in plan_round(survivors, remaining, price, links).send(state.now_s, links)]
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Replan:
     """Runtime rule that re-plans the step in rounds and returns the decisions of ``replan``.
 
     The first round is at the first completion. Later rounds are a twelfth of the remaining time apart. They are never so
-    frequent that their own computing time does not pay; that time is counted by work, as a clock would make decisions depend on
+    frequent that their own computing time does not pay. That time is counted by work, as a clock would make decisions depend on
     the machine. Between rounds, as links become free, the rule sends the next responses that the last round listed. This takes
     microseconds.
 
@@ -95,16 +95,16 @@ class Replan:
     latency: LatencyModel | ActorClasses
     price: float
     name: str = "replan"
-    _fleet: ActorClasses = field(init=False, repr=False)
+    _classes: ActorClasses = field(init=False, repr=False)
     _links: LinkSchedule = field(default_factory=LinkSchedule, repr=False)
-    _look: MigrationRound | None = field(default=None, repr=False)
-    _look_s: float = field(default=-math.inf, repr=False)  # when the next look is due
+    _round: MigrationRound | None = field(default=None, repr=False)
+    _next_round_s: float = field(default=-math.inf, repr=False)  # when the next round is due
     _trigger: Trigger | None = field(default=None, repr=False)
     _started: bool = field(default=False, repr=False)
-    _open_actors: int = field(default=0, repr=False)  # when links were last served
+    _last_actors: int = field(default=0, repr=False)  # when links were last served
 
     def __post_init__(self) -> None:
-        self._fleet = ActorClasses.of(self.latency)
+        self._classes = ActorClasses.of(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """Return the time of the next round or free link; before the first round, this actor's first completion."""
@@ -119,34 +119,36 @@ class Replan:
         if len(state.actors) < 2 or self.price <= 0:
             self._trigger = None
             return []
-        if now_s >= self._look_s - 1e-9 or self._look is None:
+        if now_s >= self._next_round_s - 1e-9 or self._round is None:
             complete = np.asarray(state.complete, dtype=bool)
             self.remaining = self.remaining.observe(state.generated_tokens, complete, state.signals)
-            survivors = survivors_of(state, self.remaining, self._fleet, self.price)
-            self._look = look(survivors, self.remaining, self.price, self._links)
-            look_s = LOOK_S + (LOOK_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)
-            pause = max(LEAST_PAUSE * self._fleet.base_s, survivors.left_s / LOOKS, look_s / LOOKING_SHARE)
-            self._look_s = now_s + pause
-        elif len(state.actors) < self._open_actors:
-            self._forget(state)
-        self._open_actors = len(state.actors)
-        sent = self._look.send(now_s, self._links, state.complete)
+            survivors = survivors_of(state, self.remaining, self._classes, self.price)
+            self._round = plan_round(survivors, self.remaining, self.price, self._links)
+            round_s = ROUND_S + (ROUND_RESPONSE_S + self.remaining.observe_response_s) * len(survivors.response)
+            pause = max(
+                MIN_PAUSE_ITERATIONS * self._classes.base_s, survivors.left_s / ROUNDS_IN_TIME_LEFT, round_s / MAX_ROUND_SHARE
+            )
+            self._next_round_s = now_s + pause
+        elif len(state.actors) < self._last_actors:
+            self._close_released(state)
+        self._last_actors = len(state.actors)
+        sent = self._round.send(now_s, self._links, state.complete)
         moves = _with_room(sent, state)
-        if len(moves) < len(sent):  # room that the last look counted on is taken: look anew soon
-            self._look_s = now_s + self._fleet.base_s
-        link_s = max(self._look.next_s(now_s, self._links), now_s + self._fleet.base_s)
-        next_s = min(self._look_s, link_s)
+        if len(moves) < len(sent):  # room that the last round counted on is taken: next round soon
+            self._next_round_s = now_s + self._classes.base_s
+        link_s = max(self._round.next_s(now_s, self._links), now_s + self._classes.base_s)
+        next_s = min(self._next_round_s, link_s)
         self._trigger = Trigger(time_s=next_s) if math.isfinite(next_s) else None
         return [*moves]
 
-    def _forget(self, state: StepState) -> None:
+    def _close_released(self, state: StepState) -> None:
         """Exclude actors that have been released since the last round as receivers."""
-        assert self._look is not None
+        assert self._round is not None
         live = {view.actor for view in state.actors}
-        for k, actor in enumerate(self._look.places.ids):
+        for k, actor in enumerate(self._round.receivers.ids):
             if actor not in live:
-                self._look.places.close(k)
-                self._look.lists.pop(k, None)
+                self._round.receivers.close(k)
+                self._round.candidates.pop(k, None)
 
 
 def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
@@ -157,16 +159,16 @@ def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
     if not sent:
         return []
     views = {view.actor: view for view in state.actors}
-    taking_part = {actor for sender, move in sent for actor in (sender, move.to_actor) if actor in views}
-    slots = {actor: views[actor].free_slots for actor in taking_part}
-    memory = {actor: views[actor].free_kv_tokens for actor in taking_part}
-    needs = state.held_tokens
-    kept = []
+    involved = {actor for sender, move in sent for actor in (sender, move.to_actor) if actor in views}
+    slots = {actor: views[actor].free_slots for actor in involved}
+    memory = {actor: views[actor].free_kv_tokens for actor in involved}
+    reserved = state.held_tokens
+    feasible = []
     for sender, move in sent:
-        tokens = int(needs[move.response])
+        tokens = int(reserved[move.response])
         if sender in slots and slots.get(move.to_actor, 0) > 0 and memory[move.to_actor] >= tokens:
             for actor, sign in ((move.to_actor, -1), (sender, 1)):
                 slots[actor] += sign
                 memory[actor] += sign * tokens
-            kept.append(move)
-    return kept
+            feasible.append(move)
+    return feasible

@@ -17,9 +17,9 @@ from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import StepState
 from solver.model.workload import FloatArray, IntArray
 from solver.replanning.actor_classes import ActorClasses
-from solver.replanning.marginal_value import time_left_s, token_worth
+from solver.replanning.marginal_value import time_left_s, token_value
 
-FOLD_PARTS = 24  # parts in which the responses of an actor are dealt to others when folding it is weighed
+FOLD_PARTS = 24  # parts in which the responses of an actor are assigned to others when a fold is evaluated
 
 
 @dataclass(eq=False)
@@ -30,11 +30,11 @@ class UnfinishedResponses:
         actors: (K,) ids of the actors. response: (n,) indices. owner: (n,) position of each response's actor.
         movable: (n,) False for responses that are migrating.
         tokens, kv_tokens: (n,) generated tokens, and KV tokens in memory. left_tokens: (n,) expected tokens.
-        load_on: (n, M) l of solver.replanning.marginal_value on an actor of each class of ``fleet``; worth: (n,) q.
+        load_on: (n, M) load l of solver.replanning.marginal_value on an actor of each of M classes; token_value: (n,) q.
         reserved: (n,) KV tokens that admission sets aside at most.
-        actor_load, actor_worth, count, slots, memory: (K,) sums of load and worth, responses, free slots, free KV tokens.
-        left_s: X, the seconds that the step should still take. fleet: the actors' classes; kind: (K,) class of each actor.
-        load: (n,) l on the response's present actor. base_s, price: (K,) a, and the cost of a second of each actor.
+        actor_load, actor_token_value, count: (K,) sums of load and token value, and responses. slots, memory: (K,) free slots
+            and free KV tokens. left_s: X, seconds that the step should still take. class_of: (K,) index of each actor's class.
+        load: (n,) l on the response's present actor. base_s, cost_per_s: (K,) a, and the cost of a second of each actor.
         ids: ``actors`` as a list.
     """
 
@@ -46,28 +46,31 @@ class UnfinishedResponses:
     kv_tokens: FloatArray
     left_tokens: FloatArray
     load_on: FloatArray
-    worth: FloatArray
+    token_value: FloatArray
     reserved: FloatArray
     actor_load: FloatArray
-    actor_worth: FloatArray
+    actor_token_value: FloatArray
     count: IntArray
     slots: IntArray
     memory: FloatArray
     left_s: float
-    fleet: ActorClasses
-    kind: IntArray
+    actor_classes: ActorClasses
+    class_of: IntArray
     load: FloatArray = field(init=False)
     base_s: FloatArray = field(init=False)
-    price: FloatArray = field(init=False)
+    cost_per_s: FloatArray = field(init=False)
     ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ids = self.actors.tolist()
-        self.load = self.load_on[np.arange(len(self.owner)), self.kind[self.owner]]
-        self.base_s, self.price = self.fleet.column("base_s")[self.kind], np.array(self.fleet.rates)[self.kind]
+        self.load = self.load_on[np.arange(len(self.owner)), self.class_of[self.owner]]
+        self.base_s, self.cost_per_s = (
+            self.actor_classes.column("base_s")[self.class_of],
+            np.array(self.actor_classes.rates)[self.class_of],
+        )
 
     @property
-    def step_s(self) -> FloatArray:
+    def iteration_s(self) -> FloatArray:
         """Return the (K,) seconds of the actors' next iterations."""
         return self.base_s + self.actor_load
 
@@ -77,15 +80,15 @@ class UnfinishedResponses:
         It is minus infinity for the response's present actor, for actors outside ``open_to`` (K,) and for those without a free
         slot or memory.
         """
-        load, worth, owner = self.load_on[chosen][:, self.kind], self.worth[chosen], self.owner[chosen]
-        step = self.step_s
-        rate = self.actor_worth / step
-        without = np.maximum(np.maximum(step[owner] - self.load[chosen], self.base_s[owner]), 1e-300)
-        leaves = (self.actor_worth[owner] - worth) / without - rate[owner]
+        load, value, owner = self.load_on[chosen][:, self.class_of], self.token_value[chosen], self.owner[chosen]
+        step = self.iteration_s
+        rate = self.actor_token_value / step
+        step_without = np.maximum(np.maximum(step[owner] - self.load[chosen], self.base_s[owner]), 1e-300)
+        leaving_gain = (self.actor_token_value[owner] - value) / step_without - rate[owner]
         # joining changes U / t to (U + q) / (t + l), which is (q - l U / t) / (t + l) more
-        total = worth[:, None] - load * rate
+        total = value[:, None] - load * rate
         total /= step + load
-        total += leaves[:, None]
+        total += leaving_gain[:, None]
         total[:, ~(open_to & (self.slots > 0))] = -np.inf
         reserved = self.reserved[chosen]
         for k in np.flatnonzero(self.memory < reserved.max(initial=0.0)):
@@ -99,37 +102,37 @@ class UnfinishedResponses:
         Its responses move one after another to the best receivers among ``open_to``. The gain is minus infinity when these have
         too little room. Changes nothing.
 
-        Above ``FOLD_PARTS`` responses, responses of similar worth move in parts: the mean of a part decides its receiver.
+        Above ``FOLD_PARTS`` responses, responses of similar token value move in parts: the mean of a part decides its receiver.
         """
-        others = np.flatnonzero(open_to & (np.arange(len(open_to)) != k))
-        mine = np.flatnonzero(self.owner == k)
-        if int(self.slots[others].sum()) < len(mine):
+        receivers = np.flatnonzero(open_to & (np.arange(len(open_to)) != k))
+        leaving = np.flatnonzero(self.owner == k)
+        if int(self.slots[receivers].sum()) < len(leaving):
             return -math.inf
-        mine = mine[np.argsort(-self.worth[mine], kind="stable")]
-        starts = np.unique(np.linspace(0, len(mine), min(len(mine), FOLD_PARTS), endpoint=False).astype(np.int64))
-        sums = [np.add.reduceat(x[mine], starts).tolist() if len(mine) else [] for x in (self.worth, self.reserved)]
-        loads = [np.add.reduceat(x[mine], starts).tolist() if len(mine) else [] for x in self.load_on.T]
-        counts = np.diff(np.append(starts, len(mine))).tolist()
-        rise = float(self.price[k] - self.actor_worth[k] / self.step_s[k])
+        leaving = leaving[np.argsort(-self.token_value[leaving], kind="stable")]
+        starts = np.unique(np.linspace(0, len(leaving), min(len(leaving), FOLD_PARTS), endpoint=False).astype(np.int64))
+        sums = [np.add.reduceat(x[leaving], starts).tolist() if len(leaving) else [] for x in (self.token_value, self.reserved)]
+        loads = [np.add.reduceat(x[leaving], starts).tolist() if len(leaving) else [] for x in self.load_on.T]
+        counts = np.diff(np.append(starts, len(leaving))).tolist()
+        rise = float(self.cost_per_s[k] - self.actor_token_value[k] / self.iteration_s[k])
         # plain numbers: a call on an array of a few actors takes longer than all of them
-        step, worth = self.step_s[others].tolist(), self.actor_worth[others].tolist()
-        slots, memory, kind = self.slots[others].tolist(), self.memory[others].tolist(), self.kind[others].tolist()
-        rate = [u / t for u, t in zip(worth, step, strict=True)]
-        for weight, held, count, *own_on in zip(*sums, counts, *loads, strict=True):
-            to, most = -1, -math.inf
-            for j, r in enumerate(rate):
-                own = own_on[kind[j]]
-                gain = (weight - own * r) / (step[j] + own)
-                if gain > most and slots[j] >= count and memory[j] >= held:
-                    to, most = j, gain
-            if to < 0:
+        step, values = self.iteration_s[receivers].tolist(), self.actor_token_value[receivers].tolist()
+        slots, memory, kind = self.slots[receivers].tolist(), self.memory[receivers].tolist(), self.class_of[receivers].tolist()
+        rate = [u / t for u, t in zip(values, step, strict=True)]
+        for part_value, part_reserved, count, *part_loads in zip(*sums, counts, *loads, strict=True):
+            receiver, best_gain = -1, -math.inf
+            for j, receiver_rate in enumerate(rate):
+                load = part_loads[kind[j]]
+                gain = (part_value - load * receiver_rate) / (step[j] + load)
+                if gain > best_gain and slots[j] >= count and memory[j] >= part_reserved:
+                    receiver, best_gain = j, gain
+            if receiver < 0:
                 return -math.inf
-            rise += most
-            step[to] += own_on[kind[to]]
-            worth[to] += weight
-            rate[to] = worth[to] / step[to]
-            slots[to] -= count
-            memory[to] -= held
+            rise += best_gain
+            step[receiver] += part_loads[kind[receiver]]
+            values[receiver] += part_value
+            rate[receiver] = values[receiver] / step[receiver]
+            slots[receiver] -= count
+            memory[receiver] -= part_reserved
         return rise
 
 
@@ -145,31 +148,36 @@ def survivors_of(
     response = np.array([r for v in views for r in (*v.unfinished, *v.arriving)], dtype=np.int64)
     owner = np.repeat(np.arange(len(views)), [sum(size) for size in sizes])
     movable = np.repeat(np.tile([True, False], len(views)), [count for size in sizes for count in size])
-    fleet = ActorClasses.of(latency)
+    actor_classes = ActorClasses.of(latency)
     return valued(
-        np.array([v.actor for v in views], dtype=np.int64), fleet.classes([v.planned for v in views]), response, owner, movable,
+        np.array([v.actor for v in views], dtype=np.int64), actor_classes.classes([v.planned for v in views]), response,
+        owner, movable,
         state.generated_tokens[response].astype(float), state.prompt_tokens[response].astype(float),
-        np.array([v.free_slots for v in views], dtype=np.int64), remaining, fleet, price,
+        np.array([v.free_slots for v in views], dtype=np.int64), remaining, actor_classes, price,
     )  # fmt: skip
 
 
 def valued(
-    actors: IntArray, kind: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
+    actors: IntArray, class_of: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
     prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float,
 ) -> UnfinishedResponses:  # fmt: skip
     """Return ``survivors_of`` computed from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and
     prompt tokens of responses."""
-    fleet = ActorClasses.of(latency)
-    most = remaining.most_tokens(response, tokens)
-    speed = [(m.base_s, m.per_response_s, m.per_kv_token_s, rate) for m, rate in zip(fleet.models, fleet.rates, strict=True)]
-    load_on = np.array([b + c * (prompt + tokens) for _, b, c, _ in speed]).T
-    roots = [remaining.root_load(response, tokens, b, c) for _, b, c, _ in speed]
-    left_s = min(time_left_s(price / p, a, most, root) for (a, _, _, p), root in zip(speed, roots, strict=True))
-    worths = [
-        p * token_worth(left_s, a, load, most, root) for (a, _, _, p), load, root in zip(speed, load_on.T, roots, strict=True)
+    actor_classes = ActorClasses.of(latency)
+    max_tokens = remaining.max_tokens(response, tokens)
+    speeds = [
+        (m.base_s, m.per_response_s, m.per_kv_token_s, rate)
+        for m, rate in zip(actor_classes.models, actor_classes.rates, strict=True)
     ]
-    worth = np.minimum.reduce(worths)
-    load = load_on[np.arange(len(owner)), kind[owner]]
+    load_on = np.array([b + c * (prompt + tokens) for _, b, c, _ in speeds]).T
+    roots = [remaining.root_load(response, tokens, b, c) for _, b, c, _ in speeds]
+    left_s = min(time_left_s(price / p, a, max_tokens, root) for (a, _, _, p), root in zip(speeds, roots, strict=True))
+    values_by_class = [
+        p * token_value(left_s, a, load, max_tokens, root)
+        for (a, _, _, p), load, root in zip(speeds, load_on.T, roots, strict=True)
+    ]
+    values = np.minimum.reduce(values_by_class)
+    load = load_on[np.arange(len(owner)), class_of[owner]]
     reserved = prompt + remaining.max_response_tokens
 
     def per_actor(values: FloatArray) -> FloatArray:
@@ -184,14 +192,14 @@ def valued(
         kv_tokens=np.where(tokens > 0, prompt + tokens, 0.0),
         left_tokens=remaining.expected_tokens(response, tokens),
         load_on=load_on,
-        worth=worth,
+        token_value=values,
         reserved=reserved,
         actor_load=per_actor(load),
-        actor_worth=per_actor(worth),
+        actor_token_value=per_actor(values),
         count=np.bincount(owner, minlength=len(actors)).astype(np.int64),
         slots=slots.copy(),
-        memory=fleet.column("kv_capacity_tokens")[kind] - per_actor(reserved),
+        memory=actor_classes.column("kv_capacity_tokens")[class_of] - per_actor(reserved),
         left_s=left_s,
-        fleet=fleet,
-        kind=kind,
+        actor_classes=actor_classes,
+        class_of=class_of,
     )

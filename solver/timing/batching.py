@@ -14,102 +14,101 @@ import numpy as np
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
-
-
-@dataclass(frozen=True, eq=False)
-class Residency:
-    """Intervals in which responses are in the batch; one per response, and one more for each time that it was evicted and came
-    back.
-
-    Attributes:
-        response: (V,) index of the response in the arrays given to ``schedule``.
-        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it has left (half-open).
-        context: (V,) KV tokens of its context at ``first``.
-        prefill: (V,) prompt and generated tokens that prefill is charged for when it joins: its context less the cached tokens.
-    """
-
-    response: IntArray
-    first: IntArray
-    last: IntArray
-    context: IntArray
-    prefill: IntArray
-
-    @property
-    def computed(self) -> IntArray:
-        """Return the (V,) tokens that prefill computes: those that it is charged for, except the last one, which is decoded."""
-        return np.asarray(self.prefill - (self.prefill > 0))
+from solver.timing.mixed_prefill import keeps_budget, schedule_general, schedule_reserved
+from solver.timing.residency import Residency
 
 
 def schedule(
     remaining: IntArray,
     context: IntArray,
-    most_tokens: IntArray,
+    max_tokens: IntArray,
     cached_tokens: IntArray,
     admission: Admission,
     running: int = 0,
     refills: bool = False,
+    token_budget: int | None = None,
 ) -> Residency:
     """Schedule continuous batching for responses queued in the given order, all available from iteration 0.
 
     Args:
         remaining: (n,) iterations each response needs; context: (n,) KV tokens at its next iteration.
-        most_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
+        max_tokens: (n,) the most KV tokens it can reach (what ``reserve`` sets aside).
         cached_tokens: (n,) KV tokens of its context, at most all of it, that are cached when it joins and need no prefill. Its
             KV cache came along, its prompt's was received in part or whole, or an earlier response computes it. After an
             eviction a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
         refills: True if the caller knows that they do not all fit at once, which saves a slow test.
+        token_budget: the most tokens that an iteration feeds (``solver.timing.mixed_prefill``); None where every context is
+            computed in the iteration in which the response joins.
     """
-    n = len(remaining)
     prefill = context - cached_tokens
-    if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, most_tokens, admission):
-        return Residency(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
-    if _only_slots_bind(most_tokens, admission):
+    unbudgeted = _schedule_unbudgeted(remaining, context, max_tokens, prefill, admission, running, refills)
+    if token_budget is None or keeps_budget(unbudgeted, token_budget):
+        return unbudgeted
+    if admission.rule == "reserve" and not running:
+        return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
+    return schedule_general(remaining, context, max_tokens, prefill, admission, token_budget, running)
+
+
+def _schedule_unbudgeted(
+    remaining: IntArray,
+    context: IntArray,
+    max_tokens: IntArray,
+    prefill: IntArray,
+    admission: Admission,
+    running: int,
+    refills: bool,
+) -> Residency:
+    """Schedule where every context is computed in the iteration in which the response joins."""
+    n = len(remaining)
+    if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, max_tokens, admission):
+        return Residency.at_once(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
+    if _only_slots_bind(max_tokens, admission):
         return _schedule_slots(remaining, context, prefill, admission.max_batch)
     if admission.rule == "reserve" and not running:
-        return _schedule_reserved(remaining, context, most_tokens, prefill, admission)
-    return _schedule_with_refill(remaining, context, most_tokens, prefill, admission, running)
+        return _schedule_reserved(remaining, context, max_tokens, prefill, admission)
+    return _schedule_with_refill(remaining, context, max_tokens, prefill, admission, running)
 
 
-def _only_slots_bind(most_tokens: IntArray, admission: Admission) -> bool:
+def _only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
     """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
     if admission.rule != "reserve":
         return False
-    slots = min(admission.max_batch, len(most_tokens))
-    return int(np.partition(most_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
+    slots = min(admission.max_batch, len(max_tokens))
+    return int(np.partition(max_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
 
 
 def _schedule_slots(remaining: IntArray, context: IntArray, prefill: IntArray, slots: int) -> Residency:
     """Refill where only slots bind: every response, in order, joins when the first slot is free."""
-    works = remaining > 0
-    lengths = remaining[works]
+    needs_iterations = remaining > 0
+    lengths = remaining[needs_iterations]
     runs = np.flatnonzero(np.diff(lengths, prepend=-1))
     begin = np.zeros(len(remaining), dtype=np.int64)
-    begin[works] = _joins_by_run(lengths, runs, slots) if 2 * len(runs) < len(lengths) else _joins(lengths, slots)
-    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+    begin[needs_iterations] = _joins_by_run(lengths, runs, slots) if 2 * len(runs) < len(lengths) else _joins(lengths, slots)
+    return Residency.at_once(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
 
 
 def _schedule_reserved(
-    remaining: IntArray, context: IntArray, most_tokens: IntArray, prefill: IntArray, admission: Admission
+    remaining: IntArray, context: IntArray, max_tokens: IntArray, prefill: IntArray, admission: Admission
 ) -> Residency:
     """Refill where reserved memory binds as well: every response, in order, joins when enough has left."""
     capacity, slots = admission.kv_capacity_tokens, admission.max_batch
-    unit = int(most_tokens.max()) + 1  # an entry of the heap is the iteration from which tokens are free, and how many
+    unit = int(max_tokens.max()) + 1  # an entry of the heap is the iteration from which tokens are free, and how many
     ends: list[int] = []
     begin = np.zeros(len(remaining), dtype=np.int64)
-    works = remaining > 0
+    needs_iterations = remaining > 0
     first = []
     now = used = 0
-    for length, held in zip(remaining[works].tolist(), most_tokens[works].tolist(), strict=True):
-        while ends and (used + held > capacity or len(ends) >= slots):
+    for length, reserved in zip(remaining[needs_iterations].tolist(), max_tokens[needs_iterations].tolist(), strict=True):
+        while ends and (used + reserved > capacity or len(ends) >= slots):
             end = heapq.heappop(ends)
             now = end // unit
             used -= end % unit
-        heapq.heappush(ends, (now + length) * unit + held)
-        used += held
+        heapq.heappush(ends, (now + length) * unit + reserved)
+        used += reserved
         first.append(now)
-    begin[works] = first
-    return Residency(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
+    begin[needs_iterations] = first
+    return Residency.at_once(np.arange(len(remaining)), begin, begin + remaining, context, prefill)
 
 
 def _joins(lengths: IntArray, slots: int) -> IntArray:
@@ -125,55 +124,55 @@ def _joins(lengths: IntArray, slots: int) -> IntArray:
 def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
     """Return ``_joins`` for neighbours of equal length, which are scheduled together from each of ``runs`` to the next."""
     free_at, free = [0], {0: slots}  # a heap of the iterations from which slots are free, and how many are
-    joins, together = [], []
-    for length, left in zip(lengths[runs].tolist(), np.diff(runs, append=len(lengths)).tolist(), strict=True):
-        while left:
+    joins, counts = [], []
+    for length, remaining in zip(lengths[runs].tolist(), np.diff(runs, append=len(lengths)).tolist(), strict=True):
+        while remaining:
             now = free_at[0]
             count = free[now]
-            if count > left:
-                free[now] = count - left
-                count = left
+            if count > remaining:
+                free[now] = count - remaining
+                count = remaining
             else:
                 heapq.heappop(free_at)
                 del free[now]
             joins.append(now)
-            together.append(count)
-            left -= count
+            counts.append(count)
+            remaining -= count
             now += length
             if now in free:
                 free[now] += count
             else:
                 free[now] = count
                 heapq.heappush(free_at, now)
-    return np.repeat(np.array(joins, dtype=np.int64), together)
+    return np.repeat(np.array(joins, dtype=np.int64), counts)
 
 
-def _fits_at_once(remaining: IntArray, context: IntArray, most_tokens: IntArray, admission: Admission) -> bool:
+def _fits_at_once(remaining: IntArray, context: IntArray, max_tokens: IntArray, admission: Admission) -> bool:
     if admission.rule == "reserve":
-        return int(most_tokens.sum()) <= admission.kv_capacity_tokens
+        return int(max_tokens.sum()) <= admission.kv_capacity_tokens
     if int((context + remaining).sum()) <= admission.kv_capacity_tokens:
         return True
     return int(peak_tokens(remaining, context, np.array([0, len(remaining)]))[0]) <= admission.kv_capacity_tokens
 
 
 def peak_tokens(remaining: IntArray, context: IntArray, edges: IntArray) -> IntArray:
-    """Return the (G,) peak KV tokens of each group ``edges[g]:edges[g + 1]`` if all its responses join at once:
-    memory grows until a response completes, so the peak is in some response's last iteration."""
+    """Return the (G,) peak KV tokens of each group ``edges[g]:edges[g + 1]`` if all its responses join at once. Memory grows
+    until a response completes, so the peak is in some response's last iteration."""
     sizes = np.diff(edges)
     group = np.repeat(np.arange(len(sizes)), sizes)
     shortest_first = np.lexsort((remaining, group))
     left = remaining[shortest_first]
-    before = np.concatenate([[0], np.cumsum(context[shortest_first])])
-    with_them = np.repeat(before[edges[1:]], sizes) - before[:-1]
-    still_there = np.repeat(edges[1:], sizes) - np.arange(len(left))
-    held = np.where(left > 0, with_them + still_there * (left - 1), 0)
+    context_before = np.concatenate([[0], np.cumsum(context[shortest_first])])
+    context_from_here = np.repeat(context_before[edges[1:]], sizes) - context_before[:-1]
+    not_complete = np.repeat(edges[1:], sizes) - np.arange(len(left))
+    held = np.where(left > 0, context_from_here + not_complete * (left - 1), 0)
     return np.asarray(np.maximum.reduceat(held, edges[:-1]))
 
 
 def _schedule_with_refill(
     remaining: IntArray,
     context: IntArray,
-    most_tokens: IntArray,
+    max_tokens: IntArray,
     prefill: IntArray,
     admission: Admission,
     running: int,
@@ -185,7 +184,7 @@ def _schedule_with_refill(
     """
     preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
     left, ctx, to_compute = remaining.tolist(), context.tolist(), prefill.tolist()
-    counts = ctx if preempt else most_tokens.tolist()  # what a response takes of the memory when it joins
+    counts = ctx if preempt else max_tokens.tolist()  # what a response takes of the memory when it joins
     queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # the front of the queue is the end of the list
     rows: list[tuple[int, int, int, int, int]] = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
     ends: dict[int, int] = {}  # of those in the batch, in order of admission: the iteration in which each is complete
@@ -243,20 +242,7 @@ def _schedule_with_refill(
         else:
             now = end
     table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    return Residency(table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4])
-
-
-def _batch_and_kv(residency: Residency, horizon: int) -> tuple[IntArray, IntArray]:
-    """Return the (horizon,) numbers of responses in the batch and of KV tokens that they occupy, per iteration."""
-    batch = np.zeros(horizon + 1, np.int64)
-    offset = np.zeros(horizon + 1, np.int64)
-    np.add.at(batch, residency.first, 1)
-    np.add.at(batch, residency.last, -1)
-    start = residency.context - residency.first
-    np.add.at(offset, residency.first, start)
-    np.add.at(offset, residency.last, -start)
-    batch = np.cumsum(batch)[:horizon]
-    return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch
+    return Residency.at_once(*table.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,11 +251,12 @@ class Timeline:
 
     Attributes:
         residency: which responses are in the batch when.
-        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1. It begins with prefill;
-            the remainder counts as decoding, including the join time of newly admitted responses.
-        prefill_s: (I,) part of each iteration spent on prefill, at its start.
-        prefill_tokens: (I,) tokens that prefill is charged for in it (``Residency.prefill``).
-        batch, kv_tokens: (I,) responses in the batch and their KV tokens.
+        boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1.
+        prefill_s: (I,) part of each iteration that counts as prefill, at its start: the prefill call, or of a mixed iteration
+            the prompt tokens' share of its fed tokens. The rest counts as decoding, including the join time of newly admitted
+            responses.
+        prefill_tokens: (I,) tokens that prefill is charged for in it (``LatencyModel.charged_tokens``).
+        batch, kv_tokens: (I,) responses that get a token, and their KV tokens.
         end_s: (n,) completion time of each response.
     """
 
@@ -290,27 +277,34 @@ class Timeline:
 def timeline(
     remaining: IntArray,
     context: IntArray,
-    most_tokens: IntArray,
+    max_tokens: IntArray,
     cached_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
     running: int = 0,
 ) -> Timeline:
-    """Schedule the responses and charge every iteration with its time. Arguments are those of ``schedule``. In an
-    iteration, the missing tokens of newly admitted responses are prefilled in one call (none if everything is
-    cached), each of these takes ``join_s``, then all responses decode one token."""
-    residency = schedule(remaining, context, most_tokens, cached_tokens, admission, running)
-    horizon = int(residency.last.max(initial=0))
-    batch, kv = _batch_and_kv(residency, horizon)
-    tokens = np.zeros(horizon + 1, np.int64)
+    """Schedule the responses and charge every iteration with its time. Arguments are those of ``schedule``.
+
+    With separate prefill, the missing tokens of newly admitted responses are prefilled in one call, or in none if everything
+    is cached. Then all responses decode one token. With mixed prefill an iteration feeds both. Each newly admitted response
+    takes ``join_s``.
+    """
+    residency = schedule(remaining, context, max_tokens, cached_tokens, admission, running, token_budget=latency.token_budget)
+    batch, kv, prompts = residency.per_iteration()
     stays = residency.last > residency.first
-    np.add.at(tokens, residency.first[stays], residency.prefill[stays])
-    tokens = tokens[:horizon]
-    prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
-    seconds = latency.step_s(batch, kv) + prefill_s
+    if latency.mixes:
+        tokens, seconds = prompts, latency.iteration_s(batch, kv, prompts)
+        prefill_s = seconds * prompts / np.maximum(batch + prompts, 1)
+    else:
+        computes = stays & (residency.prefill > 0)
+        tokens = prompts + np.bincount(residency.first[computes], minlength=len(batch))
+        prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
+        seconds = latency.iteration_s(batch, kv) + prefill_s
     if latency.join_s:
         joins = stays & ((residency.first > 0) | (residency.response >= running))
-        seconds += latency.join_s * np.bincount(residency.first[joins], minlength=horizon)
+        seconds += latency.join_s * np.bincount(residency.first[joins], minlength=len(batch))
+    if latency.mixes:
+        prefill_s = np.where(batch > 0, prefill_s, seconds)
     boundary_s = np.concatenate([[0.0], np.cumsum(seconds)])
     last = np.zeros(len(remaining), np.int64)
     np.maximum.at(last, residency.response, residency.last)
@@ -320,26 +314,28 @@ def timeline(
 def busy_s(
     remaining: IntArray,
     context: IntArray,
-    most_tokens: IntArray,
+    max_tokens: IntArray,
     cached_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
     refills: bool = False,
 ) -> float:
-    """Return ``timeline(...).busy_s``. With an affine latency model no iteration is computed by itself: its time is a
-    sum over its responses, so the total is base time times iterations plus the loads, whatever the order of
-    admission."""
+    """Return ``timeline(...).busy_s``. With an affine latency model no iteration is computed by itself. Its time is a sum over
+    its responses, so the total is base time times iterations plus the loads, whatever the order of admission."""
     if latency.table is not None:
-        return timeline(remaining, context, most_tokens, cached_tokens, latency, admission).busy_s
-    r = schedule(remaining, context, most_tokens, cached_tokens, admission, refills=refills)
-    stay = (r.last - r.first).astype(float)
+        return timeline(remaining, context, max_tokens, cached_tokens, latency, admission).busy_s
+    budget = latency.token_budget
+    r = schedule(remaining, context, max_tokens, cached_tokens, admission, refills=refills, token_budget=budget)
+    stay = (r.last - r.ready).astype(float)
     kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
     seconds = (
         latency.base_s * float(r.last.max(initial=0))
         + latency.per_response_s * float(stay.sum())
         + latency.per_kv_token_s * kv_steps
-        + latency.join_s * float(np.count_nonzero(stay))
+        + latency.join_s * float(np.count_nonzero(r.last > r.first))
     )
+    if latency.mixes:
+        return seconds + float(latency.prefill_s(r.computed().sum()))
     computed = (r.prefill > 0) & (stay > 0)
     tokens = int(r.prefill[computed].sum())
     if tokens == 0:

@@ -12,54 +12,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
-from solver.model.latency import LatencyModel
-from solver.model.objective import NonGenerationPhases
-from solver.model.offers import Latencies, offers_of
 from solver.model.plan import ActorPlan, Plan
 from solver.model.plurals import counted
-from solver.model.workload import Workload
+from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import Evaluation, admission_of, evaluate
 
 
-def check_fits(workload: Workload, cluster: Cluster | MixedCluster, latency: Latencies) -> None:
-    """Refuse a problem that no plan can solve: no actor fits the cluster, or no actor's KV memory can hold some response.
-
-    Raises:
-        PlanningError: the message names the limit and by how much it is missed.
-    """
-    most = workload.reserved_tokens
-    worst = int(np.argmax(most))
-    roomiest = max((offer.latency for offer in offers_of(cluster, latency)), key=lambda model: model.kv_capacity_tokens)
-    if most[worst] > roomiest.kv_capacity_tokens:
-        prompt = int(workload.prompt_tokens[workload.prompt_of[worst]])
-        room = roomiest.kv_capacity_tokens - prompt
-        shorter = f"responses of at most {room:,} tokens" if room > 0 else "shorter prompts"
-        raise PlanningError(
-            f"response {worst} can reach {most[worst]} KV tokens (prompt {prompt} + limit "
-            f"{workload.max_response_tokens}), but an "
-            f"actor of {roomiest.name!r} holds {roomiest.kv_capacity_tokens}; {shorter}, or larger actors, are needed"
-        )
-
-
-def assemble(
-    policy: str,
-    groups: Sequence[ArrayLike],
-    workload: Workload,
-    cluster: Cluster,
-    latency: LatencyModel,
-    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
-    *,
-    max_batch: int | None = None,
-    release: str = "done",
-    admission: str = "reserve",
-    shares_prompts: bool = False,
-) -> Plan:
+def assemble(policy: str, groups: Sequence[ArrayLike], problem: PlanningProblem, *, max_batch: int | None = None) -> Plan:
     """Return a plan with one actor per group, in the given admission order, timed by the planning model.
 
     Actors are placed in the order of the groups, nodes filled one after the other. The first ones use the prewarmed containers.
+
+    Args:
+        problem: with one kind of actors; its bounds on their number do not count. max_batch: slots of an actor, if fewer than
+            the latency model has.
+
+    Raises:
+        PlanningError: the groups do not hold every response once, or there are more than actors fit.
     """
+    workload, (cluster, latency) = problem.workload, problem.one_kind
     if len(groups) > cluster.max_actors:
         raise PlanningError(
             f"{counted(len(groups), 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')} are requested, but "
@@ -73,32 +45,25 @@ def assemble(
         prompts = dict.fromkeys(workload.prompt_of[responses].tolist())
         actors.append(
             ActorPlan(
-                cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=release,
+                cluster.kind, gpu_ids, node, tuple(responses.tolist()), tuple(prompts), slots, release=problem.release,
                 market=cluster.market, usd_per_gpu_s=cluster.usd_per_gpu_s, prewarmed=i < cluster.prewarmed,
-                shares_prompts=shares_prompts,
+                shares_prompts=problem.share_prefill,
             )
         )  # fmt: skip
-    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), workload, latency, phases, admission=admission)
+    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), problem)
 
 
-def timed(
-    plan: Plan,
-    workload: Workload,
-    latency: Latencies,
-    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
-    *,
-    admission: str = "reserve",
-) -> Plan:
-    """Return the plan with the times and costs that the planning model gives it on ``workload``."""
-    return with_times(plan, evaluate(plan, workload, latency, phases, admission=admission))
+def timed(plan: Plan, problem: PlanningProblem) -> Plan:
+    """Return the plan with the times and costs that the planning model gives it on the problem's workload."""
+    return with_times(plan, evaluate(plan, problem))
 
 
-def with_times(plan: Plan, taken: Evaluation) -> Plan:
+def with_times(plan: Plan, evaluation: Evaluation) -> Plan:
     """Return the plan with the times and costs of its evaluation."""
     return replace(
         plan,
-        actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(plan.actors, taken.done_s, strict=True)),
-        makespan_s=taken.makespan_s,
-        gpu_seconds=taken.gpu_seconds,
-        cost_usd=taken.cost_usd,
+        actors=tuple(replace(a, predicted_s=float(t)) for a, t in zip(plan.actors, evaluation.done_s, strict=True)),
+        makespan_s=evaluation.makespan_s,
+        gpu_seconds=evaluation.gpu_seconds,
+        cost_usd=evaluation.cost_usd,
     )

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solver.model.admission import Admission
-from solver.model.errors import PlanningError
+from solver.model.errors import PlanningError, check_flags
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
-from solver.model.offers import Latencies, latency_of
-from solver.model.plan import ActorPlan, Plan
+from solver.model.offers import latency_of
+from solver.model.plan import ActorPlan, Plan, check_plan
+from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.timing.batching import busy_s
 
@@ -68,27 +69,27 @@ def cached_tokens(
         PlanningError: a prefix is longer than its prompt, or there is no such prompt.
     """
     chosen = np.asarray(responses, dtype=np.int64)
-    owner = workload.prompt_of[chosen]
-    there: IntArray = np.zeros(len(chosen), np.int64)
+    prompt_of = workload.prompt_of[chosen]
+    cached: IntArray = np.zeros(len(chosen), np.int64)
     if np.size(prefixes):
         received = np.zeros(len(workload.prompt_tokens), np.int64)
-        asked = np.asarray(prefixes, dtype=np.int64)
-        if unknown := asked[(asked < 0) | (asked >= len(received))].tolist():
+        prompts = np.asarray(prefixes, dtype=np.int64)
+        if unknown := prompts[(prompts < 0) | (prompts >= len(received))].tolist():
             raise PlanningError(
                 f"an actor receives a prefix of prompt {unknown[0]}; the workload has prompts 0 to {len(received) - 1}"
             )
-        received[asked] = prefix_tokens
+        received[prompts] = prefix_tokens
         too_long = np.flatnonzero((received > workload.prompt_tokens) | (received < 0))
         if len(too_long):
             i = int(too_long[0])
             raise PlanningError(f"an actor receives {received[i]} tokens of prompt {i}, which has {workload.prompt_tokens[i]}")
-        there = received[owner]
+        cached = received[prompt_of]
     if shares_prompts:
         later = np.ones(len(chosen), dtype=bool)
-        works = np.flatnonzero(workload.remaining_tokens[chosen] > 0)
-        later[works[np.unique(owner[works], return_index=True)[1]]] = False
-        there = np.where(later, workload.prompt_tokens[owner], there)
-    return there
+        needs_iterations = np.flatnonzero(workload.remaining_tokens[chosen] > 0)
+        later[needs_iterations[np.unique(prompt_of[needs_iterations], return_index=True)[1]]] = False
+        cached = np.where(later, workload.prompt_tokens[prompt_of], cached)
+    return cached
 
 
 def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, admission: Admission) -> float:
@@ -119,30 +120,29 @@ def held_s(actors: tuple[ActorPlan, ...], done_s: ArrayLike, phases: NonGenerati
     return np.array([max(until.get(a.release, d), d) - a.start_s for a, d in zip(actors, done, strict=True)])
 
 
-def evaluate(
-    plan: Plan,
-    workload: Workload,
-    latency: Latencies,
-    phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
-    *,
-    table: bool = False,
-    admission: str = "reserve",
-) -> Evaluation:
-    """Return the time and cost of ``plan`` on ``workload``.
+def evaluate(plan: Plan, problem: PlanningProblem, *, table: bool = False) -> Evaluation:
+    """Return the time and cost of ``plan`` on the workload of ``problem``.
 
     Args:
         plan: contains every response of the workload exactly once.
-        workload: the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with scenarios, every number
-            is the mean over them.
-        latency: times of an actor, or one latency model per kind and size.
+        problem: its workload has the lengths to evaluate with (predicted ones reproduce the plan's own numbers); with
+            scenarios, every number is the mean over them. Latency, phases and admission count as in planning. When actors
+            release their GPUs and whether they share prefill is in the plan.
         table: charge the measured table instead of the affine fit that planning uses.
-        admission: ``reserve`` or ``preempt``.
 
     Raises:
-        PlanningError: a response is missing, planned twice or not in the workload, or a kind has no latency model.
+        PlanningError: an argument is of the wrong type, a response is missing, planned twice or not in the workload, or a kind
+            has no latency model.
+
+    Example:
+        >>> evaluate(plan, dataclasses.replace(problem, workload=true_lengths), table=True).makespan_s
     """
+    check_plan(plan)
+    check_problem(problem)
+    check_flags(table=table)
+    workload, phases = problem.workload, problem.phases
     check_complete(plan, len(workload))
-    models = [latency_of(latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
+    models = [latency_of(problem.latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
     if not table:
         models = [model.affine for model in models]
     gpus = np.array([len(a.gpu_ids) for a in plan.actors], dtype=float)
@@ -154,7 +154,7 @@ def evaluate(
                 a.start_s
                 + ready_s(model, a.prewarmed)
                 + a.receive_s
-                + actor_busy_s(case, a, model, admission_of(model, a.max_batch, admission))
+                + actor_busy_s(case, a, model, admission_of(model, a.max_batch, problem.admission))
                 for a, model in zip(plan.actors, models, strict=True)
             ]
         )

@@ -1,14 +1,20 @@
 """Computes exact times of many groups of responses at once, without building a plan from them.
 
-Inputs: a workload, the admission rule and one affine latency model. A group that fits into the batch at once takes
-``base * longest + sum of loads`` (an iteration's time is a sum over its responses), which is a few numpy calls for all groups
-together. Groups that refill their slots go through ``solver.timing.batching``, so the numbers are those of ``solver.evaluate``.
+Inputs: a workload, the admission rule and one affine latency model. A group that fits into the batch at once takes ``base *
+longest + sum of loads``, as an iteration's time is a sum over its responses. These are a few numpy calls for all groups
+together. Groups that refill their slots go through ``solver.timing.batching``, so the numbers are those of
+``solver.evaluate``.
 
 **Lower bound of a group's time.** No iteration decodes more responses than there are slots, or than fit into memory if each
 reserves the least of any response. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
-iteration count for more KV tokens than the memory has, or than one response alone takes (a batch of one never overflows). A
+iteration count for more KV tokens than the memory has, or than one response alone takes. A batch of one never overflows. A
 response counts, in every iteration that it is in, with its reservation or its context. So a group also runs at least (sum of
 these over all iterations of all responses) / those KV tokens. Evicting and recomputing responses only adds.
+
+**Mixed prefill.** No iteration feeds more than the budget, so a group also runs at least (sum of fed tokens) / budget. The i-th
+response of a group that joins at once (counted from 0) is never behind more than i responses that decode. So it has its first
+token at the latest in iteration ``ceil(F_i / (budget - i)) - 1``, F_i the tokens that it and those before it have missing.
+Where no response can end after the group's longest would, if it had no prompt, the group takes exactly the lower bound.
 """
 
 from __future__ import annotations
@@ -53,6 +59,7 @@ class GroupTimes:
         cases: the S workloads (scenarios, or one); order: (R,) responses in order of admission.
         length: (S, R) iterations in that order; load: (S, R+1) running sums of loads, without prefill.
         tokens: (S, R+1) running sums of prompt tokens to prefill (unless prompts are shared).
+        missing: (S, R+1) running sums of the tokens of contexts, at least 1 of a response that needs an iteration.
         held: (S, R+1) running sums of the KV tokens that admission counts at most; occupied: (S, R+1) running sums of the KV
             tokens that it counts over all iterations. memory: (S,) the most that it counts in one iteration.
     """
@@ -65,6 +72,7 @@ class GroupTimes:
     length: IntArray
     load: FloatArray
     tokens: FloatArray
+    missing: FloatArray
     held: FloatArray
     occupied: FloatArray
     memory: FloatArray
@@ -83,11 +91,12 @@ class GroupTimes:
         reserved = workload.reserved_tokens[order] + np.zeros_like(n)
         reserves = admission.rule == "reserve"
         held, occupied = (reserved, reserved * n) if reserves else (context + n, kv_steps)
-        tokens = np.where(remaining > 0, context, 0)
+        tokens = np.where(remaining > 0, latency.charged_tokens(context), 0)
+        missing = np.where(remaining > 0, np.maximum(context, 1), 0)
         memory = np.maximum(admission.kv_capacity_tokens, held.max(axis=1, initial=0.0))
         return cls(
             cases, latency.affine, admission, order, shares_prompts, remaining, _running(load), _running(tokens),
-            _running(held), _running(occupied), memory,
+            _running(missing), _running(held), _running(occupied), memory,
         )  # fmt: skip
 
     def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
@@ -105,7 +114,8 @@ class GroupTimes:
         return seconds
 
     def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more because it refills."""
+        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more because it refills, or
+        because its prompts take several iterations."""
         first, last = edges[:-1], edges[1:]
         iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
         refills = (last - first)[None, :] > self.admission.max_batch
@@ -118,9 +128,13 @@ class GroupTimes:
                 slots = np.clip(fit, 1, self.admission.max_batch)
             by_slots = np.add.reduceat(self.length, first, axis=1) / slots
             by_memory = (self.occupied[:, last] - self.occupied[:, first]) / self.memory[:, None]
-            least = np.maximum(np.maximum(by_slots, by_memory * (1 - 1e-12)), iterations)  # running sums are rounded
-            iterations = np.where(refills, least, iterations)
+            min_iterations = np.maximum(np.maximum(by_slots, by_memory * (1 - 1e-12)), iterations)  # running sums are rounded
+            iterations = np.where(refills, min_iterations, iterations)
         tokens = self._prefill_tokens(edges)
+        if self.latency.token_budget is not None:
+            refills = refills | (self._latest_end(edges, self.latency.token_budget) > iterations)
+            fed = np.add.reduceat(self.length, first, axis=1) + tokens
+            iterations = np.maximum(iterations, fed * (1 - 1e-12) / self.latency.token_budget)
         seconds: FloatArray = (
             self.latency.base_s * iterations
             + self.load[:, last]
@@ -129,29 +143,40 @@ class GroupTimes:
         )
         return seconds, refills
 
+    def _latest_end(self, edges: IntArray, budget: int) -> FloatArray:
+        """Return (S, G) the latest iteration at which a response of each group ends if all fit at once (module docstring).
+
+        A prompt that is shared counts for each of its responses, which makes none earlier."""
+        sizes = np.diff(edges)
+        before = np.arange(edges[-1]) - np.repeat(edges[:-1], sizes)  # responses of its group before each
+        fed = self.missing[:, 1:] - np.repeat(self.missing[:, edges[:-1]], sizes, axis=1)
+        ready = np.ceil(fed / np.maximum(budget - before, 1)) - 1
+        return np.asarray(np.maximum.reduceat(np.where(self.length > 0, ready + self.length, 0.0), edges[:-1], axis=1))
+
     def exact_row(self, edges: IntArray, case: int, least_s: FloatArray, refills: NDArray[np.bool_]) -> FloatArray:
         """Return the (G,) exact seconds of the groups for one set of lengths, given lower bounds and which groups refill."""
         seconds = least_s.copy()
         for g in np.flatnonzero(refills & ~self._fit(edges, case, refills)).tolist():
-            seconds[g] = self._one(case, self.order[int(edges[g]) : int(edges[g + 1])])
+            seconds[g] = self.group_s(self.order[int(edges[g]) : int(edges[g + 1])], case)
         return seconds
 
     def _fit(self, edges: IntArray, case: int, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return (G,) which of the ``chosen`` groups fit at once after all, because short responses complete before long ones
-        have grown. Such groups take exactly the lower bound."""
+        have grown. Such groups take exactly the lower bound. With mixed prefill short responses may join later, so none is
+        sure to fit."""
         fit = np.zeros(len(chosen), dtype=bool)
-        asked = np.flatnonzero(chosen & (np.diff(edges) <= self.admission.max_batch))
-        if self.admission.rule == "reserve" or not len(asked):
+        checked = np.flatnonzero(chosen & (np.diff(edges) <= self.admission.max_batch))
+        if self.admission.rule == "reserve" or self.latency.mixes or not len(checked):
             return fit
-        sizes = np.diff(edges)[asked]
-        own = np.cumsum([0, *sizes.tolist()])
-        at = np.repeat(edges[asked] - own[:-1], sizes) + np.arange(own[-1])
-        context = self.cases[case].context_tokens[self.order[at]]
-        fit[asked] = peak_tokens(self.length[case, at], context, own) <= self.admission.kv_capacity_tokens
+        sizes = np.diff(edges)[checked]
+        starts = np.cumsum([0, *sizes.tolist()])
+        position = np.repeat(edges[checked] - starts[:-1], sizes) + np.arange(starts[-1])
+        context = self.cases[case].context_tokens[self.order[position]]
+        fit[checked] = peak_tokens(self.length[case, position], context, starts) <= self.admission.kv_capacity_tokens
         return fit
 
     def _prefill_tokens(self, edges: IntArray) -> FloatArray:
-        """Return the (S, G) prompt and generated tokens that each group computes; a shared prompt is computed by its
+        """Return the (S, G) prompt and generated tokens that each group is charged for; a shared prompt is computed by its
         first response."""
         if not self.shares_prompts:
             return np.asarray(self.tokens[:, edges[1:]] - self.tokens[:, edges[:-1]])
@@ -161,14 +186,15 @@ class GroupTimes:
         key = group * (int(owner.max()) + 1) + owner
         rows = []
         for length in self.length:
-            works = np.flatnonzero(length > 0)
-            once = works[np.unique(key[works], return_index=True)[1]]
-            own = np.bincount(group[works], weights=generated[works], minlength=len(edges) - 1)
-            rows.append(own + np.bincount(group[once], weights=prompt[once], minlength=len(edges) - 1))
+            needs_iterations = np.flatnonzero(length > 0)
+            first_of_prompt = needs_iterations[np.unique(key[needs_iterations], return_index=True)[1]]
+            missing = np.where(length > 0, generated, 0)
+            missing[first_of_prompt] += prompt[first_of_prompt]
+            rows.append(np.bincount(group, weights=self.latency.charged_tokens(missing), minlength=len(edges) - 1))
         return np.stack(rows)
 
-    def _one(self, case: int, responses: IntArray) -> float:
-        """Return the exact seconds of one group that refills, from ``solver.timing.batching``."""
+    def group_s(self, responses: IntArray, case: int = 0) -> float:
+        """Return the exact seconds of one group in this order of admission, from ``solver.timing.batching``."""
         work = self.cases[case]
         return busy_s(
             work.remaining_tokens[responses],

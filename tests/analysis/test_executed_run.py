@@ -52,7 +52,7 @@ def learning(trace: Trace, seconds: float, gpus: int = 1) -> Trace:
     return Trace(trace.rollouts, held, worked, trace.events, meta=trace.meta)
 
 
-def test_a_step_is_generation_what_waits_for_it_and_the_rest() -> None:
+def test_a_step_is_generation_what_waits_for_it_and_other_phases() -> None:
     same = {"run": "r", "step": 0, "kind": "l40s", "usd_per_gpu_s": 0.01}
     held = [
         {"holder": "actor-0", "role": "decode", "gpu_ids": [0, 1], "start_s": 0.0, "end_s": 4.0, **same},
@@ -116,7 +116,7 @@ def test_steps_whose_responses_moved_correct_nothing(simulation: Simulation) -> 
     assert (found.factor, found.steps) == (1.0, 0)
 
 
-def test_what_is_found_of_an_executed_run_counts_its_rest(simulation: Simulation) -> None:
+def test_findings_of_an_executed_run_count_its_other_phases(simulation: Simulation) -> None:
     found = study_executed(learning(simulation.traces["static"], 6.0), SETTING, 2)
     assert found.calibrated.factor == pytest.approx(1.0)
     assert found.took["fixed_s"].to_numpy() == pytest.approx(6.0)

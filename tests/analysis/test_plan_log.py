@@ -52,7 +52,8 @@ def test_later_steps_change_no_earlier_plan() -> None:
 
 
 def test_a_deterministic_setting_plans_the_same_however_fast_the_clock_runs(monkeypatch) -> None:
-    log, setting = rollouts(), replace(SETTING, deterministic=True)
+    setting = replace(SETTING, deterministic=True)
+    log = pd.concat([rollouts().assign(sample=lambda table, i=i: table["sample"] + 4 * i) for i in range(4)], ignore_index=True)
     planned, by_clock = (plan_every_step(log, one, [4, 5]) for one in (setting, SETTING))
     now = iter(range(0, 1 << 60, 1000))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(now)))

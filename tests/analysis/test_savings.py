@@ -114,7 +114,7 @@ def test_a_log_that_is_slower_than_its_profile_scales_it(setting: SimulationConf
         scaled(setting.latency, 0)
 
 
-def test_the_logged_rest_is_the_mean_of_what_was_logged() -> None:
+def test_logged_phases_are_the_mean_of_what_was_logged() -> None:
     scalars = pd.DataFrame({"step": [1, 2], "prepare_s": [1.0, 3.0], "learn_s": [np.nan, 4.0]})
     assert logged_phases(scalars) == PhaseSeconds(2.0, 4.0, 0.0, "logged")
     assert logged_phases(pd.DataFrame({"step": [1], "generate_s": [1.0]})) is None

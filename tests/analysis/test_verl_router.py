@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from error_messages import refused
 
 from rlhfless.analysis.verl_router import (
-    MOST_WAITING,
+    MAX_WAITING,
     RouterEffect,
     assign_longest_first,
     expected_tokens,
@@ -99,7 +99,7 @@ def router_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     module, _, _ = write_router(tmp_path / "router", rollouts(), SETTING, "some/tokenizer")
     space: dict[str, Any] = {}
     exec(compile(module.read_text(), str(module), "exec"), space)
-    assert space["Router"] == (space["PlannedRouter"], {"max_concurrency": MOST_WAITING})
+    assert space["Router"] == (space["PlannedRouter"], {"max_concurrency": MAX_WAITING})
     return space["PlannedRouter"]
 
 

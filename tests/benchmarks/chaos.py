@@ -36,8 +36,9 @@ from counting_engine import CountingEngines
 
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, RayPool, StepRecord
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from solver import Cluster, LatencyModel, Plan, Workload
+from solver.model.problem import PlanningProblem
 
 POLICIES = ("static", "fold", "static", "rlhfless")
 SAMPLES = 3
@@ -83,8 +84,8 @@ def step_of(seed: int, limit: int, policy: str, actors: int) -> tuple[Plan, list
     lengths = np.minimum(rng.geometric(3 / limit, (count, SAMPLES)) + limit // 8, limit)
     predicted = np.clip(lengths * rng.lognormal(0.0, 0.3, lengths.shape), 1, limit).round()
     workload = Workload.grid([len(p) for p in prompts], predicted, max_response_tokens=limit)
-    given = PlanningInput(workload, Cluster(1, actors, 1), LATENCY, time_limit_s=0.05, seed=seed)
-    plan = make_policy(policy, tau=0.5, **({"static_actors": actors} if policy == "static" else {})).plan(given)
+    given = (PlanningProblem(workload, Cluster(1, actors, 1), LATENCY), PlanningOptions(time_limit_s=0.05, seed=seed))
+    plan = make_policy(policy, tau=0.5, **({"static_actors": actors} if policy == "static" else {})).plan(*given)
     requests = [
         Request(i, len(prompts[i // SAMPLES]), limit, prompt_ids=prompts[i // SAMPLES].astype(np.int64), seed=i,
                 target_tokens=int(n), prompt=i // SAMPLES)

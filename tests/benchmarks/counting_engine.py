@@ -64,7 +64,7 @@ class CountingEngines:
     weights: int = 1
     kv_bytes: int = 8
 
-    side: ClassVar[str] = "counting_engine"
+    backend_module: ClassVar[str] = "counting_engine"
     several_gpus: ClassVar[bool] = True
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
@@ -132,7 +132,7 @@ class CountingEngine:
             self.sleep(float(self._latency.prefill_s(joined)))
             spans.append(EngineSpan("prefill", begin_s, clock(), float(len(self._batch)), self.slots, joined, float(joined)))
         kv_tokens = sum(m.request.prompt_tokens + len(m.tokens) for m in self._batch)
-        self.sleep(float(self._latency.step_s(len(self._batch), kv_tokens)))
+        self.sleep(float(self._latency.iteration_s(len(self._batch), kv_tokens)))
         self.clock_s = clock()
         count, decode_s = len(self._batch), spans[-1].end_s if spans else begin_s
         for m in self._batch:
@@ -147,10 +147,10 @@ class CountingEngine:
 
     def _join(self, now_s: float) -> int:
         """Let responses into the batch; returns how many tokens have to be computed for them."""
-        joined, held = 0, sum(m.request.prompt_tokens + m.request.limit_tokens for m in self._batch)
+        joined, held = 0, sum(m.request.prompt_tokens + m.request.max_tokens for m in self._batch)
         while self._queue:
             m = self._queue[0]
-            most = m.request.prompt_tokens + m.request.limit_tokens
+            most = m.request.prompt_tokens + m.request.max_tokens
             if not self._admission.admits(len(self._batch), held, most):
                 break
             held += most

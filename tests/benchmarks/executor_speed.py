@@ -42,9 +42,10 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.latency import load_profile
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.model.admission import Admission
+from solver.model.problem import PlanningProblem
 
 PROMPTS, SAMPLES, LIMIT = 2048, 8, 2048
 CLUSTER = Cluster(8, 8, 2)
@@ -125,7 +126,7 @@ def simulated(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
 
     note("-", "requests to rows", best(rounds, lambda: Requests(listed)))
     for policy in AIMS:
-        plan: Plan = make_policy(policy).plan(PlanningInput(work, CLUSTER, latency, time_limit_s=0.05))
+        plan: Plan = make_policy(policy).plan(PlanningProblem(work, CLUSTER, latency), PlanningOptions(time_limit_s=0.05))
         actors = len(plan.actors)
 
         def step(plan: Plan = plan, engine: type[SimulatedEngine] = SimulatedEngine) -> StepRecord:

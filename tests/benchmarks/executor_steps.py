@@ -24,10 +24,11 @@ from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Workload
+from solver.model.problem import PlanningProblem
 
 PROMPTS, SAMPLES, LIMIT, ACTORS, SLOTS = 16, 8, 150, 8, 16
 
@@ -72,7 +73,7 @@ def torch_steps(rounds: int, prompts: int = PROMPTS) -> list[dict[str, Any]]:
     latency, cluster = replace(load_profile("cpu-tiny-qwen2"), max_batch=SLOTS), Cluster(1, ACTORS, 1)
     rows = []
     for policy in ("random", "rlhfless"):
-        plan = make_policy(policy).plan(PlanningInput(work, cluster, latency, time_limit_s=0.05))
+        plan = make_policy(policy).plan(PlanningProblem(work, cluster, latency), PlanningOptions(time_limit_s=0.05))
         for forced in (True, False):
             requests = [
                 Request(i, len(ids[p]), LIMIT, target_tokens=n if forced else None, prompt_ids=ids[p], seed=i, prompt=p)

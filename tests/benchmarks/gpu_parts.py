@@ -28,7 +28,7 @@ from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from rlhfless.latency.profile import compose_profile
 from solver.model.admission import Admission
-from solver.model.latency import StepTable
+from solver.model.latency import IterationTable
 
 SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
 
@@ -51,19 +51,19 @@ def measured_profile(load: Callable[[], CausalLM], grid: Grid, shipped: dict[str
     begin = time.monotonic()
     lm = load()
     device = lm.device.type
-    courses = [BatchChangeTrial(*sizes) for sizes in grid.joins]
-    decode, run_course = engine_timers(lm.model, max(*grid.contexts, *(c.tokens + c.iterations for c in courses)))
+    trials = [BatchChangeTrial(*sizes) for sizes in grid.joins]
+    decode, run_trial = engine_timers(lm.model, max(*grid.contexts, *(c.tokens + c.iterations for c in trials)))
     points = [(batch, context) for batch in grid.batches for context in grid.contexts]
     first = time.monotonic()
     median_seconds(decode, points, 1, device)  # finds out what a round takes, and warms up
     a_round = time.monotonic() - first
     rounds = int(np.clip((seconds - (time.monotonic() - begin)) / (1.5 * a_round), 1, grid.most_rounds))
     step_s = median_seconds(decode, points, rounds, device).reshape(len(grid.batches), len(grid.contexts))
-    changes = measure_changes(run_course, courses, 1)
+    changes = measure_changes(run_trial, trials, 1)
     sync_s = lm.median_s(lm.sync, 1)
     profile = compose_profile(
         name=f"{lm.kind}-{lm.name.lower()}", model=lm.name, kind=lm.kind, gpus_per_actor=1, precision=lm.precision,
-        table=StepTable(np.array(grid.batches), np.array(grid.contexts), step_s),
+        table=IterationTable(np.array(grid.batches), np.array(grid.contexts), step_s),
         changes=changes, start_s=sync_s, sync_s=sync_s, transfer_base_s=0.0, link="a copy in the device's memory",
         link_bytes_per_s=round(1 / lm.copy_s_per_byte(1)),
         capacity=lm.capacity()[0],

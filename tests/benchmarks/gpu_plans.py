@@ -17,9 +17,10 @@ import numpy as np
 from gpu_workload import PROJECT, step_of
 
 from rlhfless.latency import load_profile, read_profile
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.rlhfless import LocalCut
 from solver import ActorPlan, Cluster, LatencyModel, Objective, Plan, Workload, evaluate
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
 POLICIES = ("static", "random", "rlhfless", "solver")
@@ -40,8 +41,9 @@ def prepare(lengths: np.ndarray, where: str, profile: str = PROFILE, out: Path =
     plans: dict[str, dict[str, Any]] = {}
     for prompts in prompts_of(lengths):
         workload = step_of(lengths[:prompts], 2).workload
-        given = PlanningInput(workload, cluster_of(latency.kind), latency, Objective(0.7), time_limit_s=PLANNING_S)
-        plans[str(prompts)] = {name: written(make_policy(name).plan(given)) for name in POLICIES}
+        problem = PlanningProblem(workload, cluster_of(latency.kind), latency, Objective(0.7))
+        options = PlanningOptions(time_limit_s=PLANNING_S)
+        plans[str(prompts)] = {name: written(make_policy(name).plan(problem, options)) for name in POLICIES}
     made_with = {"name": facts["name"], "origin": facts["origin"], "date": facts["date"]}
     found = {"profile": made_with, "lengths": where, "samples": lengths.shape[1], "plans": plans}
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +79,7 @@ def read(plan: Mapping[str, Any], workload: Workload, latency: LatencyModel) -> 
     )
     actors = tuple(replace(a, kind=latency.kind, max_batch=min(a.max_batch, latency.max_batch)) for a in actors)
     found = Plan(actors, plan["policy"], 0.0, 0.0, 0.0, status=plan["status"], rule=_rule(plan["rule"]), notes=plan["notes"])
-    takes = evaluate(found, workload, latency)
+    takes = evaluate(found, PlanningProblem(workload, cluster_of(latency.kind), latency))
     return replace(found, makespan_s=takes.makespan_s, gpu_seconds=takes.gpu_seconds, cost_usd=takes.cost_usd)
 
 

@@ -22,7 +22,7 @@ sees all of the step; `signals` the model's signals too.
   over numbers of actors at which it is compared, and the least; measured as in ``uncertainty.py`` (L40S, prices of time swept,
   without looking ahead). Steps run on simulated engines with the true lengths, which tell the recorded signals of tokens that
   are decoded;
-- look: milliseconds of one ``observe`` with all responses running, on this machine.
+- observe: milliseconds of one ``observe`` with all responses running, on this machine.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.predict.remaining import quantiles_left
 from rlhfless.predict.signal_probe import recent_means
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import SolverReplan
 from solver import Cluster, Objective, Workload, clairvoyant_bound, random_split
+from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import RemainingLengths
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import SIGNAL_TOKENS
 
 PARTS = (0.1, 0.25, 0.5)
@@ -108,7 +110,7 @@ def calibration(case: Case, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def look_ms(case: Case, name: str) -> float:
+def observe_ms(case: Case, name: str) -> float:
     """Median time of one ``observe`` with all responses running."""
     lengths = np.asarray(case.step.truth.response_tokens)
     tokens, running = np.minimum(lengths, 16), np.zeros(len(lengths), dtype=bool)
@@ -153,9 +155,9 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
         for lengths in (step.truth.response_tokens, step.predicted.response_tokens)
     )
     cluster = Cluster(10, 8, gpus)
-    split = [[random_split(truth, cluster, latency, seed=s, actors=n) for s in range(splits)] for n in ACTORS]
+    split = [[random_split(PlanningProblem(truth, cluster, latency), seed=s, actors=n) for s in range(splits)] for n in ACTORS]
     base = np.array([np.mean([(p.makespan_s, p.gpu_seconds / gpus) for p in of_n], axis=0) for of_n in split])
-    bound = clairvoyant_bound(truth, cluster, latency)
+    bound = clairvoyant_bound(PlanningProblem(truth, cluster, latency, admission="preempt"))
     best = np.array([bound.gpu_seconds(t) / gpus for t in base[:, 0]])
     best[[bool(np.any((base[:, 0] < t) & (base[:, 1] < c))) for t, c in base]] = np.nan
     requests = [replace(r, prompt_tokens=0) for r in step.requests()]
@@ -166,10 +168,13 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
         for weight in weights:
             outcomes = []
             for seed in range(seeds):
-                given = PlanningInput(
-                    predicted, cluster, latency, Objective(weight), time_limit_s=0.1, seed=seed, remaining=forecast
+                given = (
+                    PlanningProblem(predicted, cluster, latency, Objective(weight)),
+                    PlanningOptions(
+                        0.1, seed, forecast=LengthForecast(predicted.response_tokens.astype(float), None, forecast)
+                    ),
                 )
-                record = run_step(SolverReplan(looks_ahead=False).plan(given), requests, engine, latency, cluster)
+                record = run_step(SolverReplan(looks_ahead=False).plan(*given), requests, engine, latency, cluster)
                 held = sum(a["end_s"] - a["start_s"] for a in record.allocations)
                 outcomes.append((record.makespan_s, held, record.moves))
             points.append(np.mean(outcomes, axis=0))
@@ -189,19 +194,19 @@ def shares(case: Case, weights: Sequence[float], seeds: int, splits: int) -> dic
 def measured(case: Case, settings: int, seeds: int, splits: int) -> list[dict[str, Any]]:
     """All forecasts of one case; prints a row each."""
     odds = np.geomspace(0.5, 5.0, settings)  # w / (1 - w), as in uncertainty.py
-    worth = shares(case, (odds / (1 + odds)).tolist(), seeds, splits)
+    of_forecast = shares(case, (odds / (1 + odds)).tolist(), seeds, splits)
     rows = []
     for name in case.forecasts:
         errors, covers = accuracy(case, name), calibration(case, name)
         row = {
-            "log": case.name, "forecast": name, "of_responses": errors, "of_the_step": covers, **worth[name],
-            "look_ms": look_ms(case, name),
+            "log": case.name, "forecast": name, "of_responses": errors, "of_the_step": covers, **of_forecast[name],
+            "observe_ms": observe_ms(case, name),
         }  # fmt: skip
         rows.append(row)
         cells = [" / ".join(f"{a[key]:.2f}" for a in errors) for key in ("sd", "bias")]
-        worths = ["-" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("share", "least")]
+        percentages = ["-" if row[key] is None else f"{100 * row[key]:.1f} %" for key in ("share", "least")]
         cells += [" / ".join(f"{a[f'cover_{s:.0%}']:.2f}" for a in covers) for s in INTERVALS]
-        cells += [*worths, f"{row['moves_per_response']:.2f}", f"{row['look_ms']:.1f}"]
+        cells += [*percentages, f"{row['moves_per_response']:.2f}", f"{row['observe_ms']:.1f}"]
         print(f"| {case.name} | {name} | {' | '.join(cells)} |", flush=True)
     return rows
 
@@ -219,7 +224,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="made-up lengths: tries the script, its numbers say nothing")
     options = parser.parse_args()
     head = ["log", "forecast", "sd at 10 / 25 / 50 %", "bias", *(f"cover {s:.0%}" for s in INTERVALS)]
-    print("| " + " | ".join([*head, "share", "least", "moves", "look, ms"]) + " |\n" + "|---" * 11 + "|")
+    print("| " + " | ".join([*head, "share", "least", "moves", "observe, ms"]) + " |\n" + "|---" * 11 + "|")
     rows: list[dict[str, Any]] = []
     if options.tiny:
         rows += measured(made_up(), 2, 1, 2)

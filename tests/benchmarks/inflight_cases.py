@@ -16,12 +16,13 @@ import pandas as pd
 from rlhfless.executor import run_step
 from rlhfless.predict import InFlightPredictor
 from rlhfless.predict.group_posterior import InFlightLengths
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.simulate import LoggedStep, logged_steps
 from rlhfless.trace import read_trace
 from solver import Cluster, Workload
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_samples
+from solver.model.problem import PlanningProblem
 
 HERE = Path(__file__).parents[2]
 SIGNALS = ("eos_logprob", "entropy", "hidden")
@@ -42,7 +43,7 @@ def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor:
             per_token: PerToken | None = None) -> Case:  # fmt: skip
     """The last step of rollouts, predicted from all before it; ``predictor`` has learned from them already."""
     (logged,) = logged_steps(rollouts, InFlightPredictor(), limit, steps=[step])
-    siblings = logged.remaining
+    siblings = logged.forecast.remaining
     assert isinstance(siblings, InFlightLengths)
     history = rollouts[rollouts["step"] < step]
     last = history[history["epoch"] == history.groupby("prompt_id")["epoch"].transform("max")]
@@ -54,7 +55,8 @@ def case_of(name: str, rollouts: pd.DataFrame, step: int, limit: int, predictor:
         "tokens": alone(siblings), "siblings": siblings,
     }  # fmt: skip
     if predictor is not None:
-        told = predictor.in_flight(names[first].tolist(), logged.predicted)
+        prompts = logged.truth.prompt_tokens[logged.truth.prompt_of]
+        told = predictor.forecast(names.tolist(), max_response_tokens=limit, prompt_tokens=prompts).remaining
         assert isinstance(told, InFlightLengths)
         assert told.reading is not None, "nothing was learned of signals"
         forecasts["signals"] = told
@@ -66,7 +68,7 @@ def alone(forecast: InFlightLengths) -> InFlightLengths:
     model, count = forecast.siblings, len(forecast.class_of)
     still = replace(model.scatter, drift=1e-6)
     own = replace(
-        model, scatter=still, prompt_of=np.arange(count), known=model.known[model.prompt_of],
+        model, scatter=still, prompt_of=np.arange(count), has_history=model.has_history[model.prompt_of],
         centre=model.centre[model.prompt_of],
     )  # fmt: skip
     tokens = forecast.prompt_tokens[forecast.class_of]
@@ -113,7 +115,7 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
         requests = make_requests(problems, tokenizer, samples, limit, 1000 + k, step)
         owner = np.repeat(np.arange(len(names)), samples)
         work = Workload(prompt_tokens, owner, np.full(len(owner), 100), max_response_tokens=limit)
-        plan = make_policy("static", static_actors=4).plan(PlanningInput(work, cluster, latency))
+        plan = make_policy("static", static_actors=4).plan(PlanningProblem(work, cluster, latency), PlanningOptions())
         done = run_step(plan, requests, factory, latency, cluster).completions
         per_token = [dict(done[i].signals or {}) for i in range(len(owner))]
         rows = pd.DataFrame(

@@ -42,7 +42,6 @@ from rlhfless.latency.effects import (
     Effects,
     Network,
     Outages,
-    PrefillInterference,
     StartDelays,
     Stragglers,
 )
@@ -107,9 +106,10 @@ def setting(
     network: Network | None = None,
     admission: str = "preempt",
     memory: float = 1.0,
+    prefill: str | None = None,
 ) -> SimulationConfig:
-    """A cluster of so many nodes, with so many times the profile's KV memory."""
-    latency = load_profile(PROFILE)
+    """A cluster of so many nodes, with so many times the profile's KV memory, and its prefill or another."""
+    latency = load_profile(PROFILE, prefill=prefill)
     cluster = Cluster(nodes, GPUS_PER_NODE, GPUS_PER_ACTOR, latency.kind, usd_per_gpu_hour(latency.kind))
     latency = latency if network is None else network.applied(latency)
     latency = replace(latency, kv_capacity_tokens=int(memory * latency.kv_capacity_tokens))
@@ -154,7 +154,7 @@ def planning(
                 took = []
                 for _ in range(repeats):
                     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-                    plan = policy.plan(step.given(on, policy.clairvoyant))
+                    plan = policy.plan(*step.inputs(on, policy.clairvoyant))
                     took.append((time.process_time() - began_cpu_s, time.perf_counter() - began_s))
                 cpu_s, wall_s = min(took)
                 row = {"nodes": n, "limit": limit, "batch": batch, "policy": name, "actors": len(plan.actors)}
@@ -200,8 +200,7 @@ def effects_of(nodes: int) -> Mapping[str, dict[str, Any]]:
         "stragglers: 20 %, half as fast": {"effects": Effects(stragglers=Stragglers(0.2, 1.0))},
         "failures: 0.01 per GPU and hour, 120 s": {"effects": Effects(outages=Outages(0.01, 120.0))},
         "preemptible: 1 per GPU and hour, 60 s": {"effects": Effects(outages=Outages(1.0, 60.0))},
-        "prefill 20 % slower": {"effects": Effects(prefill=PrefillInterference(0.2))},
-        "prefill 20 % slower, chunks of 2,048": {"effects": Effects(prefill=PrefillInterference(0.2, 2048))},
+        "prefill in calls of its own": {"prefill": "separate"},
         "network, carries 1, late starts": {
             "network": tree,
             "effects": Effects(contention=Contention(1.0), starts=late),

@@ -37,11 +37,12 @@ from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.latency import load_profile
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Plan, Workload
+from solver.model.problem import PlanningProblem
 
 PROFILE, ACTORS = "cpu-tiny-qwen2", 2
 LEARN_IN = 2  # steps before those that are counted
@@ -66,8 +67,8 @@ def step_of(prompts: int, limit: int) -> tuple[Plan, list[Request]]:
     ids = [rng.integers(2, 30, size=int(rng.integers(8, 24))).astype(np.int64) for _ in range(prompts)]
     lengths = np.minimum(rng.geometric(4 / limit, (prompts, 4)) + limit // 10, limit)
     workload = Workload.grid([len(one) for one in ids], lengths, max_response_tokens=limit)
-    given = PlanningInput(workload, Cluster(1, ACTORS, 1), load_profile(PROFILE), time_limit_s=0.1)
-    plan = make_policy("static", tau=0.7, static_actors=ACTORS).plan(given)
+    given = (PlanningProblem(workload, Cluster(1, ACTORS, 1), load_profile(PROFILE)), PlanningOptions(time_limit_s=0.1))
+    plan = make_policy("static", tau=0.7, static_actors=ACTORS).plan(*given)
     requests = [
         Request(i, len(ids[i // 4]), limit, prompt_ids=ids[i // 4], seed=i, target_tokens=int(n), prompt=i // 4)
         for i, n in enumerate(lengths.ravel())
@@ -84,7 +85,7 @@ def run(
         records.append(pool.run_step(plan, requests, engines, latency, cluster, step=step))
         print(f"{what}: step {step + 1} of {steps} took {records[-1].makespan_s:.1f} s", file=sys.stderr, flush=True)
         time.sleep(learn_s)
-        pool.settle(records[-1])
+        pool.finalise_allocations(records[-1])
     return records
 
 

@@ -63,7 +63,7 @@ def run_once(steps: int, watched: bool, changes: dict[str, Any]) -> tuple[float,
             tokens = sum(int(step.rollouts["response_tokens"].sum()) for step in trainer)
             return time.process_time() - began, tokens, 0, 0.0
         view, inside = live(trainer), Inside()
-        view.run._tell = inside.counted(view.run._tell)  # type: ignore[method-assign]
+        view.run._notify = inside.counted(view.run._notify)  # type: ignore[method-assign]
 
         def count(_: object) -> None:
             nonlocal drawn

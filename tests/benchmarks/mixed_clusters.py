@@ -26,22 +26,19 @@ import numpy as np
 import solver
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from solver.model.cluster import GpuPool, MixedCluster
-from solver.model.offers import Offer, offers_of
-from solver.planning.mixed_kinds.planner import plan_mixed
-from solver.planning.mixed_kinds.problem import MixedProblem
 
 LOG = Path(__file__).parents[2].parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengths.csv"
 TIMES = ("base_s", "per_response_s", "per_kv_token_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s")
 WEIGHTS = (0.3, 0.5, 0.7)
 
 
-def six_offers(slots: int | None) -> tuple[MixedCluster, tuple[Offer, ...]]:
-    """The pools and offers of the module docstring, with other ``slots`` when given."""
+def six_offers(slots: int | None) -> tuple[MixedCluster, dict[tuple[str, int], solver.LatencyModel]]:
+    """The pools and latency models of the module docstring, with other ``slots`` when given."""
     one, two, slow = (load_profile(name) for name in ("h100-qwen2.5-3b-tp1", "h100-qwen2.5-3b-tp2", "l40s-qwen2.5-3b-tp2"))
     derived = dataclasses.replace(
         slow.affine, name="l40s-qwen2.5-3b-tp1 (derived)", gpus_per_actor=1,
         kv_capacity_tokens=int(slow.kv_capacity_tokens * one.kv_capacity_tokens / two.kv_capacity_tokens),
-        **{time: getattr(slow, time) * getattr(one, time) / getattr(two, time) for time in TIMES},
+        **{time: getattr(slow, time) * getattr(one, time) / (getattr(two, time) or 1.0) for time in TIMES},
     )  # fmt: skip
     models = {("l40s", 1): derived, ("l40s", 2): slow, ("h100", 1): one, ("h100", 2): two}
     if slots is not None:
@@ -53,7 +50,7 @@ def six_offers(slots: int | None) -> tuple[MixedCluster, tuple[Offer, ...]]:
             GpuPool("h100", 1, 2, 0.4 * usd_per_gpu_hour("h100"), "preemptible"),
         ]
     )
-    return cluster, offers_of(cluster, models)
+    return cluster, models
 
 
 def lognormal(prompts: int = 512) -> solver.Workload:
@@ -83,10 +80,10 @@ def measure(
     workload: solver.Workload, slots: int | None, objective: solver.Objective, limits: tuple[float, ...]
 ) -> dict[str, Any]:
     """One row: a run of its own for every time limit."""
-    cluster, offers = six_offers(slots)
-    row: dict[str, Any] = {"slots": offers[0].latency.max_batch, "weight": objective.time_weight, "cost": objective.cost}
+    cluster, models = six_offers(slots)
+    row: dict[str, Any] = {"slots": models["h100", 1].max_batch, "weight": objective.time_weight, "cost": objective.cost}
     for limit in limits:
-        plan = plan_mixed(MixedProblem(workload, offers, cluster, objective), limit)
+        plan = solver.plan_generation(solver.PlanningProblem(workload, cluster, models, objective), time_limit_s=limit)
         row[f"gap_{limit:g}s"], row[f"solve_{limit:g}s"] = plan.gap, plan.solve_s
         row["value"], row["stopped_by"] = plan.value, plan.notes["stopped_by"]
     better = [line for line in plan.history if line.value < plan.history[0].value]
@@ -131,8 +128,8 @@ def main() -> None:
     works = (
         {"lognormal 8 x 4": lognormal(8)} if options.tiny else {"lognormal 512 x 4": lognormal(), "GSM8K log 128 x 8": gsm8k()}
     )
-    cluster, offers = six_offers(None)
-    plan_mixed(MixedProblem(lognormal(8), offers, cluster), 0.05)  # loads what is loaded once per process
+    # loads what is loaded once per process
+    solver.plan_generation(solver.PlanningProblem(lognormal(8), *six_offers(None)), time_limit_s=0.05)
     print(f"Python {platform.python_version()}, {platform.machine()}; one process, one thread")
     rows = []
     for name, workload in works.items():

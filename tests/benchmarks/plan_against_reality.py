@@ -49,6 +49,7 @@ from rlhfless.latency.batch_changes import AFTER
 from rlhfless.latency.measure import TINY, CausalLM, median_seconds
 from solver import Cluster, LatencyModel, Objective, Plan, Workload, plan_generation
 from solver.model.admission import Admission
+from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
 
 PROMPTS, SAMPLES, LIMIT, LONGEST_PROMPT = 16, 8, 320, 48
@@ -155,10 +156,10 @@ def planned_seconds(journal: EngineJournal, latency: LatencyModel) -> tuple[np.n
     What a response takes when it ends is charged when it joins, so all changes make one part.
     """
     seconds, part = np.zeros(len(journal)), np.full(len(journal), PARTS.index("unchanged"))
-    for change, until in journal.stays():
+    for change, until in journal.intervals():
         k = np.arange(change.iteration, until)
-        seconds[k] = latency.step_s(change.batch, change.kv_tokens + change.batch * (k - change.iteration))
-        tokens = change.missing_tokens
+        seconds[k] = latency.iteration_s(change.batch, change.kv_tokens + change.batch * (k - change.iteration))
+        tokens = change.prefill_tokens
         seconds[change.iteration] += latency.join_s * len(change.joined) + (float(latency.prefill_s(tokens)) if tokens else 0.0)
         part[[*k[:AFTER], k[-1]]] = PARTS.index("around changes")
     return seconds, part
@@ -241,8 +242,8 @@ def run(latency: LatencyModel, steps: int) -> tuple[list[dict[str, Any]], list[d
             step = step_of(seed)
             for known in (True, False):
                 workload = step.truth if known else step.predicted
-                plan = plan_generation(workload, CLUSTER, latency, Objective(0.7), time_limit_s=0.3, seed=seed)
-                table = evaluate(plan, workload, latency, table=True)
+                plan = plan_generation(PlanningProblem(workload, CLUSTER, latency, Objective(0.7)), time_limit_s=0.3, seed=seed)
+                table = evaluate(plan, PlanningProblem(workload, CLUSTER, latency), table=True)
                 beside = Beside(factory, drift)
                 executed = run_step(plan, step.requests(), beside, latency, CLUSTER, charging="measured")
                 again = Again(factory, beside.replays)

@@ -1,12 +1,15 @@
 """How long a plan with its proof takes, and how large the gap is: one GPU kind, 80 actors, warm, imports left out.
 
     python tests/benchmarks/planning_speed.py [--json FILE] [--repeats 7] [--tiny] [--markdown]
+    python tests/benchmarks/planning_speed.py --prefill [--tiny]
 
 Lengths are lognormal around a lognormal mean per prompt (seed 0), prompts 50 to 300 tokens, Qwen2.5-3B on two L40S. "no
 limits" takes slots and KV memory away; "256 slots" is the profile as it is, where a plan of few actors refills its slots.
-Medians over repeats; the time limit is 0.15 s without the OR-Tools model and 1 s with it. With 1 s the numpy search goes on
-for longer before the model is asked, so the gap that the search leaves and what the model (CP-SAT) moved after it stand side
-by side, from ``plan.history``. Peak memory is that of a process of its own that plans once.
+Medians over repeats; the time limits are 0.15 s and 1 s, with which the numpy search goes on for longer. "Moved by" is from
+``plan.moved()``: which parts moved value and bound, by which share of the value. The OR-Tools model (CP-SAT) is for few
+actors; in what it moves, see ``solver_moves.py``. Peak memory is that of a process of its own that plans once.
+
+``--prefill`` plans the smallest workload with 256 slots instead, with separate and with mixed prefill, by counted work.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def workload(prompts: int, samples: int) -> solver.Workload:
 def latency(limits: bool) -> solver.LatencyModel:
     """The L40S profile, with its slots and memory or without."""
     profile = load_profile("l40s-qwen2.5-3b-tp2")
-    return profile if limits else replace(profile, max_batch=1 << 30, kv_capacity_tokens=1 << 50)
+    return profile if limits else replace(profile.affine, max_batch=1 << 30, kv_capacity_tokens=1 << 50, token_budget=1 << 30)
 
 
 def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: float, repeats: int) -> dict[str, Any]:
@@ -56,7 +59,9 @@ def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: f
     model = latency(limits)
 
     def once() -> solver.Plan:
-        return solver.plan_generation(work, CLUSTER, model, time_limit_s=time_limit_s, keep_together=together)
+        return solver.plan_generation(
+            solver.PlanningProblem(work, CLUSTER, model, keep_together=together), time_limit_s=time_limit_s
+        )
 
     plan = once()
     took = []
@@ -75,40 +80,29 @@ def measure(work: solver.Workload, limits: bool, together: bool, time_limit_s: f
         "gap": plan.gap,
         "status": plan.status,
         "history": [(line.solver, line.value, line.lower_bound) for line in plan.history],
-        **credits_of(plan),
+        "moved": [(row.solver, row.value_by / plan.value, row.bound_by / plan.value) for row in plan.moved()],
     }
 
 
-def credits_of(plan: solver.Plan) -> dict[str, Any]:
-    """Who moved value and bound last, the gap before the OR-Tools model, and by which share of the value it moved each (None
-    where it was not asked, as nothing was left to prove or no time)."""
-    lines = list(itertools.pairwise(plan.history))
-    value_by = next((b.solver for a, b in reversed(lines) if b.value < a.value), plan.history[0].solver)
-    bound_by = next((b.solver for a, b in reversed(lines) if b.lower_bound > a.lower_bound), plan.history[0].solver)
-    before, after = next(((a, b) for a, b in lines if b.solver == MODEL), (plan.history[-1], None))
-    return {
-        "value_by": value_by,
-        "bound_by": bound_by,
-        "gap_before_model": (before.value - before.lower_bound) / before.value,
-        "model_value": None if after is None else (before.value - after.value) / before.value,
-        "model_bound": None if after is None else (after.lower_bound - before.lower_bound) / before.value,
-    }
-
-
-def packings_kept(count: int) -> tuple[int, int]:
-    """Of ``count`` small steps whose deadline only a perfect packing keeps: how many plans do before the model, and after it.
+def packing(seed: int) -> solver.PlanningProblem:
+    """A small step whose deadline only a perfect packing keeps.
 
     Three actors, without a base time, take as long as their tokens; twelve responses are three times 60 tokens cut in four.
     """
     model, tight = solver.LatencyModel("packing", 1, 0.0, 1e-3), solver.Objective(deadline_s=0.06 + 1e-6)
+    rng = np.random.default_rng(seed)
+    cuts = [np.sort(rng.choice(np.arange(1, 60), 3, replace=False)) for _ in range(3)]
+    lengths = np.concatenate([np.diff([0, *cut, 60]) for cut in cuts])
+    work = solver.Workload([0] * 12, range(12), rng.permutation(lengths))
+    return solver.PlanningProblem(work, solver.Cluster(3, 1, 1), model, tight)
+
+
+def packings_kept(count: int) -> tuple[int, int]:
+    """Of ``count`` such steps: how many plans keep the deadline before the model, and after it."""
     kept = [0, 0]
     for seed in range(count):
-        rng = np.random.default_rng(seed)
-        cuts = [np.sort(rng.choice(np.arange(1, 60), 3, replace=False)) for _ in range(3)]
-        lengths = np.concatenate([np.diff([0, *cut, 60]) for cut in cuts])
-        work = solver.Workload([0] * 12, range(12), rng.permutation(lengths))
         try:
-            plan = solver.plan_generation(work, solver.Cluster(3, 1, 1), model, tight, time_limit_s=MODEL_S)
+            plan = solver.plan_generation(packing(seed), time_limit_s=MODEL_S)
         except solver.PlanningError:
             continue
         kept[0] += any(math.isfinite(line.value) for line in plan.history if line.solver != MODEL)
@@ -116,26 +110,39 @@ def packings_kept(count: int) -> tuple[int, int]:
     return kept[0], kept[1]
 
 
-def moved(row: dict[str, Any]) -> str:
-    """What the OR-Tools model moved, in words."""
-    if row["model_value"] is None:
-        return "not asked"
-    names = ("value -", row["model_value"]), ("bound +", row["model_bound"])
-    return ", ".join(f"{name}{share:.3%}" for name, share in names if share >= 5e-6) or "nothing"
+def moved_by(row: dict[str, Any]) -> str:
+    """Which parts moved value and bound, and by which share of the value, in words."""
+    parts = []
+    for part, value, bound in row["moved"]:
+        shares = [f"{name}{share:.2%}" for name, share in (("value -", value), ("bound +", bound)) if share >= 5e-5]
+        parts += [f"{part}: {', '.join(shares)}"] if shares else []
+    return "; ".join(parts) or "nothing"
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The table of ``details/planning.md``: a line per workload, with the runs of both time limits."""
-    head = ("responses", "slots", "samples", "median", "actors", "gap", "gap with 1 s, search alone", "with the model",
-            "what the model moved")  # fmt: skip
+    head = "responses", "slots", "samples", "median", "actors", "gap", "gap with 1 s", "moved by (1 s)"
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for quick, long in zip(rows[::2], rows[1::2], strict=True):
         slots = "256" if quick["limits"].startswith("256") else "no limits"
         star, late = ("*" if row["status"] == "stopped" else "" for row in (quick, long))
         cells = (
             f"{quick['responses']:,}", slots, quick["samples"], f"{quick['median_ms']:.0f} ms", quick["actors"],
-            f"{quick['gap']:.2%}{star}", f"{long['gap_before_model']:.2%}", f"{long['gap']:.2%}{late}", moved(long),
+            f"{quick['gap']:.2%}{star}", f"{long['gap']:.2%}{late}", moved_by(long),
         )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def prefill_table(work: solver.Workload) -> str:
+    """How plans with 256 slots differ by how prompts are prefilled."""
+    lines = ["| prefill | samples | actors | makespan (s) | GPU-seconds | gap |", "|---|---|---|---|---|---|"]
+    for together, prefill in itertools.product((False, True), ("separate", "mixed")):
+        model = load_profile("l40s-qwen2.5-3b-tp2", prefill=prefill)
+        problem = solver.PlanningProblem(work, CLUSTER, model, keep_together=together)
+        plan = solver.plan_generation(problem, time_limit_s=MODEL_S, deterministic=True)
+        cells = (prefill, "together" if together else "split", len(plan.actors), f"{plan.makespan_s:.2f}",
+                 f"{plan.gpu_seconds:.0f}", f"{plan.gap:.2%}")  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
 
@@ -153,16 +160,20 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options.add_argument("--markdown", action="store_true", help="print the table of details/planning.md, too")
+    options.add_argument("--prefill", action="store_true", help="compare separate with mixed prefill, and nothing else")
     options.add_argument("--plan-once", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     sizes = TINY if given.tiny else SIZES
     if given.plan_once:
-        solver.plan_generation(workload(*sizes[-1]), CLUSTER, latency(True), time_limit_s=QUICK_S)
+        solver.plan_generation(solver.PlanningProblem(workload(*sizes[-1]), CLUSTER, latency(True)), time_limit_s=QUICK_S)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+        return
+    if given.prefill:
+        print(prefill_table(workload(*sizes[0])))
         return
     rows = []
     head = ("responses", "limits", "samples", "limit", "median", "actors", "gap")
-    print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  value last moved by; bound; what the model moved".format(*head))
+    print("{:>9} {:>9} {:>8} {:>6} {:>9} {:>6} {:>8}  moved by".format(*head))
     for prompts, samples in sizes:
         work = workload(prompts, samples)
         for limits in (False, True):
@@ -172,7 +183,7 @@ def main() -> None:
                     rows.append(row)
                     names = "responses", "limits", "samples", "time_limit_s", "median_ms", "actors", "gap"
                     line = "{:>9,} {:>9} {:>8} {:>4} s {:>6.1f} ms {:>6} {:>8.3%}".format(*(row[name] for name in names))
-                    print(f"{line}  {row['value_by']}; {row['bound_by']}; {moved(row)} ({row['status']})", flush=True)
+                    print(f"{line}  {moved_by(row)} ({row['status']})", flush=True)
     count = 2 if given.tiny else PACKINGS
     alone, kept = packings_kept(count)
     print(f"{count} deadlines that only a perfect packing keeps: {alone} are kept by the search alone, {kept} with the model")

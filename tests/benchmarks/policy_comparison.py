@@ -17,11 +17,12 @@ import numpy as np
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver import Workload
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.bounds.headroom import curve_of, possible
+from solver.bounds.headroom import curve_of, summed_bounds
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
 POLICIES = (
@@ -31,7 +32,10 @@ POLICIES = (
 BASE, RIVALS, OURS = "random", ("random", "random+tau", "fold"), ("solver", "solver+replan")
 RESAMPLED = (*RIVALS, *OURS)  # policies that run on resampled prompts as well
 GRID = (394, 50.0)  # of the bound: times 1 % apart, up to 50 times the shortest
-NUMBERS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "bound_gpu_seconds", "planning_s", "deciding_s", "moves", "actors")
+NUMBERS = (
+    "time_s", "gpu_seconds", "idle_gpu_seconds", "bound_gpu_seconds", "planning_s", "deciding_s", "moves", "actors",
+    "planning_delay_s",
+)  # fmt: skip
 
 # --- one step under one policy -----------------------------------------------------------------------------------------------
 
@@ -63,13 +67,18 @@ class TimedRule:
         return decisions
 
 
-def run(logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig, bound: ClairvoyantBound) -> dict[str, float]:
-    """``NUMBERS`` of one step under one policy. Its workload is as new: no policy profits from what another has worked out."""
-    given = logged.given(setting, policy.clairvoyant)
-    given = replace(given, workload=replace(given.workload))
+def run(
+    logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig, bound: ClairvoyantBound, overlap_s: float
+) -> dict[str, float]:
+    """``NUMBERS`` of one step under one policy; planning overlaps ``overlap_s`` in which the step before prepares and learns.
+
+    Its workload is as new: no policy profits from what another has worked out.
+    """
+    problem, options = logged.inputs(setting, policy.clairvoyant)
+    problem = replace(problem, workload=replace(problem.workload))
     began = time.perf_counter()
-    plan = policy.plan(given)
-    planning_s = time.perf_counter() - began
+    plan = policy.plan(problem, options)
+    planning = PlanningTime.overlapping(time.perf_counter() - began, overlap_s)
     rule = None if plan.rule is None else TimedRule(plan.rule)
     record = run_step(
         replace(plan, rule=rule), logged.requests(), SimulatedEngine,
@@ -86,8 +95,11 @@ def run(logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationConfig,
         gpu_s += gpus * seconds
         idle_gpu_s += gpus * max(0.0, seconds - interval_union_s(*np.array(spans.get(held["holder"], [(0, 0)])).T))
     curve = bound.gpu_seconds(record.makespan_s)
-    time_s = record.makespan_s + planning_s + deciding_s
-    numbers = (time_s, gpu_s, idle_gpu_s, curve, planning_s, deciding_s, record.moves, len(plan.actors))
+    delay_s = planning.planning_delay_s
+    time_s = record.makespan_s + delay_s + deciding_s
+    numbers = (
+        time_s, gpu_s, idle_gpu_s, curve, planning.planning_s, deciding_s, record.moves, len(plan.actors), delay_s
+    )  # fmt: skip
     return dict(zip(NUMBERS, map(float, numbers), strict=True))
 
 
@@ -165,11 +177,11 @@ class Comparison:
         return {rival: {of: self.ratio(policy, rival, of) for of in ("value", "time_s", "gpu_seconds")} for rival in rivals}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per policy, and the bound. ``generation_value`` leaves planning and deciding out; an interval that is not
-        known is None."""
+        """One row per policy, and the bound. ``generation_value`` leaves planning's delay and deciding out. An interval that is
+        not known is None."""
         sums = self.runs.sum(axis=0)
         alone = sums.copy()
-        alone[:, 0] -= sums[:, NUMBERS.index("planning_s")] + sums[:, NUMBERS.index("deciding_s")]
+        alone[:, 0] -= sums[:, NUMBERS.index("planning_delay_s")] + sums[:, NUMBERS.index("deciding_s")]
         generation = self.values(alone) / self.values(alone)[self.policies.index(BASE)]
         base = self.values(sums)[self.policies.index(BASE)]
         table = []
@@ -209,27 +221,36 @@ def known_policies(names: Sequence[str], setting: SimulationConfig) -> list[Sche
 
 
 def compare(
-    steps: Sequence[LoggedStep], setting: SimulationConfig, names: Sequence[str] = POLICIES, draws: int = 1, replicates: int = 0
+    steps: Sequence[LoggedStep],
+    setting: SimulationConfig,
+    names: Sequence[str] = POLICIES,
+    draws: int = 1,
+    replicates: int = 0,
+    overlap_s: float = 0.0,
 ) -> Comparison:
-    """Run every step under every policy, ``draws`` times, and under ``RESAMPLED`` on ``replicates`` resamples of prompts."""
+    """Run every step under every policy, ``draws`` times, and under ``RESAMPLED`` on ``replicates`` resamples of prompts.
+
+    Args:
+        overlap_s: seconds that the step before prepares and learns; only planning that takes longer delays generation.
+    """
     policies = known_policies(names, setting)
     runs, least, again = [], [], []
     for logged in steps:
-        bound = clairvoyant_bound(logged.truth, setting.cluster, setting.latency)
+        bound = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
         for draw in range(draws):
             drawn = replace(setting, seed=setting.seed + 1000 * draw)
-            runs.append([list(run(logged, policy, drawn, bound).values()) for policy in policies])
-            best = possible([curve_of(bound, *GRID)], setting.objective.time_weight)
+            runs.append([list(run(logged, policy, drawn, bound, overlap_s).values()) for policy in policies])
+            best = summed_bounds([curve_of(bound, *GRID)], setting.objective.time_weight)
             least.append((best.time_s, best.gpu_s, best.value))
     for replicate in range(1, replicates + 1):
         rng, other = np.random.default_rng(replicate), replace(setting, seed=setting.seed + 1000 * replicate)
         sums = np.array([[0.0 if policy.name in RESAMPLED else math.nan] * 2 for policy in policies])
         for logged in steps:
             sample = resampled(logged, rng)
-            bound = clairvoyant_bound(sample.truth, setting.cluster, setting.latency)
+            bound = clairvoyant_bound(setting.problem(sample.truth), work=setting.bound_work)
             for own, policy in zip(sums, policies, strict=True):
                 if policy.name in RESAMPLED:
-                    own += list(run(sample, policy, other, bound).values())[:2]
+                    own += list(run(sample, policy, other, bound, overlap_s).values())[:2]
         again.append(sums)
     name = [p.name for p in policies]
     return Comparison(name, setting.objective.time_weight, np.array(runs), np.array(again), np.array(least))

@@ -43,7 +43,7 @@ def show(rows: Sequence[dict[str, Any]]) -> str:
     head = (
         f"{'policy':15s}{'actors':>7s}{'time s':>9s}{'GPU-s':>9s}{'idle':>8s}{'value':>8s}{'95 % interval':>17s}{'alone':>7s}"
     )
-    lines = [head + f"{'C/bound':>8s}{'moves':>7s}{'plan s':>8s}{'decide s':>9s}"]
+    lines = [head + f"{'C/bound':>8s}{'moves':>7s}{'plan s':>8s}{'delay s':>8s}{'decide s':>9s}"]
     for r in rows:
         if r["policy"] == "bound":
             lines.append(f"{'bound':22s}{r['time_s']:9.2f}{r['gpu_seconds']:9.1f}{'':8s}{r['value']:8.3f}{'':24s}{1.0:8.2f}")
@@ -52,7 +52,7 @@ def show(rows: Sequence[dict[str, Any]]) -> str:
         lines.append(
             f"{r['policy']:15s}{r['actors']:7.1f}{r['time_s']:9.2f}{r['gpu_seconds']:9.1f}{r['idle_gpu_seconds']:8.1f}"
             f"{r['value']:8.3f}{interval:>17s}{r['generation_value']:7.3f}{r['over_bound']:8.2f}{r['moves']:7.0f}"
-            f"{r['planning_s']:8.3f}{r['deciding_s']:9.3f}"
+            f"{r['planning_s']:8.3f}{r['planning_delay_s']:8.3f}{r['deciding_s']:9.3f}"
         )
     return "\n".join(lines)
 

@@ -23,8 +23,10 @@ import numpy as np
 
 import solver
 from rlhfless.latency import load_profile
-from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.costs_and_savings import PrefixCosts
 from solver.prefix_sharing.deduplicate import computations, deduplicate
+from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import assemble
 
 PROFILE, ACTORS, SAMPLES, PROMPTS = "l40s-qwen2.5-3b-tp2", 8, 4, 512
@@ -73,7 +75,8 @@ def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
     lengths = [len(p) for p in prompts]
     tokens = np.clip(rng.lognormal(5.5, 0.6, (len(prompts), SAMPLES)), 1, 2048).astype(int)
     workload = solver.Workload.grid(lengths, tokens, max_response_tokens=2048)
-    plan = assemble("random", np.array_split(rng.permutation(len(workload)), ACTORS), workload, cluster, latency)
+    problem = solver.PlanningProblem(workload, cluster, latency)
+    plan = assemble("random", np.array_split(rng.permutation(len(workload)), ACTORS), problem)
     tree, tree_s = timed(PrefixTree.of_token_ids, prompts)
     counts = computations(plan, workload)
     costs = PrefixCosts(
@@ -109,7 +112,7 @@ def measure(name: str, prompts: list[Any]) -> dict[str, Any]:
         ("prefill actor alone, as in the paper", {"streamed": False, "share_in_actors": False}),
         (f"prefill actor alone, {trunk_tokens:,} tokens", {"capacity_tokens": trunk_tokens, "share_in_actors": False}),
     ):
-        found, seconds = timed(deduplicate, plan, workload, cluster, latency, prompts, learner_node=0, **options)
+        found, seconds = timed(deduplicate, plan, problem, prompts, learner_node=0, **options)
         plans.append(
             {
                 "plan": label, "how": found.how, "tokens_after": found.tokens_after, "makespan_s": found.plan.makespan_s,

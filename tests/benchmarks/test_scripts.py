@@ -13,6 +13,8 @@ import pytest
 HERE = Path(__file__).parent
 SMALLEST = {
     "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
+    "solver_moves": "--tiny --markdown --json OUT",
+    "exact_bound": "--tiny --markdown --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
@@ -36,10 +38,21 @@ SMALLEST = {
     "validation": "--only steps executed --json OUT",
     "large_clusters": "--tiny --json OUT",
     "live_overhead": "--tiny --json OUT",
+    "value_of_information": "--tiny --markdown --json OUT",
     "dashboard_speed": "--tiny --moves 2 --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
-QUICK = ("planning_speed", "replan_speed", "mixed_clusters", "uncertainty", "prefixes", "recorder_overhead", "validation")
+QUICK = (
+    "planning_speed",
+    "solver_moves",
+    "exact_bound",
+    "replan_speed",
+    "mixed_clusters",
+    "uncertainty",
+    "prefixes",
+    "recorder_overhead",
+    "validation",
+)
 
 SLOW = (
     "dashboard_speed",

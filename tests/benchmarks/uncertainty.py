@@ -47,11 +47,12 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.policy import PlanningInput, SchedulingPolicy
+from rlhfless.scheduling.policy import PlanningOptions, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.round_robin import Spread
 from solver import Cluster, Objective, Plan, Workload, clairvoyant_bound, random_split
 from solver.lengths.survival import from_samples
+from solver.model.problem import PlanningProblem
 
 CLUSTER = Cluster(10, 8, 2)
 ACTORS = range(3, 13)
@@ -72,7 +73,7 @@ def executed(plan: Plan, truth: Workload) -> tuple[float, float, int]:
 def random_front(log: Log, seeds: int) -> np.ndarray:
     """(N, 2) mean time and actor-seconds of the random split with each number of actors."""
     truth = log.truth()
-    plans = [[random_split(truth, CLUSTER, LATENCY, seed=s, actors=n) for s in range(seeds)] for n in ACTORS]
+    plans = [[random_split(PlanningProblem(truth, CLUSTER, LATENCY), seed=s, actors=n) for s in range(seeds)] for n in ACTORS]
     return np.array([np.mean([(p.makespan_s, p.gpu_seconds / 2) for p in of_n], axis=0) for of_n in plans])
 
 
@@ -82,9 +83,10 @@ def policy_front(log: Log, known: Workload, policy: SchedulingPolicy, weights: n
     points = []
     for weight in weights:
         given = [
-            PlanningInput(known, CLUSTER, LATENCY, Objective(float(weight)), time_limit_s=0.1, seed=s) for s in range(seeds)
+            (PlanningProblem(known, CLUSTER, LATENCY, Objective(float(weight))), PlanningOptions(time_limit_s=0.1, seed=s))
+            for s in range(seeds)
         ]
-        points.append(np.mean([executed(policy.plan(g), truth) for g in given], axis=0))
+        points.append(np.mean([executed(policy.plan(*g), truth) for g in given], axis=0))
     return np.array(points)
 
 
@@ -120,7 +122,7 @@ def shares(log: Log, weights: np.ndarray, seeds: int, splits: int, oracle: bool 
     """(N,) share of every contender (``oracle``: those who know the truth, too) and limit for every number of actors; NaN where
     a policy was never as fast."""
     base = random_front(log, splits)
-    bound = clairvoyant_bound(log.truth(), CLUSTER, LATENCY)
+    bound = clairvoyant_bound(PlanningProblem(log.truth(), CLUSTER, LATENCY, admission="preempt"))
     best = np.array([bound.gpu_seconds(t) / 2 for t in base[:, 0]])
     beaten = [bool(np.any((base[:, 0] < t) & (base[:, 1] < c))) for t, c in base]
     best[beaten] = np.nan

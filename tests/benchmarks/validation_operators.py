@@ -21,7 +21,7 @@ from validation_errors import signed_error
 
 from rlhfless.latency import load_profile
 from rlhfless.latency.fit import fit_nonnegative
-from rlhfless.latency.generate import BATCHES
+from rlhfless.latency.generate import BATCHES, FED_TOKENS
 from solver.model.workload import FloatArray
 
 FOLDER = Path("vidur-gpu-profiles")
@@ -104,7 +104,7 @@ def between(layers: Sequence[LayerTime]) -> list[dict[str, Any]]:
     cases = []
     for key in dict.fromkeys((one.gpu, one.model, one.degree) for one in layers):
         own = {one.tokens: one.seconds for one in layers if (one.gpu, one.model, one.degree) == key}
-        known = sorted(set(own) & set(BATCHES))
+        known = sorted(set(own) & {*BATCHES, *FED_TOKENS})
         for tokens in sorted(set(own) - set(known)):
             if known[0] < tokens < known[-1]:
                 ours = float(np.interp(tokens, known, [own[size] for size in known]))

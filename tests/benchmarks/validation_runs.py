@@ -1,10 +1,10 @@
 """Two runs of vLLM that others measured, request by request, against the simulated engine with the same arrivals.
 
 Knows measured kernel times (linear layers, attention, what is done per sequence) of a GPU, the log of a run on it, and the
-simulated engine. An actor's decode table is the sum of the kernels of its layers; what prefill takes beside decoding is what
-its tokens add to an iteration that reads the weights anyway, and by how much attention of a batch takes longer where a
-prefill is in it (``PrefillInterference``). Only what kernels do not hold, the host's time per iteration, is fitted: so that
-one run takes as long as it did, and then the *other* run, on the other GPU, is predicted with it.
+simulated engine. An actor's table of iterations is the sum of the kernels of its layers; iterations that feed more tokens than
+the batch that usually runs have that batch and a prompt for the rest, with the attention kernel measured for both together.
+Only what kernels do not hold, the host's time per iteration, is fitted: so that one run takes as long as it did, and then the
+*other* run, on the other GPU, is predicted with it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import numpy as np
 from validation_errors import signed_error
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
-from rlhfless.latency.effects import Effects, PrefillInterference
-from rlhfless.latency.fit import fit_table
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.latency.fit import fit_prompt_tokens, fit_table
 from solver.model.admission import Admission
-from solver.model.latency import LatencyModel, StepTable
+from solver.model.latency import IterationTable, LatencyModel
 from solver.model.workload import FloatArray
 
 FOLDER = Path("llmservingsim-measurements")
@@ -34,7 +33,8 @@ MEMORY_BYTES = {"RTXPRO6000": 97_887 << 20}  # where the log does not say how mu
 PER_LAYER = {"layernorm": 2, "qkv_proj": 1, "rotary_emb": 1, "o_proj": 1, "gate_up_proj": 1, "act_fn": 1, "down_proj": 1}
 CONTEXTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CHUNK, BESIDE, MIXED_CONTEXT = 1024, 32, 1024  # the iterations that prefill and its interference are read from
+CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048)  # tokens of the prompt of a mixed iteration
+MIXED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)  # beside which attention of a prompt was measured
 WINDOW_S = 30
 MOST_HOST_S = 0.02
 
@@ -71,33 +71,36 @@ class Kernels:
         """The head and sampling."""
         return sum(float(np.interp(sequences, *points)) for points in self._by_sequences.values())
 
-    def attention_s(self, chunk: int, batch: int, context: int) -> float:
-        """Attention of all layers: a prefill of ``chunk`` tokens beside ``batch`` responses with ``context`` tokens each."""
-        return LAYERS * self._attention[chunk, 0, batch, context if batch else 0]
+    def attention_s(self, chunk: int, batch: int, context: float) -> float:
+        """Attention of all layers: a prefill of ``chunk`` tokens beside ``batch`` responses with ``context`` tokens each;
+        linear between contexts, and beyond them."""
+        contexts = sorted(kv for c, own, n, kv in self._attention if (c, own, n) == (chunk, 0, batch))
+        i = min(max(int(np.searchsorted(contexts, context)), 1), len(contexts) - 1)
+        low, high = (self._attention[chunk, 0, batch, kv] for kv in contexts[i - 1 : i + 1])
+        return LAYERS * (low + (high - low) * (context - contexts[i - 1]) / (contexts[i] - contexts[i - 1]))
 
-    def step_s(self, batch: int, context: int) -> float:
-        """A decode iteration, without the host."""
-        return self.dense_s(batch) + self.attention_s(0, batch, context) + self.sequences_s(batch)
+    def iteration_s(self, batch: int, context: float, chunk: int = 0, together: bool = True) -> float:
+        """An iteration without the host; ``together`` with the attention kernel that was measured for a batch and a prompt."""
+        own = min(batch, MIXED_BATCHES[-1]) if chunk and together else batch  # as many KV tokens in fewer responses
+        attention = self.attention_s(chunk if together else 0, own, context * batch / own)
+        if chunk and not together:
+            attention += LAYERS * self._attention[chunk, 0, 0, 0]
+        return self.dense_s(batch + chunk) + attention + self.sequences_s(batch)
 
-    @property
-    def prefill_per_token_s(self) -> float:
-        """What a token of prefill adds to an iteration that decodes as well."""
-        tokens = self.dense_s(BESIDE + CHUNK) - self.dense_s(BESIDE)
-        return (tokens + self.attention_s(CHUNK, 0, 0)) / CHUNK
+    def latency(
+        self, host_s: float, kv_capacity_tokens: int, slots: int, budget: int, usual_batch: float, together: bool = True
+    ) -> LatencyModel:
+        """The actor: the kernels, and ``host_s`` in every iteration.
 
-    def interference(self, batch: float) -> float:
-        """By which share attention of ``batch`` responses takes longer beside a prefill, at the nearest measured batch. It
-        hardly depends on the prefill, and grows with the batch."""
-        size = min(BATCHES[:-1], key=lambda one: abs(one - batch))
-        alone_s = self.attention_s(0, size, MIXED_CONTEXT)
-        together_s = self.attention_s(CHUNK, size, MIXED_CONTEXT) - self.attention_s(CHUNK, 0, 0)
-        return max(0.0, together_s / alone_s - 1)
-
-    def latency(self, host_s: float, kv_capacity_tokens: int, slots: int) -> LatencyModel:
-        """The actor: the kernels, and ``host_s`` in every iteration."""
-        step_s = np.array([[self.step_s(batch, context) + host_s for context in CONTEXTS] for batch in BATCHES])
-        table = StepTable(np.array(BATCHES), np.array(CONTEXTS), step_s)
-        fit = fit_table(table, slots, kv_capacity_tokens)
+        Args:
+            budget: most tokens that an iteration feeds. usual_batch: the batch beside which prompts are fed.
+        """
+        beside = min([n for n in BATCHES if n >= min(usual_batch, slots)] or BATCHES[-1:])
+        decode = [n for n in BATCHES if n <= beside]
+        rows = [[self.iteration_s(n, x) for x in CONTEXTS] for n in decode]
+        rows += [[self.iteration_s(beside, x * (beside + c) / beside, c, together) for x in CONTEXTS] for c in CHUNKS]
+        table = IterationTable(np.array([*decode, *(beside + c for c in CHUNKS)]), np.array(CONTEXTS), np.array(rows) + host_s)
+        fit = fit_table(table, beside, kv_capacity_tokens)
         return LatencyModel(
             "kernels",
             1,
@@ -105,9 +108,11 @@ class Kernels:
             fit.per_response_s,
             fit.per_kv_token_s,
             table=table,
-            prefill_per_token_s=self.prefill_per_token_s,
+            prefill_per_token_s=fit_prompt_tokens(table, fit, beside, budget, kv_capacity_tokens)[0],
             max_batch=slots,
             kv_capacity_tokens=kv_capacity_tokens,
+            prefill="mixed",
+            token_budget=budget,
         )
 
 
@@ -154,13 +159,11 @@ def kv_capacity(gpu: str, meta: Mapping[str, Any]) -> int:
     return int((0.9 * MEMORY_BYTES[gpu] - WEIGHT_BYTES) / KV_BYTES_PER_TOKEN)
 
 
-def serve(
-    latency: LatencyModel, requests: Sequence[Mapping[str, Any]], prefill: PrefillInterference, rule: str = "preempt"
-) -> ServedRun:
+def serve(latency: LatencyModel, requests: Sequence[Mapping[str, Any]], rule: str = "preempt") -> ServedRun:
     """The requests on a simulated engine, each when it arrived, looked at once a second."""
     began = requests[0]["queued_ts"]
     admission = Admission(latency.max_batch, latency.kv_capacity_tokens, rule)
-    engine = FaultInjectingFactory(Effects(prefill))(latency, admission, 0.0)
+    engine = SimulatedEngine(latency, admission, 0.0)
     arrives_s = np.array([row["queued_ts"] - began for row in requests])
     engine.add(
         [
@@ -208,12 +211,10 @@ class Case:
         mean = np.mean([row["input_toks"] + row["output_toks"] / 2 for row in self.requests])
         return float(min(self.slots, self.kv_capacity_tokens / mean))
 
-    def run(self, host_s: float, rule: str = "preempt", interference: bool = True, chunks: bool = True) -> ServedRun:
+    def run(self, host_s: float, rule: str = "preempt", together: bool = True, budget: int | None = None) -> ServedRun:
         """The simulated run."""
-        latency = self.kernels.latency(host_s, self.kv_capacity_tokens, self.slots)
-        beside = self.kernels.interference(self.batch) if interference else 0.0
-        prefill = PrefillInterference(0.0, self.iteration_tokens if chunks else None, beside)
-        return serve(latency, self.requests, prefill, rule)
+        sizes = self.kv_capacity_tokens, self.slots, budget or self.iteration_tokens, self.batch
+        return serve(self.kernels.latency(host_s, *sizes, together), self.requests, rule)
 
     def fitted_host_s(self) -> float:
         """The host's time per iteration with which the simulated run takes as long as the measured one, within 10 us."""
@@ -271,8 +272,8 @@ def validate(data: Path) -> list[dict[str, Any]]:
         ways = {
             "as modelled": case.run(host_s),
             "without the host": case.run(0.0),
-            "without interference": case.run(host_s, interference=False),
-            "without chunks": case.run(host_s, chunks=False),
+            "without interference": case.run(host_s, together=False),
+            "with a quarter of the token budget": case.run(host_s, budget=case.iteration_tokens // 4),
             "with reserved memory": case.run(host_s, rule="reserve"),
             "with all the memory": replace(case, kv_capacity_tokens=1 << 30).run(host_s),
         }

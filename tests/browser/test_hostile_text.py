@@ -71,6 +71,7 @@ FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
     "outcomes": (EVERY["plot_outcomes"], POINTS, True),
     "plan_bars": (EVERY["plot_plan_bars"], BARS, False),
     "prefill": (EVERY["plot_prefill"], BARS, True),
+    "value_of_information": (EVERY["plot_value_of_information"], POINTS, True),
 }
 
 
@@ -126,11 +127,23 @@ def test_markup_in_results_that_notebooks_show_is_text(page: Any) -> None:
     evil = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
     latency = replace(LATENCY, name=evil, kind=evil)
     pools = solver.MixedCluster([solver.GpuPool(evil, 1, 4, 1.0)])
-    plan = solver.plan_generation(WORKLOAD, pools, {(evil, 1): latency}, solver.Objective(0.5), time_limit_s=0.1)
+    plan = solver.plan_generation(
+        solver.PlanningProblem(WORKLOAD, pools, {(evil, 1): latency}, solver.Objective(0.5)), time_limit_s=0.1
+    )
     shown = trace(holder=evil)
     shown.meta["policy"] = evil
     steps = pd.DataFrame(
-        [{"policy": evil, "step": 0, "time_s": 1.0, "gpu_seconds": 1.0, "bound_gpu_seconds": 1.0, "cost_usd": 0.0}]
+        [
+            {
+                "policy": evil,
+                "step": 0,
+                "time_s": 1.0,
+                "gpu_seconds": 1.0,
+                "bound_gpu_seconds": 1.0,
+                "bound_method": evil,
+                "cost_usd": 0.0,
+            }
+        ]
     )
     results = (replace(plan, policy=evil), latency, shown, Simulation(steps, {evil: shown}))
     for result in results:

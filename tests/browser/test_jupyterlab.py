@@ -157,7 +157,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import Executor
 from rlhfless.widgets import live
 one = result.logged[-1]
-plan = solver.plan_generation(one.predicted.points, setting.cluster, setting.latency, setting.objective)
+plan = solver.plan_generation(setting.problem(one.predicted.points))
 view = live(Executor(SimulatedEngine, setting.latency, setting.cluster), [(plan, one.requests())])
 view.run.run()
 view.run.wait()

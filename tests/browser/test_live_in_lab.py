@@ -33,7 +33,8 @@ class Slow(SimulatedEngine):
 s = Settings("cpu-tiny-qwen2", gpus=8, time_weight=1.0).setting
 work = []
 for one in logged_steps(read_rollouts("hostile.jsonl")):
-    work.append((solver.plan_generation(one.predicted.points, s.cluster, s.latency, s.objective), one.requests()))
+    problem = solver.PlanningProblem(one.predicted.points, s.cluster, s.latency, s.objective)
+    work.append((solver.plan_generation(problem), one.requests()))
 runner = Executor(Slow, s.latency, s.cluster)
 work = 100 * work  # it goes on for as long as the page is looked at
 """

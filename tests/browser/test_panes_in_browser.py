@@ -63,7 +63,7 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     assert page.errors == []
 
 
-def test_of_many_figures_the_last_is_shown_and_zooms_are_told(page: Any) -> None:
+def test_of_many_figures_the_last_is_shown_and_zooms_are_reported(page: Any) -> None:
     panes = Panes(((("timeline", 1),),))
     figure = go.Figure(go.Bar(base=[0, 1], x=[1, 1], y=[0, 1], orientation="h"))
     panes.draw("timeline", figure.update_yaxes(fixedrange=True), request=1)

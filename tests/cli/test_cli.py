@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from error_messages import refusal_line, refused_command
 
 from rlhfless.cli import main
 from rlhfless.latency import list_profiles
@@ -22,7 +24,7 @@ PROFILE = "l40s-qwen2.5-3b-tp2"
 ON = ["--gpus", "8", "--gpus-per-actor", "2", "--profile", PROFILE]
 SIMULATE_FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
-    "cost_reduction_vs_static", "bound_cost_at_time",
+    "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
 ]  # fmt: skip
 PLAN_FIELDS = [
     "step", "profile", "policy", "status", "makespan_s", "gpu_seconds", "cost_usd", "value", "lower_bound", "gap", "solve_s",
@@ -86,9 +88,7 @@ def test_plan_takes_the_seed_of_its_reference(log):
 
     assert reference() == reference("--seed", 0)
     assert any(reference() != reference("--seed", seed) for seed in (1, 2, 3))
-    refused = rlhfless("plan", log, *ON, "--seed", -1)
-    assert refused.exit_code == 2
-    assert "--seed" in refused.stderr
+    assert "--seed" in refusal_line(rlhfless("plan", log, *ON, "--seed", -1))
 
 
 def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
@@ -98,8 +98,9 @@ def test_simulate_prints_the_documented_fields_and_writes_traces(log, tmp_path):
     )
     assert result.exit_code == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert list(shown) == ["policies", "without_history"]
-    for part in shown.values():
+    assert list(shown) == ["policies", "without_history", "log"]
+    assert shown["log"] == {"dispatch": "static", "checks": [], "not_used": []}
+    for part in (shown["policies"], shown["without_history"]):
         assert [list(row) for row in part] == [SIMULATE_FIELDS] * 3
         assert [row["policy"] for row in part] == ["static", "rlhfless", "oracle"]
         assert all(row["steps"] == 1 for row in part)
@@ -119,9 +120,40 @@ def test_simulate_takes_a_predictor_by_name(log, predictor):
     result = rlhfless("simulate", log, *ON, "--policies", "random,solver+replan", "--predictor", predictor, "--time-limit", 0.1)
     assert result.exit_code == 0, result.stderr
     assert "solver+replan" in result.stdout
-    result = rlhfless("simulate", log, *ON, "--predictor", "tea leaves")
-    assert result.exit_code == 2
-    assert "predictor 'tea leaves' is unknown; choose from last" in result.stderr
+
+
+def test_simulate_says_first_what_the_log_measured_itself(tmp_path):
+    table = rows()
+    last = table.groupby("step").cumcount(ascending=False) == 0
+    begin = 5000.0 * table["step"]
+    table = table.assign(start_s=begin, end_s=begin + np.where(last, 1596.0, 100.0))
+    options = [*ON, "--policies", "static", "--learn-s", "7"]
+    shown = rlhfless("simulate", written(tmp_path, table), *options)
+    assert shown.exit_code == 0, shown.stderr
+    first, second, *_ = shown.stdout.splitlines()
+    assert first == "what the log measured, next to values counted or simulated under its own dispatch (static):"
+    assert second.startswith("  contradiction: generation of a step: 1,596 s in the log, ")
+    assert f"simulated by profile {PROFILE} (-" in second
+
+    table.loc[3, "end_s"] = np.nan
+    shown = json.loads(rlhfless("simulate", written(tmp_path, table), *options, "--format", "json").stdout)
+    checks = shown["log"]["checks"]
+    assert [(check["logged"], check["lower_bound"], check["contradicts"]) for check in checks] == [
+        (1596.0, "", True), (1596.0, "logged", True)
+    ]  # fmt: skip
+    (note,) = shown["log"]["not_used"]
+    assert "1 step (0) are lower bounds" in note
+    assert [row["policy"] for row in shown["policies"]] == ["static"]
+
+
+def test_simulate_compares_the_scalars_of_a_log(tmp_path):
+    pytest.importorskip("tokenizers", reason="the tokenizers package is not installed: pip install 'rlhfless[logs]'")
+    golden = Path(__file__).parents[1] / "trace" / "importers" / "golden"
+    shown = rlhfless("simulate", golden / "trl-averaged", *ON, "--policies", "static", "--tokenizer", golden / "trl")
+    assert shown.exit_code == 0, shown.stderr
+    first, second, *_ = shown.stdout.splitlines()
+    assert first.endswith("under its own dispatch (static):")
+    assert second.startswith("  agrees: a whole step: 0.7063 s in the log, at least 0.33")
 
 
 def test_simulate_prints_a_table_for_people(log):
@@ -165,16 +197,6 @@ def test_without_a_command_it_says_what_it_can_do():
 # --- what it refuses ---------------------------------------------------------------------------------------------------
 
 
-def refused(result: Result, *says: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("rlhfless: ")
-    for part in says:
-        assert part in line, f"{part!r} is not said in {line!r}"
-
-
 def changed(**cells: object) -> pd.DataFrame:
     """The log with other cells in its fourth row."""
     table = rows().astype(object)
@@ -183,56 +205,69 @@ def changed(**cells: object) -> pd.DataFrame:
     return table
 
 
-BAD_LOGS = [
-    (rows().drop(columns="response_tokens"), ["column 'response_tokens'", "is missing", "--map OURS=THEIRS"]),
-    (rows().rename(columns={"prompt_id": "uid"}), ["column 'prompt_id'", "is missing, the table has step, uid"]),
-    (changed(response_tokens=-5), ["row 4", "column 'response_tokens'", "-5", "0"]),
-    (changed(response_tokens=float("nan")), ["row 4", "column 'response_tokens'"]),
-    (changed(response_tokens="many"), ["row 4", "column 'response_tokens'", "many"]),
-    (changed(response_tokens=2.5), ["row 4", "column 'response_tokens'", "2.5"]),
-    (changed(step=-1), ["row 4", "column 'step'", "-1"]),
-    (changed(prompt_id="q0", sample=0), ["row 4 repeats row 1", "one row per response is needed"]),
-    (rows().iloc[:0], ["nothing in it could be read as a table", "at least one response is needed"]),
-]
+BAD_LOGS = {
+    "no lengths": (rows().drop(columns="response_tokens"), ["'response_tokens'", "--map"]),
+    "no prompts": (rows().rename(columns={"prompt_id": "uid"}), ["'prompt_id'", "step, uid"]),
+    "negative": (changed(response_tokens=-5), ["row 4", "'response_tokens'", "-5"]),
+    "nan": (changed(response_tokens=float("nan")), ["row 4", "'response_tokens'"]),
+    "text": (changed(response_tokens="many"), ["row 4", "'response_tokens'", "many"]),
+    "fraction": (changed(response_tokens=2.5), ["row 4", "'response_tokens'", "2.5"]),
+    "negative step": (changed(step=-1), ["row 4", "'step'", "-1"]),
+    "repeated": (changed(prompt_id="q0", sample=0), ["row 4", "row 1"]),
+    "empty": (rows().iloc[:0], []),
+}
 
 
-@pytest.mark.parametrize(("table", "says"), BAD_LOGS, ids=[says[0] for _, says in BAD_LOGS])
+@pytest.mark.parametrize("name", BAD_LOGS)
 @pytest.mark.parametrize("command", ["plan", "simulate"])
-def test_bad_logs(command, table, says, tmp_path):
+def test_bad_logs(command, name, tmp_path):
+    table, named = BAD_LOGS[name]
     log = written(tmp_path, table)
     out = ["-o", tmp_path / "out"] if command == "simulate" else []
-    refused(rlhfless(command, log, *ON, *out), str(log), *says)
+    refused_command(rlhfless(command, log, *ON, *out), str(log), *named)
     assert not (tmp_path / "out").exists()
 
 
 BAD_OPTIONS = [
     (["--profile", "h900"], ["h900", PROFILE]),
-    (["--policies", "static,greedy"], ["policy 'greedy' is unknown", "static, random, least-loaded"]),
-    (["--policies", "static,static"], ["--policies", "give each once"]),
+    (["--policies", "static,greedy"], ["'greedy'", "static, random, least-loaded"]),
+    (["--predictor", "tea leaves"], ["'tea leaves'", "last", "shrinkage", "inflight"]),
+    (["--policies", "static,static"], ["--policies"]),
     (["--policies", ""], ["--policies"]),
-    (["--gpus-per-node", "1"], ["an actor needs 2 GPUs in one node, but a node has only 1", "at most 1"]),
-    (["--gpus-per-actor", "4"], ["the cluster gives 4 GPUs to an actor", "gpus_per_actor=2"]),
-    (["--gpus", "12"], ["--gpus 12 is not a multiple of --gpus-per-node 8", "whole nodes"]),
-    (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
-    (["--time-weight", "2"], ["time_weight is 2.0", "0 (cost only) to 1 (time only)"]),
-    (["--tau", "1.5"], ["tau is 1.5", "up to 1"]),
-    (["--static-actors", "0"], ["static_actors is 0", "at least 1"]),
-    (["--static-actors", "5"], ["5 actors of 2 GPUs are requested", "hold 4"]),
-    (["--max-response-tokens", "10"], ["above max_response_tokens=10", "a limit of at least"]),
+    (["--gpus-per-node", "1"], ["gpus_per_actor", "2", "1"]),
+    (["--gpus-per-actor", "4"], ["4", "gpus_per_actor=2"]),
+    (["--gpus", "12"], ["12", "8"]),
+    (["--time-weight", "2"], ["time_weight", "2.0"]),
+    (["--tau", "1.5"], ["tau", "1.5"]),
+    (["--static-actors", "0"], ["static_actors", "0"]),
+    (["--static-actors", "5"], ["5", "2", "4"]),
+    (["--max-response-tokens", "10"], ["max_response_tokens=10"]),
     (["--max-response-tokens", "0"], ["max_response_tokens=0"]),
-    (["--max-response-tokens", "5000000"], ["KV tokens", "responses of at most"]),
-    (["--prepare-s", "-1"], ["prepare_s is -1.0", "0 or more"]),
-    (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
-    (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour is nan", "0 or more"]),
-    (["--migration", "teleport"], ["teleport", "cheaper", "recompute"]),
-    (["--speed", "9"], ["--speed"]),
-    (["--gpus", "many"], ["--gpus", "many", "integer"]),
+    (["--max-response-tokens", "5000000"], ["5000000"]),
+    (["--prepare-s", "-1"], ["prepare_s", "-1.0"]),
+    (["--usd-per-gpu-hour", "nan"], ["usd_per_gpu_hour", "nan"]),
 ]
 
 
-@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[" ".join(o) for o, _ in BAD_OPTIONS])
-def test_bad_options(options, says, log, tmp_path):
-    refused(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"), *says)
+@pytest.mark.parametrize(("options", "named"), BAD_OPTIONS, ids=[" ".join(o) for o, _ in BAD_OPTIONS])
+def test_bad_options(options, named, log, tmp_path):
+    refused_command(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"), *named)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--gpus", "0"], ["--gpus", "0", "x>=1"]),
+        (["--gpus", "many"], ["--gpus", "many", "integer"]),
+        (["--seed", "-1"], ["--seed", "-1", "x>=0"]),
+        (["--migration", "teleport"], ["teleport", "cheaper", "recompute"]),
+        (["--speed", "9"], ["--speed"]),
+    ],
+)
+def test_options_that_click_refuses(options, says, log, tmp_path):
+    line = refusal_line(rlhfless("simulate", log, *ON, *options, "-o", tmp_path / "out"))
+    assert all(part in line for part in says), line
     assert not (tmp_path / "out").exists()
 
 
@@ -245,79 +280,90 @@ def test_a_response_that_no_actor_can_hold(log, tmp_path):
     small.write_text(json.dumps(profile))
     longest = rows()["response_tokens"].max()
     for command in ("plan", "simulate"):
-        refused(
+        refused_command(
             rlhfless(command, log, "--gpus", 8, "--profile", small),
-            f"response 10 can reach {35 + longest} KV tokens (prompt 35 + limit {longest})", "holds 200",
-            "responses of at most 165 tokens, or larger actors, are needed",
-        )  # fmt: skip
+            "response 10",
+            *map(str, (35 + longest, 35, longest, 200, 165)),
+        )
 
 
 def test_unknown_steps_commands_and_missing_options(log):
-    refused(rlhfless("plan", log, *ON, "--step", 7), str(log), "has no step 7", "its steps are 0 to 1")
-    refused(rlhfless("generate"), "generate")
-    refused(rlhfless("plan", log), "--gpus")
-    refused(rlhfless("plan", log, *ON, "--deadline-s", 1, "--budget-gpu-s", 1), "choose one")
-    refused(rlhfless("plan", log, *ON, "--deadline-s", 1e-6), "no plan found for the deadline", "raise the deadline by")
+    refused_command(rlhfless("plan", log, *ON, "--step", 7), str(log), "7", "0 to 1")
+    assert "generate" in refusal_line(rlhfless("generate"))
+    assert "--gpus" in refusal_line(rlhfless("plan", log))
+    refused_command(rlhfless("plan", log, *ON, "--deadline-s", 1, "--budget-gpu-s", 1), "deadline_s", "budget_gpu_s")
+    line = refusal_line(rlhfless("plan", log, *ON, "--deadline-s", 1e-6))  # the plan that it names depends on the machine
+    assert re.search(r"deadline of 1e-06 s.* raise the deadline by [\d.]+ s", line)
 
 
 def test_files_that_are_no_logs(tmp_path):
-    refused(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv", "there is no such file", "a log is needed")
+    refused_command(rlhfless("simulate", tmp_path / "none.csv", *ON), "none.csv")
     (tmp_path / "notes.txt").write_text("hello")
-    refused(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt", "is not a log of a known format; known are")
-    (tmp_path / "bad.parquet").write_text("hello")
-    refused(rlhfless("simulate", tmp_path / "bad.parquet", *ON), "bad.parquet", "cannot be read as parquet")
-    (tmp_path / "bad.jsonl").write_text('{"step": 0}\n{"step": \n')
-    refused(rlhfless("simulate", tmp_path / "bad.jsonl", *ON), "bad.jsonl", "line 2")
+    refused_command(rlhfless("simulate", tmp_path / "notes.txt", *ON), "notes.txt")
     (tmp_path / "empty").mkdir()
-    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is not a log of a known format")
+    refused_command(rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"))
     rows().to_parquet(tmp_path / "empty" / "rollouts.parquet")
-    refused(rlhfless("simulate", tmp_path / "empty", *ON), "is not a complete trace, meta.json is missing")
-    (tmp_path / "empty.csv").write_text("")
-    refused(rlhfless("simulate", tmp_path / "empty.csv", *ON), "empty.csv", "cannot be read as csv")
+    refused_command(rlhfless("simulate", tmp_path / "empty", *ON), str(tmp_path / "empty"), "meta.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("bad.parquet", "hello", "parquet"),
+        ("bad.jsonl", '{"step": 0}\n{"step": \n', "line 2"),
+        ("empty.csv", "", "csv"),
+    ],
+)
+def test_files_that_a_library_cannot_read(name, text, says, tmp_path):
+    (tmp_path / name).write_text(text)
+    line = refusal_line(rlhfless("simulate", tmp_path / name, *ON))
+    assert line.startswith(f"rlhfless: {tmp_path / name}: ")
+    assert says in line.removeprefix(f"rlhfless: {tmp_path / name}: ")
 
 
 def test_traces_of_other_versions(log, tmp_path):
     assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
     meta = json.loads((tmp_path / "t" / "meta.json").read_text())
     (tmp_path / "t" / "meta.json").write_text(json.dumps({**meta, "schema_version": 99}))
-    refused(rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version is 99", "reads traces of version 1")
+    refused_command(rlhfless("simulate", tmp_path / "t", *ON), "meta.json", "schema_version", "99", "1")
 
 
 def test_logs_of_several_runs(tmp_path):
     both = pd.concat([rows().assign(run="a"), rows().assign(run="b")])
-    refused(rlhfless("simulate", written(tmp_path, both), *ON), "holds 2 runs (a, b); name one with --run")
+    refused_command(rlhfless("simulate", written(tmp_path, both), *ON), "a, b", "--run")
 
 
 def test_bad_profiles(log, tmp_path):
-    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "none.json"), "none.json")
+    refused_command(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "none.json"), "none.json")
     (tmp_path / "broken.json").write_text("{")
-    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "broken.json"), "broken.json")
+    line = refusal_line(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "broken.json"))
+    assert f"{tmp_path / 'broken.json'}: line 1 " in line
     (tmp_path / "other.json").write_text("{}")
-    refused(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "other.json"), "other.json")
+    refused_command(rlhfless("plan", log, "--gpus", 8, "--profile", tmp_path / "other.json"), "other.json")
     assert PROFILE in list_profiles()
 
 
 @pytest.mark.parametrize(
-    ("maps", "says"),
+    ("maps", "named"),
     [
-        (["prompt_id"], ["--map prompt_id", "OURS=THEIRS"]),
-        (["=uid"], ["--map =uid", "OURS=THEIRS"]),
+        (["prompt_id"], ["--map prompt_id"]),
+        (["=uid"], ["--map =uid"]),
         (["prompt_id=nowhere"], ["nowhere", "step"]),
         (["colour=step"], ["colour"]),
     ],
 )
-def test_bad_maps(maps, says, log, tmp_path):
-    refused(rlhfless("import", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *says)
+def test_bad_maps(maps, named, log, tmp_path):
+    refused_command(rlhfless("import", log, "-o", tmp_path / "t", *(x for m in maps for x in ("--map", m))), *named)
     assert not (tmp_path / "t").exists()
 
 
 def test_output_that_is_there_already(log, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("")
-    refused(rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), "exists and is not empty", "choose a new folder")
-    refused(rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
+    refused_command(rlhfless("simulate", log, *ON, "-o", tmp_path / "out"), str(tmp_path / "out"))
+    refused_command(rlhfless("simulate", log, *ON, "--policies", "static", "-o", log / "out"), str(log))
     assert rlhfless("import", log, "-o", tmp_path / "t").exit_code == 0
-    refused(rlhfless("import", log, "-o", tmp_path / "t"), "t")
+    refused_command(rlhfless("import", log, "-o", tmp_path / "t"), str(tmp_path / "t"))
 
 
 def test_a_real_process_ends_the_same_way(log, tmp_path):
@@ -325,7 +371,7 @@ def test_a_real_process_ends_the_same_way(log, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert "policy 'greedy' is unknown" in done.stderr
+    assert "'greedy'" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -333,30 +379,28 @@ def test_a_notebook_is_never_overwritten(tmp_path):
     notebook = tmp_path / "a.ipynb"
     notebook.write_text("{}")
     for page in ("a.ipynb", "a.html"):
-        result = rlhfless("run-notebook", notebook, "-o", tmp_path / page)
-        assert result.exit_code == 2
-        assert "would be overwritten; give a page in another folder" in result.stderr
+        refused_command(rlhfless("run-notebook", notebook, "-o", tmp_path / page), str(notebook))
     other = tmp_path / "log.csv"
     other.write_text("step\n1\n")
-    result = rlhfless("run-notebook", other, "-o", tmp_path / "page.html")
-    assert (result.exit_code, "is not a notebook" in result.stderr) == (2, True)
+    refused_command(rlhfless("run-notebook", other, "-o", tmp_path / "page.html"), str(other))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.ipynb", "log.csv"]
     assert notebook.read_text() == "{}"
 
 
 def test_wrong_training_options_write_nothing(tmp_path):
     out = tmp_path / "run"
-    for options, sentence in {
-        ("--time-weight", 3): "time_weight (3.0) must be in 0..1",
-        ("--seed", -1): "-1 is not in the range",
-        ("--policy", "none"): "policy 'none' is unknown",
-        ("--model", tmp_path / "nomodel"): "nomodel: holds no model",
+    for options, named in {
+        ("--time-weight", 3): ("time_weight", "3.0"),
+        ("--policy", "none"): ("'none'",),
+        ("--model", tmp_path / "nomodel"): ("nomodel",),
     }.items():
-        result = rlhfless("train", *options, "-o", out)
-        assert (result.exit_code, sentence in result.stderr, out.exists()) == (2, True, False), result.stderr
+        refused_command(rlhfless("train", *options, "-o", out), *named)
+        assert not out.exists()
+    assert "-1" in refusal_line(rlhfless("train", "--seed", -1, "-o", out))
+    assert not out.exists()
     out.mkdir()
     (out / "meta.json").write_text("{}")
-    assert "holds a trace already" in rlhfless("train", "-o", out).stderr
+    refused_command(rlhfless("train", "-o", out), str(out))
 
 
 def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) -> None:
@@ -392,6 +436,7 @@ def test_plan_on_several_pools_and_with_the_options_of_the_planner(log: Path) ->
     owners = [p for a in read["actors"] for p in a["prompts"]]
     assert len(owners) == len(set(owners))
     assert 0 < read["lower_bound"] <= read["value"]
-    refused(rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100", "is not of the form")
-    refused(rlhfless("plan", log, *ON, "--budget-usd", 1e-9), "no plan found for the budget", "USD")
-    refused(rlhfless("plan", log, *ON, "--min-actors", 9), "only 4 actors fit")
+    refused_command(rlhfless("plan", log, *ON, "--pool", "h100"), "--pool h100")
+    line = refusal_line(rlhfless("plan", log, *ON, "--budget-usd", 1e-9))  # the plan that it names depends on the machine
+    assert re.search(r"budget of 1e-09 USD.* raise the budget by [\d.]+ USD", line)
+    refused_command(rlhfless("plan", log, *ON, "--min-actors", 9), "9", "4")

@@ -33,6 +33,8 @@ def said(command: str, log: Path, *options: str) -> dict:
     read.pop("solve_s", None)
     for line in read.get("history", []):
         line.pop("at_s")
+    for row in (*read.get("policies", []), *read.get("without_history", [])):
+        assert row.pop("planning_s") >= row.pop("planning_delay_s") >= 0
     return read
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
+from error_messages import refused_command
 
 from rlhfless.cli import main
 
@@ -43,13 +44,6 @@ def planned(log: Path, *options: object) -> dict:
     result = rlhfless("plan", log, *ON, "--min-actors", 2, *options, "--format", "json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-def refused(log: Path, *options: object) -> str:
-    result = rlhfless("plan", log, *ON, *options)
-    assert result.exit_code == 2, result.output
-    assert len(result.stderr.strip().splitlines()) == 1
-    return result.stderr
 
 
 def test_prefill_is_deduplicated_when_asked_for(log):
@@ -87,14 +81,17 @@ def test_together_or_split_is_chosen_by_what_both_cost(log):
 
 
 def test_what_it_cannot_know_is_refused_in_a_sentence(log, tmp_path):
-    assert "--prefix-tokens is 311, but the shortest prompt of the step has 310 tokens" in refused(log, "--prefix-tokens", 311)
-    assert "has no column 'text' with token ids" in refused(log, "--prompt-ids", "text")
-    assert "is not a list of token ids" in refused(log, "--prompt-ids", "prompt_id")
-    assert "give one of them" in refused(log, "--prompt-ids", "prompt_ids", "--prefix-tokens", 3)
-    assert "exclude each other" in refused(log, "--keep-together", "--together-if-cheaper")
-    assert "learner_node is 7; the cluster has nodes 0 to 0" in refused(log, "--learner-node", 7)
+    def refused(table: Path, options: tuple[object, ...], *named: object) -> None:
+        refused_command(rlhfless("plan", table, *ON, *options), *named)
+
+    refused(log, ("--prefix-tokens", 311), "--prefix-tokens", "311", "310")
+    refused(log, ("--prompt-ids", "text"), "'text'")
+    refused(log, ("--prompt-ids", "prompt_id"), "prompt_id")
+    refused(log, ("--prompt-ids", "prompt_ids", "--prefix-tokens", 3), "--prompt-ids", "--prefix-tokens")
+    refused(log, ("--keep-together", "--together-if-cheaper"), "--keep-together", "--together-if-cheaper")
+    refused(log, ("--learner-node", 7), "learner_node", "7", "0 to 0")
     table = pd.read_csv(log)
     table.assign(prompt_tokens=table["prompt_tokens"] + 1).to_csv(tmp_path / "longer.csv", index=False)
-    assert "has 310 tokens, but its prompt_tokens are 311" in refused(tmp_path / "longer.csv", "--prompt-ids", "prompt_ids")
+    refused(tmp_path / "longer.csv", ("--prompt-ids", "prompt_ids"), "prompt_tokens", "310", "311")
     table.drop(columns="prompt_tokens").to_csv(tmp_path / "unknown.csv", index=False)
-    assert "prompt_tokens is empty" in refused(tmp_path / "unknown.csv", "--deduplicate-prefill")
+    refused(tmp_path / "unknown.csv", ("--deduplicate-prefill",), "prompt_tokens")

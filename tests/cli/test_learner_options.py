@@ -5,25 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from error_messages import refusal_line, refused_command
 
 from rlhfless.cli import main
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--learner-processes", "0"], "learner_processes is 0; at least 1 is needed"),
-        (["--lr-scheduler-type", "linear", "--warmup-steps", "9", "--steps", "3"], "ends at step 3, with 9 steps of warm-up"),
-        (["--learner-processes", "2", "--optimizer", "adafactor"], "needs whole matrices, but 2 processes shard them"),
-        (["--precision", "float8"], "'float8' is not one of 'float32', 'bfloat16'"),
-        (["--max-grad-norm", "-1"], "max_grad_norm (-1.0) must be above 0"),
-    ],
-)
-def test_wrong_values_are_one_line_before_anything_is_written(arguments: list[str], message: str, tmp_path: Path) -> None:
+def train(arguments: list[str], out: Path) -> Result:
+    """``rlhfless train`` with these arguments."""
     pytest.importorskip("torch")
-    result = CliRunner().invoke(main, ["train", *arguments, "-o", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    assert message in result.output
-    assert len(result.output.splitlines()) == 1
+    return CliRunner().invoke(main, ["train", *arguments, "-o", str(out)])
+
+
+WRONG_VALUES = [
+    (["--learner-processes", "0"], ["learner_processes", "0"]),
+    (["--lr-scheduler-type", "linear", "--warmup-steps", "9", "--steps", "3"], ["linear", "3", "9"]),
+    (["--learner-processes", "2", "--optimizer", "adafactor"], ["adafactor", "2"]),
+    (["--max-grad-norm", "-1"], ["max_grad_norm", "-1.0"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_VALUES, ids=[" ".join(options) for options, _ in WRONG_VALUES])
+def test_wrong_values_are_one_line_before_anything_is_written(arguments: list[str], named: list[str], tmp_path: Path) -> None:
+    refused_command(train(arguments, tmp_path / "run"), *named)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_precision_is_refused_by_click(tmp_path: Path) -> None:
+    line = refusal_line(train(["--precision", "float8"], tmp_path / "run"))
+    assert all(name in line for name in ("'float8'", "'float32'", "'bfloat16'")), line
     assert not (tmp_path / "run").exists()

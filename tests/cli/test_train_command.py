@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("torch")
 
 from byte_tokenizer import byte_tokenizer
+from error_messages import refusal_line, refused_command
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhfless.cli import main
@@ -105,97 +106,60 @@ def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1]
     other = rlhfless("train", *SMALL, "--samples-per-prompt", 3, "--seed", 5, "--preparation", "overlap", "--resume", "-o", out)
-    assert other.exit_code == 2
-    assert "the run was started with samples_per_prompt 2, not 3, and seed 0, not 5; resume it with the options" in other.stderr
+    refused_command(other, "samples_per_prompt", "2", "3", "seed", "0", "5")
 
 
-@pytest.mark.parametrize(
-    ("model", "rows", "options", "sentence"),
-    [
-        ("mute", [{"prompt": "a", "answer": "b"}], (), "holds no tokenizer; save it next to the model"),
-        (
-            "chat",
-            [{"question": "a", "answer": "b"}],
-            (),
-            "row 0 has no column 'prompt' for the prompt; it has question, answer",
-        ),
-        ("chat", [{"prompt": "a", "answer": "b"}], ("--answer-column", "gold"), "has no column 'gold' for the answer"),
-        (
-            "plain",
-            [{"prompt": [{"role": "user", "content": "a"}], "answer": "b"}] * 4,
-            (),
-            "needs a tokenizer with a chat template",
-        ),
-        ("chat", [{"prompt": "a", "answer": "b"}] * 3, (), "has 3 rows, but prompts is 4"),
-        ("chat", [], (), "has no rows; at least 1 is needed"),
-        (
-            None,
-            [{"prompt": "a", "answer": "b"}],
-            (),
-            "needs a model whose tokenizer covers its text; give one (--model FOLDER)",
-        ),
-        ("chat", None, (), "there is no such file"),
-        (
-            "characters",
-            [{"prompt": "Who?", "answer": "b"}] * 4,
-            (),
-            "the tokenizer has no symbol 'W'; give text of '0123456789",
-        ),
-        (
-            "gpt2",
-            [{"prompt": f"{i}?", "answer": "2"} for i in range(4)],
-            (),
-            "the torch engine decodes llama, qwen2 and qwen3 models with full attention and fixed rotary embeddings, not",
-        ),
-        ("cut off", [], (), "/cut off: its model cannot be loaded by AutoModelForCausalLM (Error while deserializing header: "),
-        (
-            "unknown",
-            [],
-            (),
-            "/unknown: its model cannot be loaded by AutoModelForCausalLM (The checkpoint you are trying to load ",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(
-    models: Path,
-    tmp_path: Path,
-    model: str | None,
-    rows: list[dict[str, object]] | None,
-    options: tuple[str, ...],
-    sentence: str,
-) -> None:
+ROW = {"prompt": "a", "answer": "b"}
+CONVERSATION = {"prompt": [{"role": "user", "content": "a"}], "answer": "b"}
+WRONG_TASKS = {
+    "no tokenizer": ("mute", [ROW], (), ["mute"]),
+    "no prompt": ("chat", [{"question": "a", "answer": "b"}], (), ["data.jsonl", "row 0", "'prompt'", "question, answer"]),
+    "no answer": ("chat", [ROW], ("--answer-column", "gold"), ["data.jsonl", "row 0", "'gold'", "prompt, answer"]),
+    "no chat template": ("plain", [CONVERSATION] * 4, (), ["data.jsonl", "row "]),
+    "few rows": ("chat", [ROW] * 3, (), ["data.jsonl", "3", "4"]),
+    "many rows": ("chat", [ROW] * 4, ("--max-rows", "3"), ["data.jsonl", "3", "--max-rows"]),
+    "no rows": ("chat", [], (), ["data.jsonl"]),
+    "no model": (None, [ROW], (), ["data.jsonl", "--model"]),
+    "no file": ("chat", None, (), ["data.jsonl"]),
+    "no symbol": ("characters", [{"prompt": "Who?", "answer": "b"}] * 4, (), ["'W'", "'0123456789"]),
+    "no engine": ("gpt2", [{"prompt": f"{i}?", "answer": "2"} for i in range(4)], (), ["'gpt2'"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TASKS)
+def test_what_does_not_fit_is_said_in_one_line_before_anything_is_written(models: Path, tmp_path: Path, name: str) -> None:
+    model, rows, options, named = WRONG_TASKS[name]
     data, out = tmp_path / "data.jsonl", tmp_path / "run"
     if rows is not None:
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = () if model is None else ("--model", models / model)
-    result = rlhfless("train", "--task", data, *SMALL, *given, *options, "-o", out)
-    assert result.exit_code == 2
-    *progress, said = result.stderr.splitlines()
-    assert said.startswith("rlhfless: ")
-    assert sentence in said
-    assert not any("rlhfless" in line or "Traceback" in line for line in progress)
+    refused_command(rlhfless("train", "--task", data, *SMALL, *given, *options, "-o", out), *named)
     assert not out.exists()
 
 
+@pytest.mark.parametrize("model", ["cut off", "unknown"])
+def test_a_model_that_cannot_be_loaded_is_named_before_anything_is_written(models: Path, tmp_path: Path, model: str) -> None:
+    line = refusal_line(rlhfless("train", *SMALL, "--model", models / model, "-o", tmp_path / "run"))
+    assert line.startswith(f"rlhfless: {models / model}: ")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
-    ("file", "sentence"),
+    ("file", "place"),
     [
-        ("warm/model.safetensors", "warm: its model cannot be loaded by AutoModelForCausalLM (Error while deserializing"),
-        ("checkpoints/after-000001/model.safetensors", "model.safetensors: cannot be read (Error while deserializing header"),
-        ("checkpoints/after-000001/optimizer.safetensors", "optimizer.safetensors: cannot be read (Error while deserializing"),
-        ("checkpoints/after-000001/state.json", "state.json: cannot be read (Expecting"),
+        ("warm/model.safetensors", "warm"),
+        ("checkpoints/after-000001/model.safetensors", "checkpoints/after-000001/model.safetensors"),
+        ("checkpoints/after-000001/optimizer.safetensors", "checkpoints/after-000001/optimizer.safetensors"),
+        ("checkpoints/after-000001/state.json", "checkpoints/after-000001/state.json"),
     ],
 )
-def test_a_damaged_file_of_a_run_is_named_when_it_is_resumed(models: Path, tmp_path: Path, file: str, sentence: str) -> None:
+def test_a_damaged_file_of_a_run_is_named_when_it_is_resumed(models: Path, tmp_path: Path, file: str, place: str) -> None:
     out = tmp_path / "run"
     assert rlhfless("train", *SMALL, "--model", models / "characters", "-o", out).exit_code == 0
     damaged_file = out / file
     damaged_file.write_bytes(damaged_file.read_bytes()[:-1])
-    result = rlhfless("train", *SMALL, "--steps", 2, "--resume", "-o", out)
-    assert result.exit_code == 2
-    said = result.stderr.splitlines()[-1]
-    assert said.startswith(f"rlhfless: {out}/")
-    assert sentence in said
+    line = refusal_line(rlhfless("train", *SMALL, "--steps", 2, "--resume", "-o", out))
+    assert line.startswith(f"rlhfless: {out / place}: ")
     assert read_trace(out).steps == [0]
 
 
@@ -205,8 +169,8 @@ def test_a_library_that_is_not_there_is_named_before_anything_is_written(
     monkeypatch.setitem(sys.modules, "wandb", None)
     out = tmp_path / "run"
     result = rlhfless("train", *SMALL, "--model", models / "characters", "--log", "wandb", "-o", out)
-    assert (result.exit_code, out.exists()) == (2, False)
-    assert "logging to wandb needs wandb, which is not installed: pip install wandb" in result.stderr
+    refused_command(result, "pip install wandb")
+    assert not out.exists()
 
 
 def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Path) -> None:
@@ -214,6 +178,4 @@ def test_a_model_of_weights_that_are_no_numbers_ends_with_one_line(tmp_path: Pat
     model.get_input_embeddings().weight.data.fill_(float("nan"))
     save_model(model, CharTokenizer(), tmp_path / "nan")
     result = rlhfless("train", *SMALL, "--model", tmp_path / "nan", "-o", tmp_path / "run")
-    assert result.exit_code == 2
-    said = result.stderr.splitlines()[-1]
-    assert re.fullmatch(r"rlhfless: the model's logits for response \d+ are not finite; load finite weights, or .*", said)
+    assert re.search(r"logits .*response \d+ ", refusal_line(result))  # the response depends on the order of decoding

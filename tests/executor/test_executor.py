@@ -21,7 +21,7 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Executor, StepRecord, run_step
-from rlhfless.executor.step.progress import StepProgress, Watch
+from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Plan, PlanningError
@@ -57,7 +57,7 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
     plan = plan_of([range(0, 4), range(4, 8)], slots=3)
     seen: list[tuple[int, float]] = []
     made = engines()
-    watched = run_step(plan, requests(), made, LATENCY, CLUSTER, watch=lambda p: seen.append((p.completed, p.now_s)))
+    watched = run_step(plan, requests(), made, LATENCY, CLUSTER, on_progress=lambda p: seen.append((p.completed, p.now_s)))
     plain = run_step(plan, requests(), made, LATENCY, CLUSTER)
     assert [n for n, _ in seen] == sorted(n for n, _ in seen)
     assert seen[-1] == (8, pytest.approx(plain.makespan_s))
@@ -68,7 +68,7 @@ def test_watching_changes_nothing_and_sees_every_completion() -> None:
 
 
 @pytest.mark.parametrize("wall_s", [0.01, 1.0, 10.0, 60.0])
-def test_a_step_is_told_of_every_half_second_of_the_wall_clock(wall_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_every_half_second_of_the_wall_clock(wall_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Telling of every iteration, or of a fixed number of pieces, would keep engines from decoding many of them at once."""
     asked = [Request(i, 10, 2048, target_tokens=4 * (i + 1)) for i in range(512)]
     latency = LatencyModel("made up", 1, base_s=0.01, per_response_s=1e-4, start_s=20.0)
@@ -90,12 +90,12 @@ def test_a_step_is_told_of_every_half_second_of_the_wall_clock(wall_s: float, mo
             pieces[to_s] += took_s
             return progress
 
-    def watch(progress: StepProgress) -> None:
+    def on_progress(progress: StepProgress) -> None:
         told.append(progress.completed)
         now[0] += 60.0  # drawing, or a pause: not the step's
 
     monkeypatch.setattr("rlhfless.executor.virtual.progress_pacing.time.monotonic", lambda: now[0])
-    watched = run_step(plan, asked, Slow, latency, CLUSTER, watch=watch)
+    watched = run_step(plan, asked, Slow, latency, CLUSTER, on_progress=on_progress)
     took = list(pieces.values())
     assert sum(took) == pytest.approx(wall_s)
     assert len(took) <= 3 + 2.2 * wall_s
@@ -134,9 +134,9 @@ class Pool:
 
     closed = False
 
-    def run_step(self, plan: Plan, requests: list[Request], *_: object, watch: Watch, **given: object) -> StepRecord:
+    def run_step(self, plan: Plan, requests: list[Request], *_: object, on_progress: OnProgress, **given: object) -> StepRecord:
         for n in (1, 2, 8):
-            watch(StepProgress(n, 8, 0.5 * n, StepRecord("run", 0, plan, 0.0), [], []))
+            on_progress(StepProgress(n, 8, 0.5 * n, StepRecord("run", 0, plan, 0.0), [], []))
         return StepRecord("run", 0, plan, 0.0)
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Pool:
 
 def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(capsys: pytest.CaptureFixture[str]) -> None:
     pool = Pool()
-    with Executor(engines(), LATENCY, CLUSTER, progress=True, pool=pool) as executor:  # type: ignore[arg-type]
+    with Executor(engines(), LATENCY, CLUSTER, progress=True, actor_pool=pool) as executor:  # type: ignore[arg-type]
         executor.run(plan_of([range(8)]), requests())
         assert not pool.closed
     shown = capsys.readouterr().err
@@ -165,7 +165,7 @@ def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(cap
 )
 def test_options_are_checked_before_anything_runs(pool: Pool | None, option: dict[str, Any], sentence: tuple[str, ...]) -> None:
     with refused(PlanningError, *sentence):
-        Executor(SimulatedEngine, LATENCY, CLUSTER, pool=pool, **option)  # type: ignore[arg-type]
+        Executor(SimulatedEngine, LATENCY, CLUSTER, actor_pool=pool, **option)  # type: ignore[arg-type]
 
 
 def test_a_closed_executor_runs_nothing() -> None:
@@ -220,8 +220,8 @@ def test_memory_decides_slots() -> None:
     a_row = model.cells * model.kv_bytes_per_token
     least = model.padded(1, 16)
     enough = int((model.weight_bytes + (least + 5) * a_row) / 0.9) + 1
-    admission = admission_within(model, enough, most_slots=16)
+    admission = admission_within(model, enough, max_slots=16)
     assert (admission.max_batch, admission.kv_capacity_tokens) == (least + 5, (least + 5) * model.cells)
-    assert admission_within(model, 1 << 40, most_slots=16).max_batch == 16
+    assert admission_within(model, 1 << 40, max_slots=16).max_batch == 16
     with refused(MemoryError, "96"):
-        admission_within(model, model.weight_bytes, most_slots=16)
+        admission_within(model, model.weight_bytes, max_slots=16)

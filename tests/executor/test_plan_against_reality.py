@@ -10,8 +10,9 @@ import pytest
 from benchmark_scripts import emulation_honesty, plan_against_reality
 from executor_samples import plan_of, run, uniform_step
 
-from rlhfless.engine.common.journal import EngineJournal, Newcomer, Replayed
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, Replayed
 from solver.model.latency import LatencyModel
+from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
 
 
@@ -54,13 +55,13 @@ class Fixed:
 def journal_of(latency: LatencyModel) -> EngineJournal:
     """Two join with 5 and 3 tokens; one ends after 3 iterations, and a third joins with 4 tokens for one more."""
     journal = EngineJournal(2)
-    journal.change(2, 2, 5, 8, [Newcomer(0, 5, 0, True), Newcomer(1, 3, 0, True)])
+    journal.change(2, 2, 5, 8, [AdmittedResponse(0, 5, 0, True), AdmittedResponse(1, 3, 0, True)])
     for k in range(4):
         if k == 3:
             journal.leave([1])
-            journal.change(2, 2, 8, 12, [Newcomer(2, 4, 0, True)])
+            journal.change(2, 2, 8, 12, [AdmittedResponse(2, 4, 0, True)])
         prefill_s = float(latency.prefill_s([8, 0, 0, 4][k])) if k in (0, 3) else 0.0
-        decode_s = float(latency.step_s(2, [8, 10, 12, 12][k])) + latency.join_s * [2, 0, 0, 1][k]
+        decode_s = float(latency.iteration_s(2, [8, 10, 12, 12][k])) + latency.join_s * [2, 0, 0, 1][k]
         journal.commit(prefill_s, [decode_s], 0.0)
     return journal
 
@@ -89,7 +90,7 @@ def test_a_step_is_retold_with_the_seconds_of_every_replay_without_its_drift() -
 def test_a_row_holds_the_plan_s_and_the_record_s_numbers():
     step = uniform_step([5, 3, 4], start_s=0.2)
     plan = plan_of([(0, 1), (2,)])
-    taken = evaluate(plan, step.truth, step.latency)
+    taken = evaluate(plan, PlanningProblem(step.truth, step.cluster, step.latency))
     record, retold = run(step, plan), run(uniform_step([5, 3, 4], start_s=0.1), plan)
     found = plan_against_reality.compared(plan, record, retold, (taken.makespan_s, taken.gpu_seconds), 1.5)
     assert found["makespan_s"] == pytest.approx({"planned": 0.0, "by_table": 0.7, "executed": 0.7, "without_drift": 0.6})

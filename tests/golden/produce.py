@@ -23,7 +23,7 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.latency import load_profile
-from rlhfless.latency.effects import Contention, Effects, Outages, PrefillInterference, StartDelays, Stragglers
+from rlhfless.latency.effects import Contention, Effects, Outages, StartDelays, Stragglers
 from rlhfless.predict import make_predictor
 from rlhfless.report.study import Assumptions, Savings, study_executed, study_log
 from rlhfless.report.write import default_setting
@@ -33,8 +33,10 @@ from rlhfless.trace import OpenedLog, Trace, read_trace
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan
 
 NAMES = Names(
-    recorded_as={},
-    left_out=frozenset({"solve_s", "at_s", "planning_s", "hover", "assumed"}),  # times of the machine, texts for people
+    recorded_as={"true_bound": "least"},
+    left_out=frozenset(
+        {"solve_s", "at_s", "planning_s", "planning_delay_s", "hover", "assumed"}
+    ),  # times of the machine, texts for people
     only_whether=frozenset({"missing"}),  # why there is nothing to show, in a sentence
 )
 DATA = Path(__file__).parents[2] / "data"
@@ -56,7 +58,7 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
 
     ``plain``: the GPUs that a report assumes, with few slots, so that one actor is not the best. ``tight``: fewer slots and
     little memory, so that responses wait and are evicted, plans over scenarios, GPUs held for the step, a learner beside them,
-    KV caches moved. ``disturbed``: what may happen to actors of large clusters.
+    KV caches moved. ``disturbed``: what may happen to actors of large clusters, prompts fed in chunks.
     """
     report = default_setting()
     plain_ = replace(report, latency=replace(report.latency, max_batch=24), deterministic=True)
@@ -72,11 +74,12 @@ def settings() -> Mapping[str, tuple[SimulationConfig, str, tuple[int, ...]]]:
         seed=3,
         deterministic=True,
     )
-    effects = Effects(
-        PrefillInterference(0.2, 64, 0.1), Stragglers(0.3, 0.5), StartDelays(1.0), Outages(60.0, 2.0), Contention(1.0), seed=1
-    )
+    effects = Effects(Stragglers(0.3, 0.5), StartDelays(1.0), Outages(60.0, 2.0), Contention(1.0), seed=1)
     linked = Cluster(2, 8, 2, "l40s", 1.8, node_bytes_per_s=5e10, network_bytes_per_s=5e9)
-    disturbed = replace(plain_, cluster=linked, effects=effects, migration="recompute", tau=0.5, static_actors=6)
+    mixed_prefill = plain_.latency.with_mixed_prefill(64)
+    disturbed = replace(
+        plain_, cluster=linked, latency=mixed_prefill, effects=effects, migration="recompute", tau=0.5, static_actors=6
+    )
     return {
         "plain": (plain_, "last", STEPS[0::3]),
         "tight": (tight, "shrinkage", STEPS[1::3]),
@@ -129,7 +132,9 @@ def predictions() -> Any:
     found: dict[str, Any] = {}
     for name, (setting, _, _) in settings().items():
         for one in steps_of(name):
-            bound = solver.clairvoyant_bound(one.truth, setting.cluster, setting.latency, admission=setting.admission)
+            bound = solver.clairvoyant_bound(
+                solver.PlanningProblem(one.truth, setting.cluster, setting.latency, admission=setting.admission)
+            )
             least_s = bound.shortest_s()
             found[f"{name}, step {one.step}"] = {
                 "has_history": one.has_history,
@@ -209,7 +214,9 @@ def mixed_plans() -> Mapping[str, Plan]:
     cluster, models = mixed()
     work = steps_of("plain")[-1].predicted
     return {
-        name: solver.plan_generation(work, cluster, models, objective, time_limit_s=0.5, deterministic=True)
+        name: solver.plan_generation(
+            solver.PlanningProblem(work, cluster, models, objective), time_limit_s=0.5, deterministic=True
+        )
         for name, objective in (("usd", Objective(0.3, cost="usd")), ("deadline", Objective(deadline_s=2.0)))
     }
 
@@ -222,10 +229,13 @@ def deduplicated() -> Mapping[str, solver.Deduplication]:
     where = replace(setting.cluster, node_bytes_per_s=2e11, network_bytes_per_s=4e10)
     half = replace(where, nodes=1)
     plans = {
-        name: solver.random_split(long_prompts, half, setting.latency, seed=i) for i, name in enumerate(("random", "other"))
+        name: solver.random_split(solver.PlanningProblem(long_prompts, half, setting.latency), seed=i)
+        for i, name in enumerate(("random", "other"))
     }
     return {
-        name: solver.deduplicate(plan, long_prompts, where, setting.latency, share_in_actors=name == "other")
+        name: solver.deduplicate(
+            plan, solver.PlanningProblem(long_prompts, where, setting.latency), share_in_actors=name == "other"
+        )
         for name, plan in plans.items()
     }
 

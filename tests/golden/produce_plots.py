@@ -14,6 +14,7 @@ from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, 
 import solver
 from rlhfless import plots
 from rlhfless.analysis import account, plan_every_step, run_setup
+from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
 
@@ -29,7 +30,9 @@ def weights() -> Mapping[float, Plan]:
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
     return {
         weight: solver.plan_generation(
-            one.predicted, setting.cluster, setting.latency, Objective(weight), time_limit_s=0.15, deterministic=True
+            solver.PlanningProblem(one.predicted, setting.cluster, setting.latency, Objective(weight)),
+            time_limit_s=0.15,
+            deterministic=True,
         )
         for weight in (0.0, 0.5, 1.0)
     }
@@ -39,14 +42,28 @@ def weights() -> Mapping[float, Plan]:
 def front() -> solver.Front:
     """The front of the same step."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
-    return solver.pareto_front(one.predicted, setting.cluster, setting.latency, points=8, deterministic=True)
+    return solver.pareto_front(
+        solver.PlanningProblem(one.predicted, setting.cluster, setting.latency), points=8, deterministic=True
+    )
 
 
 @cache
 def taken(true: bool) -> Mapping[float, solver.Evaluation]:
     """What these plans take with the true lengths, or over the scenarios."""
     setting, one = settings()["plain"][0], steps_of("plain")[-1]
-    return {w: solver.evaluate(p, one.truth if true else one.predicted, setting.latency) for w, p in weights().items()}
+    return {
+        w: solver.evaluate(p, solver.PlanningProblem(one.truth if true else one.predicted, setting.cluster, setting.latency))
+        for w, p in weights().items()
+    }
+
+
+def informed() -> ValueOfInformation:
+    """Two policies with two forecasts, twice each."""
+    names = [(f, p, d) for f in ("last visit", "truth") for p in ("random", "solver") for d in (0, 1)]
+    runs = pd.DataFrame(names, columns=["forecast", "policy", "draw"])
+    runs = runs.assign(value=[1.0, 1.02, 0.9, 0.91, 1.0, 1.02, 0.8, 0.8], planning_s=0.1, moves=0, actors=2)
+    limits = pd.DataFrame({"forecast": ["last visit", "truth"], "value": [0.85, 0.75]})
+    return ValueOfInformation(runs, limits, 0.7, ("last visit", "truth"))
 
 
 def results(policies: Sequence[str]) -> pd.DataFrame:
@@ -92,5 +109,6 @@ INFOS: dict[str, Callable[[], Any]] = {
     "time_weight_info": lambda: plots.time_weight_info(weights(), front()),
     "timeline_info": lambda: plots.timeline_info(shipped_run(), 30),
     "timelines_info": lambda: plots.timelines_info({name: simulated(name, "plain").traces[name] for name in RUNS}),
+    "value_of_information_info": lambda: plots.value_of_information_info(informed()),
     "waterfall_info": lambda: plots.waterfall_info(results(RUNS)),
 }  # fmt: skip

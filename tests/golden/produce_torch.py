@@ -97,10 +97,12 @@ def retimed_step() -> Any:
         requests = requests_of(one, tokenizer, forced=True)
         for name in (*POLICIES, "prefill"):
             policy = make_policy("static", static_actors=3) if name == "prefill" else make_policy(name)
-            plan = policy.plan(one.given(where, policy.clairvoyant))
+            plan = policy.plan(*one.inputs(where, policy.clairvoyant))
             if name == "prefill":
                 longer = replace(where.latency, prefill_per_token_s=0.01)
-                plan = deduplicate(plan, one.predicted, where.cluster, longer, share_in_actors=False).plan
+                plan = deduplicate(
+                    plan, solver.PlanningProblem(one.predicted, where.cluster, longer), share_in_actors=False
+                ).plan
             record = run_step(
                 plan, requests, factory, where.latency, where.cluster, step=one.step, start_s=3.0, charging="measured",
                 migration="cheaper",
@@ -118,7 +120,7 @@ def torch_steps() -> Any:
     for one in steps(7, 30):
         for name in POLICIES:
             policy = make_policy(name)
-            plan = policy.plan(one.given(where, policy.clairvoyant))
+            plan = policy.plan(*one.inputs(where, policy.clairvoyant))
             record = run_step(
                 plan, requests_of(one, tokenizer, forced=False), factory, where.latency, where.cluster, step=one.step,
                 charging="profile",

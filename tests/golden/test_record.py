@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from before import checked_out
 from compare import RELATIVE, differences, told
+from error_messages import refused
 from plain import Names, plain
 from record import load, save
 
@@ -41,7 +42,7 @@ def changed(**fields: object) -> dict[str, dict[str, object]]:
         ([], "the record: recorded {'step 0': {'gpus': [0, 1], 'makespan_s': 2.5, 'policy': 'fold', "),
     ],
 )
-def test_every_difference_is_told_with_its_place(now, line):
+def test_every_difference_is_reported_with_its_place(now, line):
     assert line in told(differences(RECORD, now))
 
 
@@ -53,7 +54,7 @@ def test_the_last_bits_of_a_float_count_on_one_machine_only():
     assert list(differences({"x": 0.0}, {"x": -0.0}, exact=True))
 
 
-def test_only_the_first_differences_are_told():
+def test_only_the_first_differences_are_reported():
     found = list(differences(list(range(30)), list(range(1, 31))))
     assert told(found, 2) == "0: recorded 0, now 1\n1: recorded 1, now 2\nand 28 more"
 
@@ -63,13 +64,13 @@ def test_what_was_saved_is_loaded_and_is_the_same_file_again(tmp_path: Path):
     first = save("item", value, tmp_path).read_bytes()
     assert not list(differences(load("item", tmp_path), value))
     assert save("item", load("item", tmp_path), tmp_path).read_bytes() == first
-    with pytest.raises(FileNotFoundError, match="there is no record of 'other'"):
+    with refused(FileNotFoundError, "'other'"):
         load("other", tmp_path)
 
 
 def test_a_commit_that_is_not_there_is_named():
     with (
-        pytest.raises(SystemExit, match=r"no-such-commit: cannot be checked out .*; name a commit"),
+        pytest.raises(SystemExit, match=r"^no-such-commit: "),
         checked_out("no-such-commit"),
     ):
         raise AssertionError("it was checked out")

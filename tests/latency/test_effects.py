@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.latency import load_profile
-from rlhfless.latency.effects import Effects, Network, Outages, PrefillInterference, StartDelays, Stragglers, slowed
+from rlhfless.latency.effects import Effects, Network, Outages, StartDelays, Stragglers, slowed
 from solver import LatencyModel, PlanningError
 
 AFFINE = LatencyModel(
@@ -26,7 +26,6 @@ SEEDS = st.integers(0, 1000)
 @pytest.mark.parametrize("latency", MODELS)
 def test_effects_of_no_severity_give_back_the_same_model(latency):
     draw = np.random.default_rng(0)
-    assert PrefillInterference().applied(latency) is latency
     assert Stragglers(0.0, 3.0).applied(latency, draw) is latency
     assert Stragglers(1.0, 0.0).applied(latency, draw) is latency
     assert Network().applied(latency) is latency
@@ -40,9 +39,9 @@ def test_effects_of_no_severity_give_back_the_same_model(latency):
 def test_slower_actors_take_longer_for_everything_that_decodes(latency, less, more, batch, kv_tokens):
     less, more = sorted((less, more))
     fast, slow = slowed(latency, 1 + less), slowed(latency, 1 + more)
-    assert slow.step_s(batch, kv_tokens) >= fast.step_s(batch, kv_tokens) >= latency.step_s(batch, kv_tokens)
+    assert slow.iteration_s(batch, kv_tokens) >= fast.iteration_s(batch, kv_tokens) >= latency.iteration_s(batch, kv_tokens)
     assert slow.prefill_s(kv_tokens) >= fast.prefill_s(kv_tokens) >= latency.prefill_s(kv_tokens)
-    assert slow.one_step_s(batch, kv_tokens) == slow.step_s(batch, kv_tokens)
+    assert slow.one_iteration_s(batch, kv_tokens) == slow.iteration_s(batch, kv_tokens)
     assert (slow.start_s, slow.sync_s, slow.kv_capacity_tokens) == (latency.start_s, latency.sync_s, latency.kv_capacity_tokens)
 
 
@@ -82,14 +81,6 @@ def test_draws_are_those_of_the_seed_and_stragglers_stay_so():
     assert [d.random() for d in one.draws(1)] != first
 
 
-@given(SEVERITY, SEVERITY, st.integers(0, 20_000))
-def test_prefill_beside_decoding_takes_no_less(less, more, tokens):
-    less, more = sorted((less, more))
-    some, many = (PrefillInterference(slowdown).applied(AFFINE) for slowdown in (less, more))
-    assert many.prefill_s(tokens) >= some.prefill_s(tokens) >= AFFINE.prefill_s(tokens)
-    assert many.step_s(8, 1000) == AFFINE.step_s(8, 1000)
-
-
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(1, 20), st.floats(1, 20), st.sampled_from([None, 1, 3]))
 def test_more_nodes_and_slower_links_never_make_sync_or_transfers_faster(nodes, others, between, other, fan_out):
     (nodes, others), (between, other) = sorted((nodes, others)), sorted((between, other))
@@ -111,8 +102,6 @@ def test_weights_go_round_in_trees_or_one_after_the_other():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: PrefillInterference(-0.1), "slowdown is -0.1; a share of 0 or more is needed"),
-        (lambda: PrefillInterference(0, 0), "chunk_tokens is 0; a whole number of at least 1, or None, is needed"),
         (lambda: Stragglers(1.5), "share is 1.5; a probability of at most 1 is needed"),
         (lambda: Stragglers(0.5, math.nan), "slowdown is nan; a share of 0 or more is needed"),
         (lambda: StartDelays(-1), "median_s is -1; a number of seconds of 0 or more is needed"),
@@ -122,8 +111,8 @@ def test_weights_go_round_in_trees_or_one_after_the_other():
         (lambda: Network(2, 2.0, 0), "fan_out is 0; a whole number of at least 1, or None, is needed"),
         (lambda: Effects(stragglers="x"), "stragglers is 'x'; Stragglers(...) or None is needed"),
         (
-            lambda: Effects(Stragglers()),
-            "prefill is Stragglers(share=0.0, slowdown=0.0); PrefillInterference(...) or None is needed",
+            lambda: Effects(StartDelays()),
+            "stragglers is StartDelays(median_s=0.0, spread=0.5); Stragglers(...) or None is needed",
         ),
         (lambda: Effects(seed=-1), "seed is -1; a whole number of 0 or more is needed"),
         (lambda: Effects(seed=1.5), "seed is 1.5; a whole number of 0 or more is needed"),

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_nonnegative, fit_table
-from solver.model.latency import StepTable
+from solver.model.latency import IterationTable
 
 BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
 
 
-def affine_table(base_s: float, per_response_s: float, per_kv_token_s: float) -> StepTable:
+def affine_table(base_s: float, per_response_s: float, per_kv_token_s: float) -> IterationTable:
     size = BATCH[:, None]
-    return StepTable(BATCH, CONTEXT, base_s + per_response_s * size + per_kv_token_s * size * CONTEXT[None, :])
+    return IterationTable(BATCH, CONTEXT, base_s + per_response_s * size + per_kv_token_s * size * CONTEXT[None, :])
 
 
 @given(st.floats(1e-4, 1e-1), st.floats(0, 1e-3), st.floats(0, 1e-6))
@@ -48,16 +48,16 @@ def test_no_other_nonnegative_coefficients_fit_better(seconds: list[float]) -> N
 
 def test_only_points_that_an_actor_can_hold_count() -> None:
     table = affine_table(5e-3, 2e-5, 2e-8)
-    spoilt = table.step_s.copy()
+    spoilt = table.iteration_s.copy()
     spoilt[-1] *= 3.0
-    fit = fit_table(StepTable(BATCH, CONTEXT, spoilt), max_batch=64, kv_capacity_tokens=1 << 40)
+    fit = fit_table(IterationTable(BATCH, CONTEXT, spoilt), max_batch=64, kv_capacity_tokens=1 << 40)
     assert (fit.points, fit.base_s) == (12, pytest.approx(5e-3))
     assert fit_table(table, max_batch=256, kv_capacity_tokens=64 * 512).points == 11
 
 
 def test_falling_times_get_a_constant() -> None:
     """A negative time per response would break the bounds; the best constant is what remains."""
-    table = StepTable(BATCH, CONTEXT, np.linspace(2e-2, 1e-2, 15).reshape(5, 3))
+    table = IterationTable(BATCH, CONTEXT, np.linspace(2e-2, 1e-2, 15).reshape(5, 3))
     fit = fit_table(table, max_batch=256, kv_capacity_tokens=1 << 40)
     assert (fit.per_response_s, fit.per_kv_token_s) == (0.0, 0.0)
     assert 1e-2 < fit.base_s < 2e-2

@@ -9,7 +9,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import MissingExtra
-from rlhfless.latency import ProfileError, generate, read_profile
+from rlhfless.latency import ProfileError, generate, load_profile, read_profile
 
 
 def test_the_models_have_their_published_sizes() -> None:
@@ -35,3 +35,21 @@ def test_without_the_database_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 def test_the_shipped_profile_is_what_the_database_gives(name: str) -> None:
     shipped = read_profile(name)
     assert generate.generate_profile(name, shipped["date"]) == shipped
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="needs rlhfless[profiles]")
+@pytest.mark.parametrize("name", list(generate.TARGETS))
+def test_below_its_first_column_a_table_is_near_the_database(name: str) -> None:
+    """The line down to no KV tokens is nearer than the first column itself would be, and within 10 %."""
+    table, (engine, _) = load_profile(name).table, generate._compile(*generate.TARGETS[name])
+    assert table is not None
+    first, line, column = int(table.context_tokens[0]), [], []
+    for fed in (16, 64, 256, 512, 1024, 2048):
+        for context in (1, 8, 16, 32):
+            decodes = fed <= generate.MAX_BATCH
+            ms = engine.predict_decode_latency(fed, context, 2) if decodes else 0.0
+            true_s = ms / 1e3 if decodes else generate._mixed_step_s(engine, fed, fed * context / generate.MAX_BATCH)
+            line.append(abs(float(table(fed, fed * context)) / true_s - 1))
+            column.append(abs(float(table(fed, fed * first)) / true_s - 1))
+    assert sum(line) < sum(column)
+    assert max(line) < 0.1

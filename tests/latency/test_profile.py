@@ -17,7 +17,7 @@ from error_messages import refused
 
 from rlhfless.latency import ProfileError, list_profiles, load_profile, read_profile, save_profile
 from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.fit import fit_changes, fit_table, held_points, residuals
+from rlhfless.latency.fit import fit_changes, fit_prompt_tokens, fit_table, held_points, residuals
 from rlhfless.latency.profile import data_folders, kv_capacity
 from solver.model.latency import LatencyModel
 
@@ -56,7 +56,7 @@ def test_the_table_is_read_exactly_at_its_grid_points(name: str) -> None:
     profile, model = read_profile(name), load_profile(name)
     batch = np.array(profile["table"]["batch"], dtype=float)[:, None]
     context = np.array(profile["table"]["context_tokens"], dtype=float)[None, :]
-    np.testing.assert_allclose(model.step_s(batch, batch * context), profile["table"]["step_s"], rtol=1e-12)
+    np.testing.assert_allclose(model.iteration_s(batch, batch * context), profile["table"]["step_s"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", list_profiles())
@@ -70,11 +70,15 @@ def test_the_stored_fits_are_those_of_the_stored_numbers(name: str) -> None:
     # The residuals by the model itself: affine against table.
     batch, context = np.broadcast_arrays(model.table.batch[:, None], model.table.context_tokens[None, :])
     held = held_points(model.table, model.max_batch, model.kv_capacity_tokens)
-    errors = np.abs(model.affine.step_s(batch, batch * context) / model.table.step_s - 1.0)[held]
+    errors = np.abs(model.affine.iteration_s(batch, batch * context) / model.table.iteration_s - 1.0)[held]
     assert stored["mean_relative_error"] == pytest.approx(errors.mean(), rel=1e-9)
     assert stored["max_relative_error"] == pytest.approx(errors.max(), rel=1e-9)
     assert stored["points"] == held.sum()
     stored = dict(profile["prefill"])
+    if mixed := stored.pop("mixed", None):
+        sizes = model.max_batch, mixed["token_budget"], model.kv_capacity_tokens
+        per_token_s, errors = fit_prompt_tokens(model.table, fit, *sizes)
+        assert mixed == pytest.approx({"token_budget": 2048, "per_token_s": per_token_s} | residuals(errors), rel=1e-9)
     changes = fit_changes([TimedChange(*one) for one in zip(*stored.pop("samples").values(), strict=True)])
     of_changes = {name: getattr(changes, name) for name in ("base_s", "per_token_s", "per_join_s", "per_end_s")}
     assert stored == pytest.approx(of_changes | residuals(changes.errors), rel=1e-9)
@@ -103,15 +107,15 @@ def test_derived_numbers_follow_from_their_stated_inputs(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_profiles())
 def test_an_iteration_never_gets_faster_with_more_work(name: str) -> None:
-    """Up to measurement noise: operator times of a database wobble by 7 %, one CPU by more."""
+    """Up to measurement noise: operator times of a database wobble by 8 %, one CPU by more."""
     model = load_profile(name)
     assert model.table is not None
-    noise = 0.25 if model.kind == "cpu" else 0.07
-    step_s = model.table.step_s
+    noise = 0.25 if model.kind == "cpu" else 0.08
+    iteration_s = model.table.iteration_s
     for axis in (0, 1):
-        best_so_far = np.maximum.accumulate(step_s, axis=axis)
-        assert np.all(step_s >= (1.0 - noise) * best_so_far)
-    assert step_s[-1, -1] > step_s[0, 0]
+        best_so_far = np.maximum.accumulate(iteration_s, axis=axis)
+        assert np.all(iteration_s >= (1.0 - noise) * best_so_far)
+    assert iteration_s[-1, -1] > iteration_s[0, 0]
     assert model.per_response_s > 0
     assert model.per_kv_token_s > 0
 
@@ -122,10 +126,10 @@ def test_l40s_agrees_with_the_known_constants() -> None:
     known = (5.59, 0.0223, 2.49e-5)
     assert np.array([model.base_s, model.per_response_s, model.per_kv_token_s]) * 1e3 == pytest.approx(known, rel=0.05)
     assert model.fit_mean_error == pytest.approx(0.027, abs=0.005)
-    table = {1: (5.5, 5.6, 5.6), 64: (7.4, 7.8, 9.9), 128: (8.8, 9.8, 15.4), 256: (12.4, 14.6, 25.2), 512: (21.2, 27.2, 46.3)}
+    table = {1: (5.5, 5.6, 5.6), 64: (7.4, 7.8, 9.9), 128: (8.8, 9.8, 15.4), 256: (12.4, 14.6, 25.2)}
     for batch, times_ms in table.items():
         for context, ms in zip((128, 512, 2048), times_ms, strict=True):
-            assert float(model.step_s(batch, batch * context)) * 1e3 == pytest.approx(ms, abs=0.051)
+            assert float(model.iteration_s(batch, batch * context)) * 1e3 == pytest.approx(ms, abs=0.051)
 
 
 @pytest.mark.parametrize("name", GPU_PROFILES)
@@ -148,7 +152,7 @@ def test_h100_lies_below_measured_runs_of_a_bigger_model() -> None:
     for row in rows:
         batch, prompt, response = (int(float(row[key])) for key in ("batch_size", "isl", "osl"))
         if float(row["tp_size"]) == 1 and batch <= 64 and response >= 512:
-            ours_ms = float(model.step_s(batch, batch * (prompt + response / 2))) * 1e3
+            ours_ms = float(model.iteration_s(batch, batch * (prompt + response / 2))) * 1e3
             assert 1.5 < float(row["silicon_tpot_ms"]) / ours_ms < 5.0
             checked += 1
     assert checked >= 6
@@ -171,7 +175,7 @@ def test_a_profile_is_written_and_read_back(tmp_path: Path) -> None:
     path = save_profile(tmp_path / "new" / "mine.json", profile)
     assert read_profile(path) == read_profile(str(path)) == profile
     assert [file.name for file in path.parent.iterdir()] == ["mine.json"]
-    assert load_profile(path).step_s(64, 64 * 512) == load_profile("l40s-qwen2.5-3b-tp2").step_s(64, 64 * 512)
+    assert load_profile(path).iteration_s(64, 64 * 512) == load_profile("l40s-qwen2.5-3b-tp2").iteration_s(64, 64 * 512)
     original = (ROOT / "data/profiles/l40s-qwen2.5-3b-tp2.json").read_text(encoding="utf-8")
     assert path.read_text(encoding="utf-8") == original
 
@@ -211,7 +215,8 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         ("fit", 3, ()),
         ("fit", {"base_s": 0, "per_response_s": 0, "per_kv_token_s": 0, "mean_relative_error": 0, "max_relative_error": 0},
          ()),
-        ("prefill.base_s", [], ("prefill.base_s",)),
+        ("prefill.mixed.per_token_s", [], ("prefill.mixed.per_token_s",)),
+        ("prefill.mixed.token_budget", 4096, ("4096",)),
         ("table.batch", [1, 2, 2], ()),
         ("table.step_s", [[1, 2], [3]], ("table.step_s",)),
         ("table.context_tokens", ["a", "b"], ("table.context_tokens",)),

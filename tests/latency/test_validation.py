@@ -145,10 +145,12 @@ def write_kernels(folder: Path, scale: float) -> None:
         "attention.csv": [
             ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"),
             *((0, 0, b, c, scale * decode_us(b, c)) for b in runs.BATCHES for c in runs.CONTEXTS),
-            (runs.CHUNK, 0, 0, 0, scale * 60.0),
+            *((chunk, 0, 0, 0, scale * 0.06 * chunk) for chunk in runs.CHUNKS),
             *(
-                (runs.CHUNK, 0, b, runs.MIXED_CONTEXT, scale * (60.0 + 1.5 * decode_us(b, runs.MIXED_CONTEXT)))
-                for b in runs.BATCHES
+                (chunk, 0, b, c, scale * (0.06 * chunk + 1.5 * decode_us(b, c)))
+                for chunk in runs.CHUNKS
+                for b in runs.MIXED_BATCHES
+                for c in runs.CONTEXTS
             ),
         ],
     }
@@ -169,8 +171,7 @@ def write_run(data: Path, gpu: str, host_s: float) -> None:
     (folder / "requests.jsonl").write_text("")
     (folder / "timeseries.csv").write_text("")
     kernels = runs.Kernels(data / runs.FOLDER / "profiles" / gpu / "Llama-3.1-8B" / "tp1")
-    prefill = runs.PrefillInterference(0.0, 1024, 0.5)
-    served = runs.serve(kernels.latency(host_s, 6000, 32), requests, prefill)
+    served = runs.serve(kernels.latency(host_s, 6000, 32, 1024, usual_batch=20.0), requests)
     for row, first, end in zip(requests, served.first_token_s, served.end_s, strict=True):
         row |= {"first_token_ts": requests[0]["queued_ts"] + first, "last_token_ts": requests[0]["queued_ts"] + end}
     (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, requests)))
@@ -203,7 +204,7 @@ def test_runs_are_predicted_with_what_was_fitted_on_the_other(made_runs):
         assert own["windows"]
         assert max(abs(w["tokens_error"]) for w in own["windows"]) < 0.05
         assert results[gpu, "without the host"]["makespan_error"] < own["makespan_error"]
-        assert results[gpu, "without interference"]["makespan_error"] <= own["makespan_error"]
+        assert results[gpu, "without interference"]["makespan_error"] <= own["makespan_error"] + 1e-3
         assert results[gpu, "with all the memory"]["mean_latency_error"] <= own["mean_latency_error"] + 1e-9
 
 
@@ -218,8 +219,11 @@ def test_seconds_of_a_run_are_counted_at_their_ends(made_runs):
 
 def test_interference_is_what_attention_takes_longer_together(made_runs):
     kernels = runs.Kernels(made_runs / runs.FOLDER / "profiles" / "RTXPRO6000" / "Llama-3.1-8B" / "tp1")
-    assert kernels.interference(40.0) == pytest.approx(0.5)
-    assert kernels.prefill_per_token_s > 0
+    together, apart = (kernels.iteration_s(32, 1024, 256, how) for how in (True, False))
+    assert together - apart == pytest.approx(runs.LAYERS * 0.5e-6 * decode_us(32, 1024))
+    table = kernels.latency(0.0, 6000, 32, 1024, 20.0).table
+    assert table(32 + 256, 32 * 1024) == pytest.approx(together)
+    assert table(32, 32 * 1024) == pytest.approx(kernels.iteration_s(32, 1024))
 
 
 def test_the_second_half_of_a_run_is_predicted_from_the_first():

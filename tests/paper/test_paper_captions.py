@@ -50,6 +50,6 @@ def test_what_a_smaller_tau_saves_is_said_from_the_numbers(paper: Paper) -> None
 @pytest.mark.full
 def test_figures_11_and_14_tell_generation_alone_too(paper: Paper) -> None:
     for name, shown in (("11", figure_11.whole(paper.found("11"), "generation").loc["scaling"]),
-                        ("14", figure_14.worth(paper.found("14"), "rlhfless", "poor", "generation").iloc[0])):  # fmt: skip
+                        ("14", figure_14.gains(paper.found("14"), "rlhfless", "poor", "generation").iloc[0])):  # fmt: skip
         text = paper.caption(name).differs
         assert f"{shown['speedup']:.2f}x and {shown['cost_saved']:.0%}" in text[text.index("Generation alone: ") :], name

@@ -19,7 +19,7 @@ COUNTS = (1, 2, 4)
 
 
 def planned(workload=WORKLOAD, **options):
-    return solver.plan_generation(workload, CLUSTER, LATENCY, time_limit_s=0.1, **options)
+    return solver.plan_generation(solver.PlanningProblem(workload, CLUSTER, LATENCY, **options), time_limit_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +29,18 @@ def plans():
 
 @pytest.fixture(scope="module")
 def splits():
-    return {n: solver.random_split(WORKLOAD, CLUSTER, LATENCY, actors=n) for n in COUNTS}
+    return {n: solver.random_split(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), actors=n) for n in COUNTS}
 
 
 @pytest.fixture(scope="module")
 def front():
-    return solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=12)
+    return solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=12)
 
 
 def outcomes_of(plans, scenarios=30):
     drawn = np.random.default_rng(1).integers(20, 400, (scenarios, len(WORKLOAD)))
     fresh = solver.Workload(WORKLOAD.prompt_tokens, WORKLOAD.prompt_of, drawn, max_response_tokens=400)
-    return {str(n): solver.evaluate(plan, fresh, LATENCY) for n, plan in plans.items()}
+    return {str(n): solver.evaluate(plan, solver.PlanningProblem(fresh, CLUSTER, LATENCY)) for n, plan in plans.items()}
 
 
 def check_frames(fig, labels):
@@ -71,7 +71,7 @@ def test_the_parts_of_an_actor_add_up_to_when_it_is_done(plans, splits):
 
 def test_actor_bars_with_slots_that_are_too_few_keep_the_refill_apart():
     narrow = replace(LATENCY, max_batch=4)
-    plan = solver.plan_generation(WORKLOAD, CLUSTER, narrow, time_limit_s=0.1)
+    plan = solver.plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, narrow), time_limit_s=0.1)
     info = plots.plan_bars_info({"4": plan}, WORKLOAD, narrow)
     assert info.bars["other_s"].max() > 0.2
 
@@ -114,14 +114,14 @@ def test_a_plan_without_bound_or_history_is_shown_without_them(splits):
 @pytest.mark.parametrize("cost", ["gpu_s", "usd"])
 def test_the_front_shows_promise_outcome_and_both_bounds(plans, cost):
     priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
-    front = solver.pareto_front(WORKLOAD, priced, LATENCY, points=12, cost=cost)
-    found = {n: solver.evaluate(plan, WORKLOAD, LATENCY) for n, plan in plans.items()}
-    least = solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY)
+    front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, priced, LATENCY, solver.Objective(cost=cost)), points=12)
+    found = {n: solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, priced, LATENCY)) for n, plan in plans.items()}
+    least = solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
     info = plots.front_info(front, plans, found, least.gpu_seconds)
     assert info.epsilon == front.epsilon
     assert info.unit == ("USD" if cost == "usd" else "GPU-seconds")
     assert np.allclose(info.plans["true_time_s"], info.plans["time_s"])
-    assert info.least["cost"].is_monotonic_decreasing
+    assert info.true_bound["cost"].is_monotonic_decreasing
     fig = plots.plot_front(front, plans, found, least.gpu_seconds, usd_per_gpu_hour=1.0)
     check_frames(fig, ["1", "2", "4"])
     assert ("yaxis2" in fig.to_dict()["layout"]) == (cost == "gpu_s")
@@ -130,7 +130,7 @@ def test_the_front_shows_promise_outcome_and_both_bounds(plans, cost):
 def test_the_front_without_outcomes_shows_promises_only(plans, front):
     info = plots.front_info(front, plans)
     assert info.plans["true_cost"].isna().all()
-    assert info.least.empty
+    assert info.true_bound.empty
     check_frames(plots.plot_front(front, plans), ["1", "2", "4"])
 
 
@@ -167,7 +167,7 @@ def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_lim
     latencies = {("fast", 2): replace(LATENCY, kind="fast"), ("slow", 2): slow}
     cluster = solver.MixedCluster([solver.GpuPool("fast", 1, 2, 4.0), solver.GpuPool("slow", 1, 4, 1.0, "preemptible")])
     mixed = {
-        name: solver.plan_generation(WORKLOAD, cluster, latencies, objective, time_limit_s=0.3)
+        name: solver.plan_generation(solver.PlanningProblem(WORKLOAD, cluster, latencies, objective), time_limit_s=0.3)
         for name, objective in (
             ("deadline", solver.Objective(deadline_s=9.0, cost="usd")),
             ("weighted", solver.Objective(0.5, cost="usd")),
@@ -188,7 +188,10 @@ def test_kinds_count_every_response_once_and_bounds_are_dollars_only_under_a_lim
 
 
 def test_prefill_shows_what_is_computed_before_and_after(plans):
-    found = {n: solver.deduplicate(plan, WORKLOAD, CLUSTER, LATENCY, prefill_actor=False) for n, plan in plans.items()}
+    found = {
+        n: solver.deduplicate(plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), prefill_actor=False)
+        for n, plan in plans.items()
+    }
     info = plots.prefill_info(found, 16 * 20)
     assert info.table["before"].unique().tolist() == [64 * 20]
     assert info.table["after"].tolist() == [found[n].tokens_after for n in COUNTS]
@@ -215,8 +218,8 @@ def test_nothing_to_show_is_said(front):
 def test_one_response_on_one_actor(tokens):
     workload = ONE.with_response_tokens([tokens])
     plan = planned(workload)
-    front = solver.pareto_front(workload, CLUSTER, LATENCY, points=3)
-    found = {"<b>x</b>": {"<i>plan</i>": solver.evaluate(plan, workload, LATENCY)}}
+    front = solver.pareto_front(solver.PlanningProblem(workload, CLUSTER, LATENCY), points=3)
+    found = {"<b>x</b>": {"<i>plan</i>": solver.evaluate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}}
     label = {"<b>x</b>": plan}
     figures = (
         plots.plot_plan_bars(label, workload, LATENCY),
@@ -225,7 +228,7 @@ def test_one_response_on_one_actor(tokens):
         plots.plot_front(front, label, {}, lambda time_s: math.inf),
         plots.plot_outcomes(found, solver.Objective(), {"<b>x</b>": (1.0, 1.0)}, found),
         plots.plot_kinds(label, workload),
-        plots.plot_prefill({"one": solver.deduplicate(plan, workload, CLUSTER, LATENCY)}, 3),
+        plots.plot_prefill({"one": solver.deduplicate(plan, solver.PlanningProblem(workload, CLUSTER, LATENCY))}, 3),
     )
     for fig in figures:
         assert fig.to_json()
@@ -240,7 +243,7 @@ def test_ten_thousand_responses_are_drawn_quickly():
     lengths = np.random.default_rng(0).integers(20, 400, (2500, 4))
     workload = solver.Workload.grid(np.full(2500, 20), lengths, max_response_tokens=400)
     cluster = solver.Cluster(nodes=32, gpus_per_node=8, gpus_per_actor=2)
-    split = solver.random_split(workload, cluster, LATENCY, actors=128)
+    split = solver.random_split(solver.PlanningProblem(workload, cluster, LATENCY), actors=128)
     fig = plots.plot_plan_bars(dict.fromkeys(range(4), split), workload, LATENCY)
     assert len(fig.data[0].y) == 128
     assert len(plots.plot_kinds(dict.fromkeys(range(4), split), workload).to_json()) < 2_000_000

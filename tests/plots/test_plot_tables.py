@@ -35,6 +35,7 @@ DRAWN = {
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],
     "plot_timelines": ["start_s", "end_s"],
+    "plot_value_of_information": ["value"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }
 """Columns whose numbers are coordinates of the figure."""

@@ -29,13 +29,14 @@ WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).intege
 
 @pytest.fixture(scope="module")
 def front():
-    return solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=15)
+    return solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=15)
 
 
 @pytest.fixture(scope="module")
 def plans():
     return {
-        w: solver.plan_generation(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w), time_limit_s=0.1) for w in (0.0, 0.5, 1.0)
+        w: solver.plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, solver.Objective(w)), time_limit_s=0.1)
+        for w in (0.0, 0.5, 1.0)
     }
 
 

@@ -59,7 +59,7 @@ def test_moves_between_two_actors_at_about_the_same_time_are_one_line():
     assert bundles(moves, 0.0)["responses"].tolist() == [1] * 5
 
 
-def test_where_moves_arrive_is_told_at_the_dots():
+def test_where_moves_arrive_is_shown_at_the_dots():
     fig = plot_timelines({"moves": moving_trace()})
     dots = next(one for one in fig.data if one.name == "responses arrive")
     assert (list(dots.x), list(dots.y)) == ([2.0], [0])
@@ -117,7 +117,7 @@ def test_timelines_that_cannot_be_shown_say_so():
 
 def test_bars_side_by_side_leave_out_what_is_not_known():
     table = pd.DataFrame({"planned": [1.0, 2.0], "measured": [None, 2.5]}, index=["static", EVIL])
-    fig = plot_side_by_side(table, "Makespan", "makespan (s)", decimals=1, least=("least", 0.5))
+    fig = plot_side_by_side(table, "Makespan", "makespan (s)", decimals=1, bound=("least", 0.5))
     assert [one.name for one in fig.data] == ["planned", "measured"]
     assert list(fig.data[1].text) == ["", "2.5"]
     assert fig.layout.xaxis.range[1] == pytest.approx(2.75)

@@ -113,6 +113,19 @@ def test_scenarios_spread_as_the_newest_visits_did():
     assert np.array_equal(sampled, again)
 
 
+def test_the_error_is_that_of_newest_visits_which_earlier_visits_predicted():
+    """The second visits are half and twice as long as predicted; first visits and few responses prove nothing."""
+    rows = [{"prompt_id": f"p{p}", "epoch": 0, "response_tokens": 100} for p in range(10) for _ in range(4)]
+    again = [{"prompt_id": f"p{p}", "epoch": 1, "response_tokens": t} for p in range(10) for t in (50, 200, 50, 200)]
+
+    def error_sd(history: list[dict[str, Any]]) -> float | None:
+        return EwmaPredictor().fit(pd.DataFrame(history)).forecast(["p0"], 4, max_response_tokens=400).error_sd
+
+    assert error_sd(rows + again) == pytest.approx(np.log(2))
+    assert error_sd(rows) is None
+    assert error_sd(rows + again[:8]) is None
+
+
 def test_without_history_every_scenario_is_the_prediction():
     predictor = EwmaPredictor().fit(pd.DataFrame())
     sampled = predictor.sample(["a", "b"], 2, {"a": 30}, max_response_tokens=100, scenarios=3)

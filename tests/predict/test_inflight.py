@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from rlhfless.predict import InFlightPredictor, PredictionError, make_predictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.predict.length_variance import RESIDUALS
-from rlhfless.predict.signal_probe import MOST_HIDDEN, SignalProbe, features, outcomes, recent_means
-from solver import Workload
-from solver.lengths.survival import BatchLengths
+from rlhfless.predict.signal_probe import MAX_FEATURES, SignalProbe, features, outcomes, recent_means
+from solver.lengths.survival import BatchLengths, from_scenarios
 
 LIMIT = 400
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
@@ -51,9 +50,8 @@ def learned(steps: list[np.ndarray]) -> InFlightPredictor:
 
 
 def forecast(predictor: InFlightPredictor, prompts: int, samples: int, limit: int = LIMIT) -> InFlightLengths:
-    owner = np.repeat(np.arange(prompts), samples)
-    workload = Workload(np.full(prompts, 10), owner, np.full(len(owner), 100), max_response_tokens=limit)
-    table = predictor.in_flight([f"p{p}" for p in range(prompts)], workload)
+    names = [f"p{p}" for p in range(prompts)]
+    table = predictor.forecast(names, samples, max_response_tokens=limit, prompt_tokens=10).remaining
     assert isinstance(table, InFlightLengths)
     return table
 
@@ -168,7 +166,9 @@ def test_siblings_make_the_forecast_sharper_where_prompts_change_together():
     predictor = learned(history)
     table = forecast(predictor, 60, 6)
     model = table.siblings
-    by_itself = replace(model, prompt_of=np.arange(360), centre=np.repeat(model.centre, 6), known=np.ones(360, dtype=bool))
+    by_itself = replace(
+        model, prompt_of=np.arange(360), centre=np.repeat(model.centre, 6), has_history=np.ones(360, dtype=bool)
+    )
     alone = replace(table, siblings=by_itself, _all_prompt_tokens=np.full(360, 10.0))
     together, apart = (np.std(errors(t, now, 100)) for t in (table, alone))
     assert together < 0.85 * apart
@@ -184,10 +184,11 @@ def test_a_step_whose_lengths_all_differ_from_history_is_noticed():
 
 
 def test_without_enough_history_scenarios_stand_for_it_and_without_any_the_batch():
-    workload = Workload(np.full(3, 10), np.repeat(np.arange(3), 2), np.full(6, 200), max_response_tokens=LIMIT)
-    assert isinstance(InFlightPredictor().in_flight(["a", "b", "c"], workload), BatchLengths)
-    few = learned([lengths[:3] for lengths in drawn()])
-    assert isinstance(few.in_flight(["p0", "p1", "p2"], workload), BatchLengths)
+    none = InFlightPredictor().forecast(["a", "b", "c"], 2, max_response_tokens=LIMIT)
+    assert isinstance(none.remaining, BatchLengths)
+    few = learned([lengths[:3] for lengths in drawn()]).forecast(["p0", "p1", "p2"], 2, max_response_tokens=LIMIT)
+    workload = few.workload([0, 0, 0], [0, 0, 1, 1, 2, 2], LIMIT)
+    np.testing.assert_array_equal(few.remaining.curve, from_scenarios(workload).curve)
 
 
 def test_prompts_that_were_never_seen_are_less_certain():
@@ -311,10 +312,10 @@ def test_means_of_signals_know_nothing_of_later_tokens(length, known):
 def test_long_hidden_states_are_projected_always_alike():
     hidden = {"hidden": np.random.default_rng(0).normal(size=(5, 1000))}
     found = features(np.arange(5.0), hidden, ("hidden",))
-    assert found.shape == (5, 2 + MOST_HIDDEN)
+    assert found.shape == (5, 2 + MAX_FEATURES)
     np.testing.assert_array_equal(found, features(np.arange(5.0), hidden, ("hidden",)))
     lengths = np.linalg.norm(found[:, 2:], axis=1) / np.linalg.norm(hidden["hidden"], axis=1)
-    np.testing.assert_allclose(lengths, np.sqrt(MOST_HIDDEN / 1000), rtol=0.3)
+    np.testing.assert_allclose(lengths, np.sqrt(MAX_FEATURES / 1000), rtol=0.3)
 
 
 def test_too_few_moments_are_not_trusted():

@@ -120,6 +120,19 @@ def test_before_prompts_come_back_the_drift_is_that_of_the_steps_means():
     assert guess.mean() == pytest.approx(np.exp(5 + 0.03 * 30), rel=0.1)
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_forecast_knows_how_far_newest_visits_were_from_what_earlier_ones_predicted(name):
+    """Noise of sd 0.4 around a mean that stays; the prompts of the first step only are no evidence."""
+    first, again = drawn(prompts=60, spread=0.4)
+    unseen = again.assign(prompt_id="new-" + again["prompt_id"])
+
+    def error_sd(*steps: pd.DataFrame) -> float | None:
+        return MAKERS[name]().fit(pd.concat(steps)).forecast(["p0"], 4, max_response_tokens=4000).error_sd
+
+    assert error_sd(first, again) == pytest.approx(0.4, rel=0.2)
+    assert error_sd(first, unseen) is None
+
+
 # --- shrinkage -----------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +172,7 @@ def test_as_many_prompts_are_right_as_dialled(accuracy):
     assert np.isclose(guess, true).sum() == round(accuracy * 50)
     assert np.sort(guess) == pytest.approx(np.sort(true)), "wrong predictions are other prompts' lengths"
     assert np.array_equal(guess, SyntheticPredictor(both, accuracy).fit(first).predict(names, max_response_tokens=4000))
+    assert predictor.forecast(names, max_response_tokens=4000).error_sd is None, "its errors are set, not learned"
     assert np.all(predictor.sample(names, max_response_tokens=4000, scenarios=3) == np.ceil(guess))
 
 

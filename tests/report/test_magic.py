@@ -58,6 +58,22 @@ def test_lines_that_are_no_path_are_refused(tmp_path: Path) -> None:
         report_of("it's.csv")
 
 
+def test_the_limits_of_reading_are_options_as_on_the_command_line(log: Path) -> None:
+    with refused(TraceError, "my log.csv", "more than 3 rows", "--max-rows"):
+        report_of(f"'{log}' --max-rows 3")
+    with refused(TraceError, "is longer than 10 bytes", "--max-line-mib"):
+        report_of(f"--max-line-mib={10 / 2**20} '{log}'")
+    with refused(InputError, "--max-rows", "'3.5'"):
+        report_of(f"'{log}' --max-rows 3.5")
+    with refused(InputError, "--max-unpacked-gib", "''"):
+        report_of(f"'{log}' --max-unpacked-gib")
+    with refused(InputError, "--max-rows is 0"):
+        report_of(f"'{log}' --max-rows 0")
+    with refused(InputError, "--rows", "--max-line-mib, --max-rows, --max-unpacked-gib"):
+        report_of(f"'{log}' --rows 3")
+    assert "RLHFless report" in report_of(f"'{log}' --max-rows 4 --max-line-mib 1 --max-unpacked-gib=0.5").page
+
+
 @pytest.mark.full
 def test_a_path_may_begin_at_home_and_have_quotes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(log.parent))

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 from error_messages import refused
 
+from rlhfless.analysis import evenly
 from rlhfless.plots.export.html_page import Page
 from rlhfless.predict import EwmaPredictor
 from rlhfless.report.executed_run import executed_section
-from rlhfless.report.schedules import SHOWN, evenly, simulate_schedules
+from rlhfless.report.schedules import SHOWN, simulate_schedules
 from rlhfless.report.write import default_setting, report_html, write_report
 from rlhfless.simulate import logged_steps
 from rlhfless.trace import Trace, TraceError
@@ -183,7 +184,7 @@ def test_degenerate_traces_have_a_report(trace):
     assert "What better schedules would have done" in report_html(trace)
 
 
-def test_what_cannot_be_planned_is_said_and_the_rest_is_shown():
+def test_what_cannot_be_planned_is_reported_and_the_rest_is_shown():
     setting = default_setting()
     too_long = rollouts(1, response_tokens=10_000_000)
     text = report_html(executed(rollouts=too_long), setting)

@@ -25,6 +25,7 @@ from rlhfless.report.write import report_html
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportOptions, OpenedLog, Recorder, open_log
 from solver.model.cluster import Cluster
+from solver.model.problem import PlanningProblem
 from solver.planning.pareto_front import pareto_front
 
 GOLDEN = Path(__file__).parents[1] / "trace" / "importers" / "golden"
@@ -216,8 +217,36 @@ def test_times_of_responses_correct_the_profile_and_actors_that_are_not_used_are
 def test_steps_that_generate_at_the_same_time_correct_nothing_and_that_is_said(tmp_path: Path) -> None:
     study = study_log(open_log(with_times(tmp_path, 10.0)), SETTING, Assumptions(), 1)
     assert study.calibrated.steps == 0
-    said = "logged generation times of 3 steps are left out, because other steps generated at the same time"
+    said = "logged generation times of 3 steps (0, 1, 2) are left out, because other steps generated at the same time"
     assert said in study.findings.setup.assumed
+
+
+def test_one_unknown_end_leaves_a_lower_bound_that_contradicts_and_calibrates(tmp_path: Path) -> None:
+    path = with_times(tmp_path, 2000.0)
+    table = pd.read_parquet(path)
+    table["end_s"] += np.where(table.groupby("step").cumcount(ascending=False) == 0, 700.0, 0.0)
+    table.loc[5, "end_s"] = np.nan
+    table[table["step"] == 0].to_parquet(path)
+    study = study_log(open_log(path), SETTING, Assumptions(), 1)
+    first = next(in_short(study.findings))
+    assert "Generation of a step: at least 716 s in the log, " in first
+    assert re.search(r"multiplied by [\d.]+, the least factor that agrees with the log\.", first)
+    assert study.calibrated.steps == 0
+    assert study.findings.account.steps["generation_s"].to_numpy() == pytest.approx(716.0)
+    said = "logged generation times of 1 step (0) are lower bounds, from the first to the last known time, because some"
+    assert any(sentence.startswith(said) for sentence in study.findings.setup.assumed)
+    page = Page("", "")
+    run_sections(page, study.findings, {})
+    assert "at least 716 s" in text_of(page.render(""))
+    assert "at most 10% less contradiction" in " ".join(text_of(page.render("")).split())
+    assert "lower bounds" in open_log(path).summary.missing["end_s"]
+
+    table.to_parquet(path)
+    study = study_log(open_log(path), SETTING, Assumptions(), 1)
+    assert study.calibrated.steps == 2
+    bounds = [check for check in study.findings.checks if check.lower_bound == "logged"]
+    assert [(check.logged, check.steps) for check in bounds] == [(716.0, 1)] * 2
+    assert [check.contradicts for check in bounds] == [True, False], "by the profile; calibrated by the other two steps"
 
 
 @pytest.mark.full
@@ -232,7 +261,7 @@ def test_the_ladder_begins_with_the_logs_own_dispatch(page: str) -> None:
     held, account = study.schedules.simulation.steps.query("policy == @own"), study.findings.account
     assert held["gpu_seconds"].sum() == pytest.approx(account.gpu_s), "the first rung costs what the account adds up"
     assert held["time_s"].to_numpy() == pytest.approx(account.steps["generation_s"].to_numpy())
-    front = pareto_front(study.schedules.logged[-1].predicted, small.cluster, small.latency)
+    front = pareto_front(PlanningProblem(study.schedules.logged[-1].predicted, small.cluster, small.latency))
     only = Page("", "")
     schedules_section(only, study.schedules, study.setting, front, False, study.calibrated)
     text = only.render("")
@@ -317,8 +346,8 @@ def test_what_was_not_stated_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["report", str(path), "--steps", "1", "-o", str(tmp_path / "report.html")])
     assert done.exit_code == 0, done.output
     words = " ".join(text_of((tmp_path / "report.html").read_text()).split())
-    assert "Assumed: 16 GPUs in two nodes, because --gpus was not given." in words
-    assert "Assumed: times of profile l40s-qwen2.5-3b-tp2, because --profile was not given." in words
+    assert "Assumed: 16 GPUs in two nodes, because the number of GPUs was not given." in words
+    assert "Assumed: times of profile l40s-qwen2.5-3b-tp2, because no profile was given." in words
 
 
 def test_an_executed_run_takes_no_assumptions(tmp_path: Path) -> None:

@@ -65,12 +65,12 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
     limits = values.pop("LIMITS")
     assert Limits(**limits) == Limits(rows=5000)
     assert values == {
-        "LOG": str(both), "FORMAT": "table", "TOKENIZER": None, "RUN": "a \"second\"", "RESPONSE_LIMIT": 900,
+        "LOG": str(both), "FORMAT": "table", "TOKENIZER": None, "RUN": "a \"second\"", "MAX_RESPONSE_TOKENS": 900,
         "COLUMNS": {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"},
         "GPUS": 4, "GPUS_PER_NODE": 4, "GPUS_PER_ACTOR": 2, "PROFILE": DEFAULT_PROFILE, "USD_PER_GPU_HOUR": 3.0,
         "PRICES": {"spot": 1.5}, "DISPATCH": "least-loaded", "LEARNER_GPUS": 2, "PREPARE_S": 1.5, "LEARN_S": 2.5,
         "CALIBRATE": False, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),
-        "NOT_STATED": [f"times of profile {DEFAULT_PROFILE}, because --profile was not given"],
+        "NOT_STATED": [f"times of profile {DEFAULT_PROFILE}, because no profile was given"],
     }  # fmt: skip
 
 

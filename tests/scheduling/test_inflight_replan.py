@@ -75,28 +75,30 @@ class Watched:
 
 
 def watched(step: LoggedStep) -> StepRecord:
-    plan = SolverReplan(looks_ahead=False).plan(step.given(SETTING))
+    plan = SolverReplan(looks_ahead=False).plan(*step.inputs(SETTING))
     return run_step(replace(plan, rule=Watched(plan.rule)), step.requests(), SimulatedEngine, LATENCY, SETTING.cluster)
 
 
 def test_the_predictors_own_forecast_is_followed_and_learns_while_the_step_runs(log):
     step = last_step(log, InFlightPredictor())
-    assert isinstance(step.remaining, InFlightLengths)
+    assert isinstance(step.forecast.remaining, InFlightLengths)
     rule = watched(step).rule.rule
     assert isinstance(rule.remaining, InFlightLengths)
-    assert rule.remaining is not step.remaining
-    assert 0 < len(rule.remaining.curve) < len(step.remaining.curve) == 48, "prompts whose responses have ended need none"
-    assert last_step(log, EwmaPredictor()).remaining is None
+    assert rule.remaining is not step.forecast.remaining
+    assert 0 < len(rule.remaining.curve) < len(step.forecast.remaining.curve) == 48, (
+        "prompts whose responses have ended need none"
+    )
+    assert last_step(log, EwmaPredictor()).forecast.remaining is None
 
 
 def test_a_forecast_that_is_given_comes_first_and_the_truth_is_told_to_nobody_else(log):
     step = last_step(log, InFlightPredictor())
-    given = step.given(SETTING)
-    plan = SolverReplan(from_batch, looks_ahead=False).plan(given)
+    given = step.inputs(SETTING)
+    plan = SolverReplan(from_batch, looks_ahead=False).plan(*given)
     assert not isinstance(plan.rule.remaining, InFlightLengths)
-    clairvoyant = step.given(SETTING, clairvoyant=True)
-    assert clairvoyant.remaining is None
-    assert isinstance(OracleReplan(looks_ahead=False).plan(clairvoyant).rule.remaining, KnownLengths)
+    clairvoyant = step.inputs(SETTING, clairvoyant=True)
+    assert clairvoyant[1].forecast is None
+    assert isinstance(OracleReplan(looks_ahead=False).plan(*clairvoyant).rule.remaining, KnownLengths)
 
 
 def test_decisions_depend_on_lengths_only_through_what_has_happened(log):

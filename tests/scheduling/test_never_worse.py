@@ -1,25 +1,35 @@
-"""Planning that has to earn its place: better on scenarios left out, and worth the time that it takes."""
+"""Planning that has to earn its place: better on scenarios left out."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from error_messages import refused
+from planning_inputs import planning_inputs
 
-from rlhfless.scheduling import PlanningInput, make_policy, replan_start
+from rlhfless.engine.protocol import Request
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.executor import run_step
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling import solver as solver_policy
 from rlhfless.scheduling.baselines import Random
-from rlhfless.scheduling.replan import SolverReplan
-from rlhfless.scheduling.solver import LEAST_SCENARIOS, Solver, groups_of, log_values, surely_less, with_scenarios
+from rlhfless.scheduling.calibration import DOUBT, UNSTATED_SD, calibrated, doubted, with_scenarios
+from rlhfless.scheduling.solver import LEAST_SCENARIOS, Solver, groups_of, log_values, plan_log_values, significantly_less
 from solver import Cluster, LatencyModel, Objective, Plan, PlanningError, Workload
+from solver.lengths.forecast import LengthForecast
+from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
 
 LATENCY = LatencyModel(
     "x", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_base_s=5e-3, prefill_per_token_s=3e-5, transfer_base_s=5e-3,
     transfer_per_kv_token_s=1e-6, start_s=0.1, max_batch=256,
 )  # fmt: skip
+HEAVY = replace(LATENCY, per_response_s=2e-4, per_kv_token_s=1e-7)  # several actors are best for 256 responses
 CLUSTER = Cluster(2, 8, 2)
 
 
@@ -32,12 +42,14 @@ def steps(noise: float, seed: int = 0, limit: int = 4000) -> tuple[Workload, Wor
     return truth, Workload(truth.prompt_tokens, truth.prompt_of, drawn[1:].reshape(8, -1), max_response_tokens=limit)
 
 
-def given(work: Workload, **changes: object) -> PlanningInput:
-    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=1.0, deterministic=True), **changes)  # type: ignore[arg-type]
+def given(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
+    return planning_inputs(
+        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 1.0, "deterministic": True, **changes}
+    )  # type: ignore[arg-type]
 
 
 def log_value(plan: Plan, truth: Workload) -> float:
-    taken = evaluate(plan, truth, LATENCY)
+    taken = evaluate(plan, PlanningProblem(truth, CLUSTER, LATENCY))
     return float(np.log(taken.makespan_s) * 0.7 + np.log(taken.gpu_seconds) * 0.3)
 
 
@@ -47,31 +59,75 @@ def responses(plan: Plan) -> list[tuple[int, ...]]:
 
 def test_a_difference_is_sure_beyond_two_standard_errors_and_never_when_there_is_none():
     zero = np.zeros(4)
-    assert surely_less(np.array([-1.0, -1.1, -0.9, -1.0]), zero)
-    assert not surely_less(np.array([-3.0, 1.0, 1.0, -1.0]), zero)
-    assert not surely_less(zero, zero)
-    assert not surely_less(np.full(4, 0.1), zero)
+    assert significantly_less(np.array([-1.0, -1.1, -0.9, -1.0]), zero)
+    assert not significantly_less(np.array([-3.0, 1.0, 1.0, -1.0]), zero)
+    assert not significantly_less(zero, zero)
+    assert not significantly_less(np.full(4, 0.1), zero)
+
+
+@pytest.mark.parametrize("limit_s", [0.1, 1.0, 10.0])
+def test_planning_uses_half_of_its_time_limit_on_each_half_of_the_scenarios(limit_s, monkeypatch):
+    asked, plan = [], solver_policy.plan_generation
+
+    def noted(problem, **options):
+        asked.append(options["time_limit_s"])
+        return plan(problem, **options | {"time_limit_s": 0.05})
+
+    monkeypatch.setattr(solver_policy, "plan_generation", noted)
+    Solver().plan(*given(steps(0.05)[1], time_limit_s=limit_s))
+    assert asked == [limit_s / 2] * 2
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_grouping_earns_its_place_where_predictions_are_good(seed):
     truth, forecast = steps(0.05, seed)
     asked = given(forecast, seed=seed)
-    assert log_value(Solver().plan(asked), truth) < log_value(Random().plan(asked), truth) - 0.02
+    assert log_value(Solver().plan(*asked), truth) < log_value(Random().plan(*asked), truth) - 0.02
 
 
 @pytest.mark.parametrize("noise", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_chosen_is_the_random_split_or_surely_better_on_scenarios_left_out(seed, noise):
+def test_what_is_chosen_is_a_fallback_or_better_on_held_out_scenarios(seed, noise):
     _, forecast = steps(noise, seed)
-    asked = given(forecast, seed=seed)
-    plan, split = Solver().plan(asked), Random().plan(asked)
+    problem, options = given(forecast, seed=seed)
+    plan = Solver().plan(problem, options)
     assert plan.policy == "solver"
-    if responses(plan) == responses(split):
+    if "chosen" in plan.notes:
         return
-    left_out = with_scenarios(forecast, forecast.scenarios[1::2])
-    mine, other = (log_values(groups_of(p), left_out, asked) for p in (plan, split))
-    assert mine.mean() < other.mean()
+    held_out = with_scenarios(problem, forecast.scenarios[1::2])
+    for fallback in (Random(), make_policy("fold")):
+        values = plan_log_values(fallback.plan(problem, options), held_out)
+        assert log_values(groups_of(plan), held_out).mean() < values.mean()
+
+
+def executed_log_value(plan: Plan, truth: Workload) -> float:
+    requests = [
+        Request(i, int(truth.prompt_tokens[owner]), truth.max_response_tokens, target_tokens=int(tokens), prompt=int(owner))
+        for i, (owner, tokens) in enumerate(zip(truth.prompt_of, truth.response_tokens, strict=True))
+    ]
+    record = run_step(plan, requests, SimulatedEngine, HEAVY, CLUSTER, run="r", step=0)
+    gpu_s = sum(len(row["gpu_ids"]) * (row["end_s"] - row["start_s"]) for row in record.allocations)
+    return float(0.7 * np.log(record.makespan_s) + 0.3 * np.log(gpu_s))
+
+
+def test_what_folding_takes_is_estimated_within_a_few_percent_of_its_execution():
+    """Of known lengths of several spreads: static plans are compared with this estimate."""
+    for noise, seed in ((0.3, 0), (0.8, 1), (1.0, 2)):
+        truth, _ = steps(noise, seed)
+        problem, options = given(truth, latency=HEAVY)
+        plan = make_policy("fold").plan(problem, options)
+        assert plan.rule is not None
+        (estimated,) = plan_log_values(plan, problem)
+        assert estimated == pytest.approx(executed_log_value(plan, truth), abs=0.04)
+
+
+def test_where_little_is_known_folding_runs_and_is_as_good_as_the_policy_fold():
+    truth, forecast = steps(1.0)
+    asked = given(forecast, latency=HEAVY)
+    plan, fold = Solver().plan(*asked), make_policy("fold").plan(*asked)
+    assert plan.notes["chosen"] == solver_policy.FOLDING_IS_BEST
+    assert abs(len(plan.actors) - len(fold.actors)) <= solver_policy.MORE_ACTORS
+    assert executed_log_value(plan, truth) < executed_log_value(fold, truth) + 0.01
 
 
 def test_noise_is_not_taken_for_a_prediction():
@@ -80,68 +136,84 @@ def test_noise_is_not_taken_for_a_prediction():
     rng = np.random.default_rng(0)
     wrong = forecast.scenarios.copy()
     wrong[1::2] = wrong[1::2][:, rng.permutation(len(forecast))]
-    asked = given(with_scenarios(forecast, wrong))
-    dealt = [responses(Random().plan(asked)), *(
-        [tuple(g.tolist()) for g in solver_policy.assign_round_robin(asked.workload, n, asked.seed)] for n in range(1, 9)
+    asked = given(replace(forecast, scenarios=wrong))
+    dealt = [responses(Random().plan(*asked)), *(
+        [tuple(g.tolist()) for g in solver_policy.assign_round_robin(asked[0].workload, n, 0)] for n in range(1, 9)
     )]  # fmt: skip
-    assert responses(Solver().plan(asked)) in dealt
+    assert responses(Solver().plan(*asked)) in dealt
 
 
 def test_values_over_scenarios_are_those_of_evaluate():
     _, forecast = steps(0.3)
     asked = given(forecast)
-    plan = Random().plan(asked)
-    taken = evaluate(plan, forecast, LATENCY)
+    plan = Random().plan(*asked)
+    taken = evaluate(plan, PlanningProblem(forecast, CLUSTER, LATENCY))
     expected = 0.7 * np.log(taken.makespans_s) + 0.3 * np.log(taken.gpu_seconds_of)
-    np.testing.assert_allclose(log_values(groups_of(plan), forecast, asked), expected)
+    np.testing.assert_allclose(log_values(groups_of(plan), asked[0]), expected)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_the_planner_is_asked_only_where_its_time_is_worth_it(monkeypatch, share):
-    calls = []
-    plan_generation = solver_policy.plan_generation
-    monkeypatch.setattr(solver_policy, "plan_generation", lambda *a, **k: calls.append(a) or plan_generation(*a, **k))
-    monkeypatch.setattr(solver_policy, "SOLVER_SHARE", share)
+def test_where_the_random_split_is_best_the_notes_say_so():
+    """Scenarios of which each shuffles the lengths: nothing is known of any response."""
+    _, forecast = steps(0.05)
+    rng = np.random.default_rng(0)
+    shuffled = np.stack([rng.permutation(row) for row in forecast.scenarios])
+    asked = given(replace(forecast, scenarios=shuffled), objective=Objective(time_weight=1.0))
+    plan = Solver().plan(*asked)
+    assert plan.notes["chosen"] == solver_policy.RANDOM_IS_BEST
+    assert responses(plan) == responses(Random().plan(*asked))
+    assert json.loads(plan.to_json())["notes"]["chosen"] == solver_policy.RANDOM_IS_BEST
+
+
+def test_a_forecast_without_spread_is_not_taken_for_the_truth():
+    """Equal scenarios that are all wrong: grouping by them would be far worse than the random split."""
+    truth, forecast = steps(0.8)
+    wrong = np.random.default_rng(1).permutation(forecast.scenarios[0])
+    asked = given(replace(forecast, scenarios=np.tile(wrong, (8, 1))))
+    assert log_value(Solver().plan(*asked), truth) < log_value(Random().plan(*asked), truth) + 0.05
+    logs = np.log(calibrated(*asked).workload.scenarios)
+    assert logs.std(axis=0).mean() > UNSTATED_SD / 2
+
+
+@pytest.mark.parametrize("error_sd", [None, 0.1, 0.6])
+def test_scenarios_are_as_far_from_their_middle_as_earlier_errors_and_doubted_further(error_sd):
     _, forecast = steps(0.3)
-    Solver().plan(given(forecast))
-    assert len(calls) == (1 if share else 0)
+    problem, options = given(forecast)
+    lengths = LengthForecast(forecast.response_tokens, forecast.scenarios, error_sd=error_sd)
+    options = replace(options, forecast=lengths)
+    known = calibrated(problem, options)
+    further = doubted(known, options)
+    inside = further.workload.scenarios.max(axis=0) < forecast.max_response_tokens
+    before, after, last = (
+        np.log(s)[:, inside] for s in (forecast.scenarios, *(p.workload.scenarios for p in (known, further)))
+    )
+    np.testing.assert_allclose(before.mean(axis=0), after.mean(axis=0), atol=0.05)
+    sd = [np.sqrt(logs.var(axis=0, ddof=1).mean()) for logs in (before, after, last)]
+    assert sd[1] == pytest.approx(DOUBT * sd[0] if error_sd is None else error_sd, rel=0.1)
+    assert sd[2] == pytest.approx(sd[1] if error_sd is None else DOUBT * sd[1], rel=0.1)
 
 
-def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked(monkeypatch):
-    monkeypatch.setattr(solver_policy, "SOLVER_SHARE", 0.0)
+def test_limits_tails_few_scenarios_and_known_lengths_are_planned_as_asked():
     truth, forecast = steps(0.3)
-    few = with_scenarios(forecast, forecast.scenarios[: LEAST_SCENARIOS - 1])
+    few = replace(forecast, scenarios=forecast.scenarios[: LEAST_SCENARIOS - 1])
     for asked in (
         given(truth), given(few), given(forecast, objective=Objective(deadline_s=60.0)),
         given(forecast, objective=Objective(cvar_alpha=0.5)),
     ):  # fmt: skip
-        assert Solver().plan(asked).lower_bound is not None
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_looking_ahead_is_left_out_where_it_takes_too_long(monkeypatch, share):
-    calls = []
-    busy_ahead = replan_start.busy_ahead
-    monkeypatch.setattr(replan_start, "busy_ahead", lambda *a, **k: calls.append(a) or busy_ahead(*a, **k))
-    monkeypatch.setattr(replan_start, "FIRST_SHARE", share)
-    monkeypatch.setattr(replan_start, "FURTHER_SHARE", 0.0)
-    _, forecast = steps(0.5)
-    asked = given(forecast, latency=replace(LATENCY, max_batch=64))
-    plan = SolverReplan().plan(asked)
-    assert len(calls) == (1 if share else 0)
-    if not share:
-        assert plan.rule is None
-        assert responses(plan) == responses(Solver().plan(asked))
+        assert Solver().plan(*asked).lower_bound is not None
 
 
 @pytest.mark.parametrize("policy", ["solver", "solver+replan"])
-def test_the_same_step_has_the_same_plan(policy):
-    _, forecast = steps(0.4)
-    first, second = (make_policy(policy).plan(given(with_scenarios(forecast, forecast.scenarios))) for _ in range(2))
+def test_the_same_step_has_the_same_plan(policy, monkeypatch):
+    """On a clock that runs and on one that runs away: plans depend on counted work alone."""
+    _, forecast = steps(0.1)
+    first = make_policy(policy).plan(*given(replace(forecast), deterministic=False))
+    ticks = itertools.count(0.0, 1e4)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    second = make_policy(policy).plan(*given(replace(forecast), deterministic=False))
     assert responses(first) == responses(second)
 
 
 def test_what_no_actor_holds_is_refused_before_anything_is_tried():
     _, forecast = steps(0.3)
     with refused(PlanningError):
-        Solver().plan(given(forecast, latency=replace(LATENCY, kv_capacity_tokens=100)))
+        Solver().plan(*given(forecast, latency=replace(LATENCY, kv_capacity_tokens=100)))

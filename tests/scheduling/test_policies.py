@@ -9,16 +9,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from error_messages import refused
+from planning_inputs import planning_inputs
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.scheduling import POLICIES, PlanningInput, PolicyError, ladder, make_policy
+from rlhfless.scheduling import POLICIES, PlanningOptions, PolicyError, ladder, make_policy
 from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.rlhfless import LocalCut, RLHFless
 from rlhfless.scheduling.rlhfuse import GlobalCut, RLHFuse
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Move, StepState, Trigger
 from solver.planning.canonical_order import Canonical
 from solver.timing.build_plan import assemble
@@ -36,8 +38,10 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
     return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
 
 
-def given(work: Workload, **changes: object) -> PlanningInput:
-    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=0.05), **changes)  # type: ignore[arg-type]
+def given(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
+    return planning_inputs(
+        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, "deterministic": True, **changes}
+    )  # type: ignore[arg-type]
 
 
 def groups(plan) -> list[list[int]]:
@@ -52,17 +56,17 @@ def prompts_of(plan) -> list[list[int]]:
 
 
 def test_static_deals_the_given_order_in_equal_chunks_and_holds_on():
-    plan = Static(3).plan(given(workload(8)))
+    plan = Static(3).plan(*given(workload(8)))
     assert prompts_of(plan) == [[0, 1, 2], [3, 4], [5, 6, 7]]
     assert list(itertools.chain(*groups(plan))) == list(range(32))
     assert {a.release for a in plan.actors} == {"generation"}
-    assert {a.release for a in make_policy("static", hold="step").plan(given(workload(8))).actors} == {"step"}
+    assert {a.release for a in make_policy("static", hold="step").plan(*given(workload(8))).actors} == {"step"}
     assert plan.rule is None
 
 
 def test_static_uses_all_actors_that_fit_and_never_an_empty_one():
-    assert len(Static().plan(given(workload(32))).actors) == 8
-    assert len(Static().plan(given(workload(5))).actors) == 5
+    assert len(Static().plan(*given(workload(32))).actors) == 8
+    assert len(Static().plan(*given(workload(5))).actors) == 5
 
 
 @pytest.mark.parametrize("actors", [0, -2])
@@ -79,18 +83,18 @@ def test_tau_is_a_share(tau):
 
 def test_static_refuses_more_actors_than_fit():
     with refused(PlanningError):
-        Static(9).plan(given(workload(32)))
+        Static(9).plan(*given(workload(32)))
 
 
 @pytest.mark.parametrize("weight", [0.2, 0.7, 0.95])
 def test_random_has_the_best_number_of_actors(weight):
     work, objective = workload(), Objective(weight)
-    plan = Random().plan(given(work, objective=objective, seed=5))
+    plan = Random().plan(*given(work, objective=objective, seed=5))
     dealt, order = Canonical.of(work).response.reshape(32, 4), np.random.default_rng(5).permutation(32)
 
     def product(n: int) -> float:
         parts = [dealt[chunk].ravel() for chunk in np.split(order, edges(32, n))]
-        split = assemble("x", parts, work, CLUSTER, LATENCY)
+        split = assemble("x", parts, PlanningProblem(work, CLUSTER, LATENCY))
         return split.makespan_s**weight * split.gpu_seconds ** (1 - weight)
 
     best = min(range(1, 9), key=product)
@@ -105,20 +109,20 @@ def edges(count: int, parts: int) -> list[int]:
 
 
 def test_random_draws_with_its_seed():
-    plans = [groups(Random().plan(given(workload(), seed=s))) for s in (1, 1, 2)]
+    plans = [groups(Random().plan(*given(workload(), seed=s))) for s in (1, 1, 2)]
     assert plans[0] == plans[1] != plans[2]
 
 
 def test_least_loaded_gives_the_next_prompt_to_the_actor_with_fewest_in_flight():
     owner = np.repeat(np.arange(6), [5, 1, 2, 1, 4, 3])  # ragged groups
     work = Workload(np.full(6, 10), owner, np.full(16, 7))
-    plan = LeastLoaded().plan(given(work, cluster=Cluster(1, 6, 2)))
+    plan = LeastLoaded().plan(*given(work, cluster=Cluster(1, 6, 2)))
     # 5 | 1 | 2, then 1 to the second (2), 4 to the second (6), 3 to the third (5)
     assert prompts_of(plan) == [[0], [1, 3, 4], [2, 5]]
 
 
 def test_rlhfuse_plans_as_static_and_releases_when_done():
-    plan, static = RLHFuse(actors=3).plan(given(workload())), Static(3).plan(given(workload()))
+    plan, static = RLHFuse(actors=3).plan(*given(workload())), Static(3).plan(*given(workload()))
     assert groups(plan) == groups(static)
     assert {a.release for a in plan.actors} == {"done"}
     assert isinstance(plan.rule, GlobalCut)
@@ -129,13 +133,13 @@ def test_rlhfuse_plans_as_static_and_releases_when_done():
 @pytest.mark.parametrize("weight", [0.3, 0.7])
 def test_rlhfless_is_the_min_max_sweep_over_sorted_equal_count_groups(seed, weight):
     work = workload(24, seed=seed)
-    plan = RLHFless(scale_weight=weight).plan(given(work))
+    plan = RLHFless(scale_weight=weight).plan(*given(work))
     mean = work.response_tokens.reshape(24, 4).mean(axis=1)
     order = sorted(range(24), key=lambda p: -mean[p])
     plans = []
     for n in range(1, 9):
         parts = [[4 * p + s for p in chunk for s in range(4)] for chunk in np.split(order, edges(24, n))]
-        plans.append((parts, assemble("x", parts, work, CLUSTER, LATENCY)))
+        plans.append((parts, assemble("x", parts, PlanningProblem(work, CLUSTER, LATENCY))))
     time = np.array([p.makespan_s for _, p in plans])
     cost = np.array([p.gpu_seconds for _, p in plans])
     value = weight * (time - time.min()) / np.ptp(time) + (1 - weight) * (cost - cost.min()) / np.ptp(cost)
@@ -145,8 +149,8 @@ def test_rlhfless_is_the_min_max_sweep_over_sorted_equal_count_groups(seed, weig
 
 
 def test_rlhfless_keeps_its_least_actors_and_can_switch_the_cut_off():
-    assert len(RLHFless(min_actors=7).plan(given(workload())).actors) >= 7
-    assert make_policy("rlhfless", tau=1.0).plan(given(workload())).rule is None
+    assert len(RLHFless(min_actors=7).plan(*given(workload())).actors) >= 7
+    assert make_policy("rlhfless", tau=1.0).plan(*given(workload())).rule is None
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
@@ -157,9 +161,9 @@ def test_unknown_names_are_refused_with_the_known_ones():
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_plans_every_response_once_and_evaluate_agrees(name):
     work = workload(20, 3, seed=2)
-    plan = make_policy(name).plan(given(work))
+    plan = make_policy(name).plan(*given(work))
     assert plan.policy == name
-    taken = evaluate(plan, work, LATENCY)
+    taken = evaluate(plan, PlanningProblem(work, CLUSTER, LATENCY))
     assert (plan.makespan_s, plan.gpu_seconds) == (pytest.approx(taken.makespan_s), pytest.approx(taken.gpu_seconds))
     assert len({g for a in plan.actors for g in a.gpu_ids}) == 2 * len(plan.actors)
     assert all(a.gpu_ids[0] // 8 == a.gpu_ids[1] // 8 == a.node for a in plan.actors)
@@ -169,7 +173,7 @@ def test_every_policy_plans_every_response_once_and_evaluate_agrees(name):
 def test_every_policy_refuses_what_no_actor_can_hold(name):
     tight = replace(LATENCY, kv_capacity_tokens=2100)
     with refused(PlanningError):
-        make_policy(name).plan(given(workload(), latency=tight))
+        make_policy(name).plan(*given(workload(), latency=tight))
 
 
 def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
@@ -185,7 +189,7 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     ]
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
     assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]
-    assert {actor.release for actor in ladder("least-loaded")[0].plan(given(workload())).actors} == {"generation"}
+    assert {actor.release for actor in ladder("least-loaded")[0].plan(*given(workload())).actors} == {"generation"}
     with refused(PolicyError, "'random'"):
         ladder("random")
     assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]
@@ -305,7 +309,7 @@ def test_an_actor_that_waits_for_responses_is_not_folded_away():
 def test_fold_needs_no_base_time():
     """With a = 0 more actors cost nothing: all that there are go on."""
     work = workload(8)
-    plan = Fold().plan(given(work, latency=LatencyModel("x", 2, 0.0, 1e-3)))
+    plan = Fold().plan(*given(work, latency=LatencyModel("x", 2, 0.0, 1e-3)))
     assert len(plan.actors) > 1
     record = executed(plan, work, LatencyModel("x", 2, 0.0, 1e-3))
     assert record.moves == 0
@@ -313,11 +317,11 @@ def test_fold_needs_no_base_time():
 
 def test_fold_plans_as_its_base_and_counts_nu_in_the_plans_own_units():
     work = workload()
-    plan, base = Fold().plan(given(work, seed=7)), Random().plan(given(work, seed=7))
+    plan, base = Fold().plan(*given(work, seed=7)), Random().plan(*given(work, seed=7))
     assert groups(plan) == groups(base)
     assert len(base.actors) > 1
     assert plan.rule.nu == pytest.approx(0.7 * base.gpu_seconds / (0.3 * 2 * base.makespan_s))
-    assert Fold().plan(given(work, objective=Objective(1.0))).rule is None
+    assert Fold().plan(*given(work, objective=Objective(1.0))).rule is None
 
 
 # --- in the course of a step -----------------------------------------------------------------------------------------
@@ -355,7 +359,7 @@ def executed(plan, work: Workload, latency: LatencyModel = LATENCY):
 @pytest.mark.parametrize("seed", range(6))
 def test_the_global_cut_happens_at_the_very_completion_that_goes_below_the_threshold(seed):
     work = workload(16, seed=seed)
-    plan = RLHFuse().plan(given(work))
+    plan = RLHFuse().plan(*given(work))
     record = executed(replace(plan, rule=Watched(plan.rule)), work)
     watched = record.rule
     ((at, _),) = watched.cuts
@@ -370,7 +374,7 @@ def test_the_global_cut_happens_at_the_very_completion_that_goes_below_the_thres
 def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
     """It is asked at the completion at which one actor fewer is wanted, and then leaves ceil(sqrt(...)) actors."""
     work = workload(32, seed=seed)
-    plan = Fold().plan(given(work, latency=replace(LATENCY, per_response_s=5e-4, per_kv_token_s=0.0, start_s=0.0)))
+    plan = Fold().plan(*given(work, latency=replace(LATENCY, per_response_s=5e-4, per_kv_token_s=0.0, start_s=0.0)))
     nu, model = plan.rule.nu, plan.rule.latency
     record = executed(replace(plan, rule=Watched(plan.rule)), work)
     watched = record.rule
@@ -395,7 +399,7 @@ def test_fold_in_a_step_keeps_the_square_root_at_every_completion(seed):
 def test_the_local_cut_in_a_step_respects_slots(seed):
     work = workload(32, seed=seed)
     latency = replace(LATENCY, max_batch=20)
-    plan = RLHFless(min_actors=7).plan(given(work, latency=latency))
+    plan = RLHFless(min_actors=7).plan(*given(work, latency=latency))
     watched = executed(replace(plan, rule=Watched(plan.rule)), work, latency).rule
     assigned = {i: len(a.responses) for i, a in enumerate(plan.actors)}
     assert watched.cuts
@@ -424,7 +428,7 @@ def test_cuts_come_no_later_than_if_asked_at_every_completion(policy, seed, slot
     records = [
         executed(replace(plan, rule=how(plan.rule)), work, latency)
         for how in (Watched, Eager)
-        for plan in [policy.plan(given(work, latency=latency))]
+        for plan in [policy.plan(*given(work, latency=latency))]
     ]
     assert records[0].events == records[1].events
     assert len(records[0].rule.seen) < len(records[1].rule.seen)
@@ -444,8 +448,8 @@ def test_shuffled_predictions_lose_the_gain_of_grouping():
         wrong = np.repeat(np.random.default_rng(seed).permutation(mean[::4]), 4)
         row = []
         for lengths in (mean, wrong):
-            plan = make_policy("solver").plan(given(truth.with_response_tokens(lengths)))
-            taken = evaluate(plan, truth, LATENCY)
+            plan = make_policy("solver").plan(*given(truth.with_response_tokens(lengths)))
+            taken = evaluate(plan, PlanningProblem(truth, CLUSTER, LATENCY))
             row.append(0.7 * math.log(taken.makespan_s) + 0.3 * math.log(taken.gpu_seconds))
         values.append(row)
     informed, shuffled = np.mean(values, axis=0)
@@ -455,6 +459,15 @@ def test_shuffled_predictions_lose_the_gain_of_grouping():
 def test_the_rest_of_the_step_moves_the_right_size():
     """A learner that idles as long as generation lasts makes time dearer, so more actors are right."""
     work, slow = workload(), replace(LATENCY, per_response_s=5e-4, start_s=1.0)
-    alone = Random().plan(given(work, latency=slow, objective=Objective(0.2)))
-    beside = Random().plan(given(work, latency=slow, objective=Objective(0.2), phases=NonGenerationPhases(0, 0, 64)))
+    alone = Random().plan(*given(work, latency=slow, objective=Objective(0.2)))
+    beside = Random().plan(*given(work, latency=slow, objective=Objective(0.2), phases=NonGenerationPhases(0, 0, 64)))
     assert len(beside.actors) > len(alone.actors)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("argument", "needed"), [("problem", "a PlanningProblem"), ("options", "a PlanningOptions")])
+def test_every_policy_says_which_input_it_needs(name, argument, needed):
+    problem, options = given(workload(4))
+    for wrong in (None, "soon", 3, workload(4)):
+        with pytest.raises(PlanningError, match=f"^{argument} is .*; {needed} is needed$"):
+            make_policy(name).plan(**{"problem": problem, "options": options, argument: wrong})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.baselines import Static
 from rlhfless.scheduling.fold import Fold, SquareRootFold
 from rlhfless.scheduling.fold_draining import DrainingFold
@@ -22,6 +22,7 @@ from rlhfless.scheduling.rlhfless import LocalCut
 from rlhfless.scheduling.rlhfuse import GlobalCut
 from rlhfless.scheduling.round_robin import Spread
 from solver import ActorView, Cluster, Cut, LatencyModel, Move, Objective, Plan, StepState, Trigger, Workload
+from solver.model.problem import PlanningProblem
 
 LIMIT = 60
 LATENCY = LatencyModel("x", 1, 0.01, 4e-4, 1e-6, transfer_base_s=2e-3, max_batch=16, kv_capacity_tokens=400)
@@ -121,14 +122,14 @@ def random_work(seed: int) -> Workload:
     return Workload.grid(rng.integers(0, 40, len(lengths)), lengths, max_response_tokens=LIMIT)
 
 
-def plan_of(policy: str, given_: PlanningInput) -> Plan:
+def plan_of(policy: str, problem: PlanningProblem, options: PlanningOptions) -> Plan:
     if policy == "draining":
-        return Fold(Spread(), rule=DrainingFold).plan(given_)
+        return Fold(Spread(), rule=DrainingFold).plan(problem, options)
     if policy == "replan":
-        return SolverReplan(looks_ahead=False).plan(given_)
+        return SolverReplan(looks_ahead=False).plan(problem, options)
     if policy == "tau":
-        return replace(Static(6).plan(given_), rule=LocalCut(0.5))
-    return make_policy(policy).plan(given_)
+        return replace(Static(6).plan(problem, options), rule=LocalCut(0.5))
+    return make_policy(policy).plan(problem, options)
 
 
 def executed(plan: Plan, work: Workload, latency: LatencyModel, admission: str, engine=SimulatedEngine):
@@ -147,8 +148,8 @@ RULES = ["tau", "rlhfuse", "fold", "draining", "replan"]
 def test_no_actor_is_given_more_than_it_can_hold(seed, policy, capacity):
     """Under ``reserve``, after every decision: who got something has memory for all that is with it or on its way to it."""
     work, latency = random_work(seed), replace(LATENCY, kv_capacity_tokens=capacity)
-    given_ = PlanningInput(work, CLUSTER, latency, objective=Objective(0.5), time_limit_s=0.05, seed=seed)
-    plan = plan_of(policy, given_)
+    given_ = (PlanningProblem(work, CLUSTER, latency, Objective(0.5)), PlanningOptions(time_limit_s=0.05, seed=seed))
+    plan = plan_of(policy, *given_)
     if plan.rule is None:
         return
     record = executed(replace(plan, rule=Watched(plan.rule)), work, latency, "reserve")
@@ -172,8 +173,11 @@ def test_no_actor_is_given_more_than_it_can_hold(seed, policy, capacity):
 def test_under_preempt_receivers_have_memory_for_the_contexts_of_the_moment(seed, policy):
     work, capacity = random_work(seed), 250
     latency = replace(LATENCY, kv_capacity_tokens=capacity)
-    given_ = PlanningInput(work, CLUSTER, latency, objective=Objective(0.5), time_limit_s=0.05, seed=seed, admission="preempt")
-    plan = plan_of(policy, given_)
+    given_ = (
+        PlanningProblem(work, CLUSTER, latency, Objective(0.5), admission="preempt"),
+        PlanningOptions(time_limit_s=0.05, seed=seed),
+    )
+    plan = plan_of(policy, *given_)
     if plan.rule is None:
         return
     record = executed(replace(plan, rule=Watched(plan.rule)), work, latency, "preempt")

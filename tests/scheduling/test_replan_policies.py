@@ -9,6 +9,7 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning_inputs import planning_inputs
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -17,13 +18,14 @@ from rlhfless.latency import load_profile
 from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
-from rlhfless.scheduling.policy import PlanningInput
+from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.round_robin import Spread
 from solver import ActorView, Cluster, LatencyModel, Move, NonGenerationPhases, Objective, PlanningError, StepState, Workload
 from solver.lengths.survival import from_batch, from_scenarios, known_lengths
 from solver.model.plan import Plan
-from solver.replanning.lookahead import busy_ahead, drawn_lengths
+from solver.model.problem import PlanningProblem
+from solver.replanning.lookahead import drawn_lengths, simulated_busy_s
 from solver.replanning.replan import Replan
 from solver.timing.evaluate import evaluate
 
@@ -46,8 +48,10 @@ def truth_and_forecast(prompts: int = 24, samples: int = 6, seed: int = 0) -> tu
     return truth, Workload(truth.prompt_tokens, truth.prompt_of, flat, max_response_tokens=LIMIT)
 
 
-def given_(work: Workload, **changes: object) -> PlanningInput:
-    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=0.05), **changes)  # type: ignore[arg-type]
+def given_(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
+    return planning_inputs(
+        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, "deterministic": True, **changes}
+    )  # type: ignore[arg-type]
 
 
 def executed(plan: Plan, truth: Workload, latency: LatencyModel = LATENCY):
@@ -103,7 +107,7 @@ def test_every_response_completes_once_whatever_the_lengths(lengths, seed, weigh
     forecast = Workload(prompts, owner, rng.integers(1, LIMIT, (4, len(lengths))), max_response_tokens=LIMIT)
     latency = replace(FREE if moves_are_free else LATENCY, max_batch=slots)
     plan = SolverReplan(looks_ahead=ahead).plan(
-        given_(forecast, latency=latency, objective=Objective(weight), seed=seed % 1000)
+        *given_(forecast, latency=latency, objective=Objective(weight), seed=seed % 1000)
     )
     assert sorted(r for a in plan.actors for r in a.responses) == list(range(len(lengths)))
     if plan.rule is None:
@@ -136,13 +140,13 @@ class Poisoned(Workload):
 def test_decisions_depend_on_the_truth_only_through_what_has_happened(seed):
     """Two truths that agree on everything up to a time lead to the same decisions up to that time."""
     truth, forecast = truth_and_forecast(seed=seed)
-    plan = SolverReplan(looks_ahead=False).plan(given_(forecast))
+    plan = SolverReplan(looks_ahead=False).plan(*given_(forecast))
     record, seen = watched(plan, truth)
     middle = 0.5 * record.makespan_s
     late = [i for i, c in record.completions.items() if c.time_s > middle]
     other = truth.response_tokens.copy()
     other[late] = np.maximum(other[late], LIMIT - np.arange(len(late)) % 50)
-    again = SolverReplan(looks_ahead=False).plan(given_(forecast))
+    again = SolverReplan(looks_ahead=False).plan(*given_(forecast))
     _, seen_again = watched(again, truth.with_response_tokens(other))
     first = [(s.now_s, d) for s, d in seen if s.now_s <= middle]
     assert any(d for _, d in first)
@@ -154,8 +158,8 @@ def test_the_plan_never_reads_a_truth_beside_its_scenarios():
     poisoned = object.__new__(Poisoned)
     poisoned.__dict__.update(truth.__dict__)
     with refused(AssertionError):
-        OracleReplan(looks_ahead=False).plan(given_(poisoned))
-    assert SolverReplan(looks_ahead=False).plan(given_(forecast)).rule is not None
+        OracleReplan(looks_ahead=False).plan(*given_(poisoned))
+    assert SolverReplan(looks_ahead=False).plan(*given_(forecast)).rule is not None
     assert (SolverReplan().clairvoyant, OracleReplan().clairvoyant) == (False, True)
     assert (SolverReplan().name, OracleReplan().name) == ("solver+replan", "oracle+replan")
 
@@ -165,7 +169,7 @@ def test_the_plan_never_reads_a_truth_beside_its_scenarios():
 def test_with_known_lengths_and_free_moves_re_planning_is_no_worse_than_doing_nothing(seed, weight):
     """In its own currency: actor-seconds plus the price of the makespan."""
     truth, _ = truth_and_forecast(seed=seed)
-    plan = OracleReplan(looks_ahead=False).plan(given_(truth, latency=FREE, objective=Objective(weight)))
+    plan = OracleReplan(looks_ahead=False).plan(*given_(truth, latency=FREE, objective=Objective(weight)))
     price = plan.rule.price
     moving, still = (executed(p, truth, FREE) for p in (plan, replace(plan, rule=None)))
     value = [actor_seconds(r) + price * r.makespan_s for r in (moving, still)]
@@ -178,9 +182,9 @@ def test_forecasts_and_then_the_truth_are_worth_something():
     for seed in range(4):
         truth, forecast = truth_and_forecast(seed=seed)
         plans = [
-            OracleReplan(looks_ahead=False).plan(given_(truth, seed=seed)),
-            SolverReplan(looks_ahead=False).plan(given_(forecast, seed=seed)),
-            SolverReplan(from_batch, looks_ahead=False).plan(given_(forecast, seed=seed)),
+            OracleReplan(looks_ahead=False).plan(*given_(truth, seed=seed)),
+            SolverReplan(looks_ahead=False).plan(*given_(forecast, seed=seed)),
+            SolverReplan(from_batch, looks_ahead=False).plan(*given_(forecast, seed=seed)),
         ]
         price = plans[1].rule.price
         for k, plan in enumerate(plans):
@@ -192,19 +196,19 @@ def test_forecasts_and_then_the_truth_are_worth_something():
 def test_without_history_the_batch_itself_is_the_forecast():
     truth, _ = truth_and_forecast()
     blind = truth.with_response_tokens(np.full(len(truth), LIMIT // 2))
-    plan = SolverReplan(looks_ahead=False).plan(given_(blind))
+    plan = SolverReplan(looks_ahead=False).plan(*given_(blind))
     assert type(plan.rule.remaining).__name__ == "BatchLengths"
     record = executed(plan, truth)
     assert len(record.completions) == len(truth)
-    assert record.rule.remaining.seen > 0
-    assert plan.rule.remaining.seen == 0, "the plan is as it was"
+    assert record.rule.remaining.observed > 0
+    assert plan.rule.remaining.observed == 0, "the plan is as it was"
 
 
 def test_a_wider_objective_sets_the_price_of_time():
     _, forecast = truth_and_forecast()
 
     def priced(**changes: object) -> float:
-        return SolverReplan(looks_ahead=False).plan(given_(forecast, **changes)).rule.price
+        return SolverReplan(looks_ahead=False).plan(*given_(forecast, **changes)).rule.price
 
     prices = [priced(objective=Objective(w)) for w in (0.3, 0.6, 0.9)]
     assert prices[0] < prices[1] < prices[2]
@@ -220,16 +224,16 @@ def test_nothing_to_trade_leaves_the_plan_as_it_is():
     _, forecast = truth_and_forecast()
     no_base = replace(LATENCY, base_s=0.0, per_response_s=1e-3)
     for changes in ({"objective": Objective(1.0)}, {"latency": no_base}):
-        plan = SolverReplan(looks_ahead=False).plan(given_(forecast, **changes))
+        plan = SolverReplan(looks_ahead=False).plan(*given_(forecast, **changes))
         assert plan.rule is None
         assert plan.policy == "solver+replan"
     with refused(PlanningError, "0.200"):
-        SolverReplan(looks_ahead=False).plan(given_(forecast, objective=Objective(deadline_s=0.2)))
+        SolverReplan(looks_ahead=False).plan(*given_(forecast, objective=Objective(deadline_s=0.2)))
 
 
 def test_one_actor_and_one_response_need_no_rule_to_act():
     one = Workload([5], [0], [40], max_response_tokens=LIMIT)
-    record, seen = watched(OracleReplan(looks_ahead=False).plan(given_(one)), one)
+    record, seen = watched(OracleReplan(looks_ahead=False).plan(*given_(one)), one)
     assert len(record.completions) == 1
     assert all(not d for _, d in seen)
 
@@ -254,17 +258,17 @@ def test_where_moves_cannot_pay_the_plan_is_a_static_one_no_worse_than_the_split
     dear = replace(LATENCY, transfer_base_s=1e3, prefill_base_s=1e3, max_batch=160)  # nobody waits
     truth, forecast = without_prompts(seed)
     asked = given_(forecast, latency=dear, objective=Objective(weight), seed=seed)
-    plan = SolverReplan().plan(asked)
+    plan = SolverReplan().plan(*asked)
     assert plan.rule is None
     assert executed(plan, truth, dear).moves == 0
     left = drawn_lengths(from_scenarios(forecast), forecast, seed)
     drawn = forecast.with_response_tokens(left.astype(int))
 
     def value(p: Plan) -> float:
-        found = evaluate(p, drawn, dear)
+        found = evaluate(p, PlanningProblem(drawn, CLUSTER, dear))
         return found.makespan_s**weight * found.gpu_seconds ** (1 - weight)
 
-    assert value(plan) <= 1.005 * min(value(Spread().plan(asked)), value(Random().plan(asked)))
+    assert value(plan) <= 1.005 * min(value(Spread().plan(*asked)), value(Random().plan(*asked)))
 
 
 def test_short_steps_are_not_worse_than_spread():
@@ -278,9 +282,12 @@ def test_short_steps_are_not_worse_than_spread():
         truth = Workload.grid(rng.integers(10, 60, 64), tokens, max_response_tokens=320)
         flat = np.array(scenarios).reshape(8, -1)
         forecast = Workload(truth.prompt_tokens, truth.prompt_of, flat, max_response_tokens=320)
-        asked = PlanningInput(forecast, Cluster(2, 8, 1), latency, Objective(0.7), time_limit_s=0.05, seed=seed)
+        asked = (
+            PlanningProblem(forecast, Cluster(2, 8, 1), latency, Objective(0.7)),
+            PlanningOptions(time_limit_s=0.05, seed=seed),
+        )
         for k, policy in enumerate((SolverReplan(), Spread())):
-            record = executed(policy.plan(asked), truth, latency)
+            record = executed(policy.plan(*asked), truth, latency)
             outcome[k] += record.makespan_s, actor_seconds(record)
     values = outcome[:, 0] ** 0.7 * outcome[:, 1] ** 0.3
     assert values[0] <= 1.01 * values[1]
@@ -292,9 +299,9 @@ def test_what_is_foreseen_is_what_the_engines_do_with_the_same_lengths(seed, pri
     _, forecast = truth_and_forecast(prompts=48, seed=seed)
     remaining = from_scenarios(forecast)
     left = drawn_lengths(remaining, forecast, seed)
-    plan = Spread().plan(given_(forecast, seed=seed))
+    plan = Spread().plan(*given_(forecast, seed=seed))
     groups = [np.array(a.responses) for a in plan.actors]
-    busy, moved = busy_ahead(groups, left, remaining, forecast, LATENCY, price)
+    busy, moved = simulated_busy_s(groups, left, remaining, forecast, LATENCY, price)
     rule = None if price is None else Replan(remaining, LATENCY, price)
     record = executed(replace(plan, rule=rule), forecast.with_response_tokens(left.astype(int)))
     accuracy = 0.02 if price is None else 0.04  # a few wait for slots
@@ -316,7 +323,7 @@ def test_drawn_lengths_follow_the_forecast():
 
 def test_links_send_one_response_at_a_time_between_looks_too():
     truth, forecast = truth_and_forecast(prompts=48)
-    plan = SolverReplan(looks_ahead=False).plan(given_(forecast))
+    plan = SolverReplan(looks_ahead=False).plan(*given_(forecast))
     _, seen = watched(plan, truth)
     free: dict[int, float] = {}
     for state, decisions in seen:
@@ -336,7 +343,7 @@ def test_links_send_one_response_at_a_time_between_looks_too():
 def test_draining_keeps_links_slots_and_every_response(seed, slots):
     truth, forecast = truth_and_forecast(seed=seed)
     latency = replace(LATENCY, max_batch=slots, per_response_s=3e-4)
-    plan = Fold(rule=DrainingFold).plan(given_(forecast, latency=latency, seed=seed))
+    plan = Fold(rule=DrainingFold).plan(*given_(forecast, latency=latency, seed=seed))
     record, seen = watched(plan, truth, latency)
     assert sorted(record.completions) == list(range(len(truth)))
     assert any(decisions for _, decisions in seen)
@@ -371,7 +378,7 @@ def test_draining_beats_cutting_where_transfers_take_time():
     for seed in range(3):
         truth, forecast = truth_and_forecast(seed=seed)
         for k, fold in enumerate((Fold(rule=DrainingFold), Fold())):
-            plan = fold.plan(given_(forecast, seed=seed, latency=replace(LATENCY, per_response_s=3e-4)))
+            plan = fold.plan(*given_(forecast, seed=seed, latency=replace(LATENCY, per_response_s=3e-4)))
             record = executed(plan, truth, replace(LATENCY, per_response_s=3e-4))
             values[k] += actor_seconds(record) + plan.rule.nu * record.makespan_s
     assert values[0] < values[1]

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning_inputs import planning_inputs
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.baselines import Random
 from rlhfless.scheduling.number_partitioning import KarmarkarKarp, largest_differencing, longest_first
 from rlhfless.scheduling.right_sizing import predicted_sums, responses_of, right_sized
@@ -23,8 +24,9 @@ from rlhfless.scheduling.rlhfless import LocalCut, WithLocalCut
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Objective, Plan, Workload
+from solver.model.problem import PlanningProblem
 from solver.planning.canonical_order import Canonical
-from solver.planning.random_split import equal_counts
+from solver.planning.prompt_dealing import equal_counts
 from solver.timing.build_plan import assemble
 
 LATENCY = LatencyModel("l40s", 2, 5.6e-3, 2.2e-5, 2.5e-8, prefill_per_token_s=1e-5, start_s=2.0, max_batch=64)
@@ -45,8 +47,10 @@ def workload(prompts: int = 32, samples: int = 4, seed: int = 0, limit: int = 20
     return Workload.grid(rng.integers(20, 200, prompts), tokens, max_response_tokens=limit)
 
 
-def asked(work: Workload, **changes: object) -> PlanningInput:
-    return replace(PlanningInput(work, CLUSTER, LATENCY, time_limit_s=0.05), **changes)  # type: ignore[arg-type]
+def asked(work: Workload, **changes: object) -> tuple[PlanningProblem, PlanningOptions]:
+    return planning_inputs(
+        work, **{"cluster": CLUSTER, "latency": LATENCY, "time_limit_s": 0.05, "deterministic": True, **changes}
+    )  # type: ignore[arg-type]
 
 
 def value(plan: Plan, weight: float) -> float:
@@ -121,12 +125,12 @@ def test_longest_first_gives_the_next_largest_to_the_least_loaded():
 @pytest.mark.parametrize("weight", [0.2, 0.7, 0.95])
 def test_the_number_of_actors_is_the_best_one_on_predictions(name, weight):
     work = workload(seed=3)
-    plan = make_policy(name).plan(asked(work, objective=Objective(weight)))
+    plan = make_policy(name).plan(*asked(work, objective=Objective(weight)))
     sums = work.response_tokens.reshape(32, 4).sum(axis=1).tolist()
     values = []
     for n in range(1, 9):
         parts = [[4 * p + s for p in group for s in range(4)] for group in SPLITS[name](sums, n)]
-        values.append(value(assemble("x", parts, work, CLUSTER, LATENCY), weight))
+        values.append(value(assemble("x", parts, PlanningProblem(work, CLUSTER, LATENCY)), weight))
     assert value(plan, weight) == pytest.approx(min(values), rel=1e-12)
     assert len(plan.actors) == 1 + int(np.argmin(values))
 
@@ -141,20 +145,20 @@ def test_right_sizing_is_that_of_the_random_split():
         def split(_, prompts, n, order=order):
             return [order[a:b] for a, b in equal_counts(len(prompts), n)]
 
-        mine, theirs = right_sized("random", split, given_), Random().plan(given_)
+        mine, theirs = right_sized("random", split, given_[0]), Random().plan(*given_)
         assert [{*a.responses} for a in mine.actors] == [{*a.responses} for a in theirs.actors]
         assert (mine.makespan_s, mine.gpu_seconds) == (pytest.approx(theirs.makespan_s), pytest.approx(theirs.gpu_seconds))
 
 
 def test_a_deadline_and_a_budget_are_kept_where_they_can_be():
     work = workload()
-    one = make_policy("lpt").plan(asked(work, objective=Objective(0.0)))
-    fast = make_policy("lpt").plan(asked(work, objective=Objective(1.0)))
+    one = make_policy("lpt").plan(*asked(work, objective=Objective(0.0)))
+    fast = make_policy("lpt").plan(*asked(work, objective=Objective(1.0)))
     for deadline_s in (1.02 * fast.makespan_s, 0.5 * (fast.makespan_s + one.makespan_s)):
-        plan = make_policy("lpt").plan(asked(work, objective=Objective(deadline_s=deadline_s)))
+        plan = make_policy("lpt").plan(*asked(work, objective=Objective(deadline_s=deadline_s)))
         assert plan.makespan_s <= deadline_s
         assert one.gpu_seconds <= plan.gpu_seconds <= fast.gpu_seconds
-    nobody = make_policy("lpt").plan(asked(work, objective=Objective(deadline_s=0.1)))
+    nobody = make_policy("lpt").plan(*asked(work, objective=Objective(deadline_s=0.1)))
     assert nobody.makespan_s == pytest.approx(fast.makespan_s)
 
 
@@ -163,7 +167,7 @@ def test_a_deadline_and_a_budget_are_kept_where_they_can_be():
 def test_samples_of_a_prompt_stay_together_and_everyone_is_released_when_done(name, samples):
     owner = np.random.default_rng(1).permutation(np.repeat(np.arange(24), samples))  # rows in any order
     work = Workload(np.full(24, 50), owner, np.random.default_rng(2).integers(1, 900, len(owner)))
-    plan = make_policy(name).plan(asked(work))
+    plan = make_policy(name).plan(*asked(work))
     assert sorted(r for a in plan.actors for r in a.responses) == list(range(len(owner)))
     assert sorted(p for a in plan.actors for p in a.prompts) == list(range(24))
     assert {a.release for a in plan.actors} == {"done"}
@@ -172,7 +176,7 @@ def test_samples_of_a_prompt_stay_together_and_everyone_is_released_when_done(na
 
 
 def test_chunks_keep_the_given_order_and_the_first_ones_have_one_more():
-    plan = make_policy("trl").plan(asked(workload(30), objective=Objective(1.0)))
+    plan = make_policy("trl").plan(*asked(workload(30), objective=Objective(1.0)))
     assert len(plan.actors) == 8
     assert [len(a.prompts) for a in plan.actors] == [4] * 6 + [3] * 2
     assert [r for a in plan.actors for r in a.responses] == list(range(120))
@@ -182,7 +186,7 @@ def test_unequal_counts_are_balanced_at_least_as_well():
     work = workload(30, seed=4)
     spread = {}
     for equal in (True, False):
-        plan = KarmarkarKarp(equal_counts=equal).plan(asked(work, objective=Objective(1.0)))
+        plan = KarmarkarKarp(equal_counts=equal).plan(*asked(work, objective=Objective(1.0)))
         sums = [int(work.response_tokens[list(a.responses)].sum()) for a in plan.actors]
         counts = [len(a.prompts) for a in plan.actors]
         spread[equal] = max(sums) - min(sums)
@@ -198,17 +202,17 @@ def test_sums_count_what_is_left_to_generate():
 
 def test_random_with_the_cut_is_the_random_split_and_the_published_rule():
     work = workload()
-    plan, base = make_policy("random+tau", tau=0.6).plan(asked(work, seed=3)), Random().plan(asked(work, seed=3))
+    plan, base = make_policy("random+tau", tau=0.6).plan(*asked(work, seed=3)), Random().plan(*asked(work, seed=3))
     assert plan.actors == base.actors
     assert isinstance(plan.rule, LocalCut)
     assert plan.rule.tau == 0.6
-    assert make_policy("random+tau", tau=1.0).plan(asked(work)).rule is None
-    assert WithLocalCut(base=make_policy("lpt")).plan(asked(work)).actors == make_policy("lpt").plan(asked(work)).actors
+    assert make_policy("random+tau", tau=1.0).plan(*asked(work)).rule is None
+    assert WithLocalCut(base=make_policy("lpt")).plan(*asked(work)).actors == make_policy("lpt").plan(*asked(work)).actors
 
 
 def test_random_with_the_cut_moves_the_last_responses():
     work = workload()
-    plan = make_policy("random+tau").plan(asked(work, objective=Objective(1.0)))
+    plan = make_policy("random+tau").plan(*asked(work, objective=Objective(1.0)))
     prompts = work.prompt_tokens[work.prompt_of].tolist()
     lengths = work.response_tokens.tolist()
     requests = [Request(i, prompts[i], work.max_response_tokens, target_tokens=n) for i, n in enumerate(lengths)]
@@ -239,7 +243,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("name", RIVALS)
 @pytest.mark.parametrize("weight", [0.0, 0.7, 1.0])
 def test_degenerate_steps_are_planned(name, work, weight):
-    plan = make_policy(name).plan(asked(work, objective=Objective(weight)))
+    plan = make_policy(name).plan(*asked(work, objective=Objective(weight)))
     assert sorted(r for a in plan.actors for r in a.responses) == list(range(len(work)))
     assert 1 <= len(plan.actors) <= min(8, len(np.unique(work.prompt_of)))
     assert all(a.responses for a in plan.actors)
@@ -266,6 +270,6 @@ def test_a_poisoned_truth_never_reaches_a_rival(name):
     plans = []
     for some in (log, poisoned):
         policy = make_policy(name)
-        plans.append(policy.plan(list(logged_steps(some, max_response_tokens=600))[-1].given(setting, policy.clairvoyant)))
+        plans.append(policy.plan(*list(logged_steps(some, max_response_tokens=600))[-1].inputs(setting, policy.clairvoyant)))
     assert plans[0].actors == plans[1].actors
     assert plans[0].makespan_s == plans[1].makespan_s

@@ -12,13 +12,14 @@ import pytest
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.round_robin import Spread
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.lengths.survival import known_lengths
-from solver.replanning.lookahead import busy_ahead
-from solver.replanning.marginal_value import group_by_worth
+from solver.model.problem import PlanningProblem
+from solver.replanning.lookahead import simulated_busy_s
+from solver.replanning.marginal_value import group_by_token_value
 from solver.replanning.replan import Replan
 
 LITTLE = LatencyModel(
@@ -38,8 +39,8 @@ def long_and_short(seed: int) -> Workload:
 
 
 def planned(work: Workload, policy: str, admission: str) -> Plan:
-    asked = PlanningInput(work, CLUSTER, LITTLE, time_limit_s=0.1, admission=admission, deterministic=True)
-    return make_policy(policy).plan(asked)
+    asked = (PlanningProblem(work, CLUSTER, LITTLE, admission=admission), PlanningOptions(time_limit_s=0.1, deterministic=True))
+    return make_policy(policy).plan(*asked)
 
 
 def executed(plan: Plan, work: Workload, admission: str) -> StepRecord:
@@ -71,11 +72,11 @@ def test_true_lengths_and_re_planning_make_no_step_worse(seed, admission):
 @pytest.mark.parametrize("seed", range(3))
 def test_queues_are_foreseen(seed, price, admission):
     work = long_and_short(seed)
-    plan = Spread().plan(PlanningInput(work, CLUSTER, LITTLE, admission=admission))
+    plan = Spread().plan(PlanningProblem(work, CLUSTER, LITTLE, admission=admission), PlanningOptions())
     groups = [np.array(a.responses) for a in plan.actors]
     remaining = known_lengths(work)
     left = work.response_tokens.astype(float)
-    busy, _ = busy_ahead(groups, left, remaining, work, LITTLE, price, admission)
+    busy, _ = simulated_busy_s(groups, left, remaining, work, LITTLE, price, admission)
     rule = None if price is None else Replan(remaining, LITTLE, price)
     record = executed(replace(plan, rule=rule), work, admission)
     ready = LITTLE.start_s + LITTLE.sync_s
@@ -86,7 +87,7 @@ def test_queues_are_foreseen(seed, price, admission):
 
 def test_what_does_not_fit_at_once_is_dealt_so_that_no_actor_gets_all_that_is_valuable():
     worth = np.linspace(9, 1, 40)
-    groups = group_by_worth(np.full(40, 1e-3), worth, 1e-2, 4, 64, np.full(40, 100.0), 300.0)
+    groups = group_by_token_value(np.full(40, 1e-3), worth, 1e-2, 4, 64, np.full(40, 100.0), 300.0)
     assert sorted(np.concatenate(groups).tolist()) == list(range(40))
     assert np.ptp([worth[g].mean() for g in groups]) < 1.0
     assert all(np.all(np.diff(worth[g]) < 0) for g in groups)

@@ -12,16 +12,18 @@ import pytest
 from error_messages import refused
 
 from rlhfless.errors import InputError
-from rlhfless.scheduling import PlanningInput, PolicyError, make_policy
+from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
+from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate import SimulationConfig, logged_steps, simulate
 from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
+from solver.model.problem import PlanningProblem
 
 LATENCY = LatencyModel("small", 1, 5e-3, 2e-4, 1e-7, prefill_per_token_s=1e-5, start_s=0.3, transfer_base_s=1e-3, max_batch=32)
 SETTING = SimulationConfig(Cluster(1, 4, 1, usd_per_gpu_hour=36.0), LATENCY, max_response_tokens=600, time_limit_s=0.05)
 FIELDS = [
     "policy", "steps", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "speedup_vs_static",
-    "cost_reduction_vs_static", "bound_cost_at_time",
+    "cost_reduction_vs_static", "bound_cost_at_time", "bound_method", "planning_s", "planning_delay_s",
 ]  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def test_a_trace_keeps_the_logs_rows(result):
         assert trace.rollouts["predicted_tokens"].notna().all()
 
 
-def test_the_rest_of_the_step_and_the_learner_are_billed():
+def test_other_phases_of_the_step_and_the_learner_are_billed():
     phases = NonGenerationPhases(1.0, 2.0, 2)
     alone, beside = (
         simulate(log(), replace(SETTING, phases=r, hold="step"), ["static"]) for r in (NonGenerationPhases(), phases)
@@ -130,7 +132,7 @@ def test_a_policy_plans_the_same_whatever_the_truth(policy):
         for rollouts in (one, other):
             logged = list(logged_steps(rollouts, max_response_tokens=600))[-1]
             chosen = make_policy(name)
-            plans.append(chosen.plan(logged.given(SETTING, chosen.clairvoyant)))
+            plans.append(chosen.plan(*logged.inputs(SETTING, chosen.clairvoyant)))
         same = [[(a.responses, a.predicted_s) for a in p.actors] for p in plans]
         assert (same[0] != same[1]) is differs
 
@@ -141,11 +143,11 @@ class Spy:
 
     clairvoyant: bool
     name: str
-    given: list[PlanningInput] = field(default_factory=list)
+    given: list[PlanningProblem] = field(default_factory=list)
 
-    def plan(self, given: PlanningInput) -> Plan:
-        self.given.append(given)
-        return make_policy("static").plan(given)
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        self.given.append(problem)
+        return make_policy("static").plan(problem, options)
 
 
 def test_only_clairvoyant_policies_are_given_true_lengths():
@@ -213,7 +215,7 @@ def test_what_is_no_log_no_setting_and_no_policy_is_refused_in_a_sentence():
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_a_response_limit_below_one_is_refused(limit):
+def test_max_response_tokens_below_one_is_refused(limit):
     with refused((TraceError, PlanningError), "limit", str(limit)):
         simulate(log(), replace(SETTING, max_response_tokens=limit), ["static"])
 
@@ -228,3 +230,15 @@ def test_notebooks_show_a_row_per_policy_and_names_are_text(result):
     hostile = replace(result, steps=result.steps.assign(policy="<script>"))._repr_html_()
     assert "<script>" not in hostile
     assert "&lt;script&gt;" in hostile
+
+
+def test_planning_delays_generation_only_beyond_what_the_step_before_prepares_and_learns(result):
+    assert [PlanningTime.overlapping(3.0, before_s).planning_delay_s for before_s in (0.0, 2.0, 5.0)] == [3.0, 1.0, 0.0]
+    of_policy = result.steps.groupby("policy")
+    first = of_policy.head(1)
+    assert first["planning_delay_s"].tolist() == first["planning_s"].tolist()
+    assert (result.steps["planning_delay_s"] <= result.steps["planning_s"]).all()
+    summary = result.summary()
+    assert summary.columns[-2:].tolist() == ["planning_s", "planning_delay_s"]
+    own = result.steps[result.steps["has_history"]].groupby("policy", sort=False)[["planning_s", "planning_delay_s"]].sum()
+    assert summary.set_index("policy")[own.columns].loc[own.index].to_numpy() == pytest.approx(own.to_numpy())

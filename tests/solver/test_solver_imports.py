@@ -21,5 +21,6 @@ def test_importing_the_solver_loads_numpy_only():
 
 
 def test_a_time_limit_too_short_for_loading_or_tools_loads_nothing_more():
-    plan = "solver.plan_generation(solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 2, 1), model, time_limit_s=0.19)"
+    problem = "solver.PlanningProblem(solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 2, 1), model)"
+    plan = f"solver.plan_generation({problem}, time_limit_s=0.19)"
     assert loaded_after(f"import solver\nmodel = solver.LatencyModel('x', 1, 1e-3, 1e-4)\nprint(end=repr({plan})[:0])") == set()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 from syrupy.location import PyTestLocation
@@ -77,6 +78,31 @@ def warned(category: type[Warning], *named: object) -> Iterator[Any]:
         yield told
     message = next(str(one.message) for one in told if issubclass(one.category, category))
     check_message(message, *named)
+
+
+def refused_command(result: Result, *named: object) -> None:
+    """Expect that the command line refused, in one line that names all of ``named`` and reads as its snapshot says.
+
+    Args:
+        result: What the command line returned.
+        named: As for ``refused``.
+    """
+    check_message(refusal_line(result), *named)
+
+
+def refusal_line(result: Result) -> str:
+    """Return the one line with which the command line refused; for messages that keep a pattern.
+
+    Progress bars, which begin with a carriage return, may stand before it.
+    """
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    *lines, rest = result.stderr.split("\n")
+    said = [line for line in lines if not line.startswith("\r")]
+    assert (len(said), rest) == (1, ""), result.stderr
+    assert said[0].startswith("rlhfless: "), said[0]
+    assert "Traceback" not in result.stderr
+    return said[0]
 
 
 def check_message(message: str, *named: object) -> None:

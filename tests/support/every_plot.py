@@ -15,6 +15,7 @@ from plot_samples import rollouts, tables
 
 import solver
 from rlhfless import plots
+from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import Trace
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
@@ -52,13 +53,17 @@ def made(text: str) -> tuple[Mapping[str, solver.Plan], solver.Front, Mapping[st
     pools = solver.MixedCluster([solver.GpuPool(text, 1, 4, 1.0)])
     plans = {
         label: solver.plan_generation(
-            WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd"), time_limit_s=0.2
+            solver.PlanningProblem(WORKLOAD, pools, {(text, 1): latency}, solver.Objective(weight, cost="usd")),
+            time_limit_s=0.2,
         )
         for label, weight in ((text, 1.0), ("other", 0.0))
     }
-    front = solver.pareto_front(WORKLOAD, CLUSTER, LATENCY, points=4)
-    outcomes = {label: solver.evaluate(plan, WORKLOAD, {(text, 1): latency}) for label, plan in plans.items()}
-    return plans, front, outcomes, solver.deduplicate(plans[text], WORKLOAD, CLUSTER, latency)
+    front = solver.pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=4)
+    outcomes = {
+        label: solver.evaluate(plan, solver.PlanningProblem(WORKLOAD, pools, {(text, 1): latency}))
+        for label, plan in plans.items()
+    }
+    return plans, front, outcomes, solver.deduplicate(plans[text], solver.PlanningProblem(WORKLOAD, CLUSTER, latency))
 
 
 def learned(text: str) -> list[dict[str, Any]]:
@@ -85,6 +90,16 @@ def uses(text: str) -> pd.DataFrame:
     return pd.DataFrame(
         {"use": [text, "decode"], "idle": [True, False], "gpu_s": [2.0, 4.0], "share": [1 / 3, 2 / 3], "usd": 0.1}
     )
+
+
+def informed(text: str) -> ValueOfInformation:
+    """Two policies with two forecasts, twice each."""
+    names = [(f, p, d) for f in (text, "truth") for p in ("random", text) for d in (0, 1)]
+    runs = pd.DataFrame(names, columns=["forecast", "policy", "draw"]).assign(
+        value=[1.0, 1.02, 0.9, 0.91, 1.0, 1.02, 0.8, 0.8], planning_s=0.1, moves=0, actors=2
+    )
+    limits = pd.DataFrame({"forecast": [text, "truth"], "value": [0.85, 0.75]})
+    return ValueOfInformation(runs, limits, 0.7, (text, "truth"))
 
 
 class Call(NamedTuple):
@@ -135,6 +150,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         ),
         "plot_timeline": lambda: Call((trace_of(text),)),
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
+        "plot_value_of_information": lambda: Call((informed(text),)),
         "plot_waterfall": lambda: Call((results(text),)),
     }
 

@@ -69,7 +69,7 @@ def schedules(work: solver.Workload, hands: Sequence[Hand], most: int) -> set[tu
                 if size > 1 and kv_tokens > latency.kv_capacity_tokens:
                     continue
                 new = {prompt_of[i] for i in batch} - prefilled
-                took = float(latency.step_s(size, kv_tokens))
+                took = float(latency.iteration_s(size, kv_tokens))
                 took += latency.prefill_per_token_s * sum(int(work.prompt_tokens[p]) for p in new)
                 took += latency.join_s * sum(done[i] == 0 for i in batch)
                 end = round(now + took, 12)

@@ -14,9 +14,10 @@ import pytest
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
 from solver import ActorPlan, Cluster, LatencyModel, Plan, Workload
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LIMIT = 60
@@ -68,8 +69,11 @@ def random_step(seed: int, *, prompts: int = 6, samples: int = 3, **changes: flo
 def execute(step: Step, policy: str, *, seed: int = 0, rule: RuntimeRule | None = None, **options: object) -> StepRecord:
     """Plan on the predictions and run on simulated engines; ``rule`` replaces the policy's. Decisions are recorded."""
     admission = str(options.get("admission", "reserve"))
-    given = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed, admission=admission)
-    plan = make_policy(policy).plan(given)
+    given = (
+        PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
+        PlanningOptions(time_limit_s=0.05, seed=seed),
+    )
+    plan = make_policy(policy).plan(*given)
     rule = plan.rule if rule is None else rule
     return run(step, replace(plan, rule=None if rule is None else Recorder(rule)), **options)
 

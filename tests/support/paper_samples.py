@@ -19,7 +19,7 @@ from rlhfless.paper import FIGURES, Caption, Numbers, PaperFigure, Sources
 from rlhfless.paper.lengths import GSM8K
 from rlhfless.paper.workloads import LengthHistory, modelled
 
-BESIDE = Sources.beside()
+BESIDE = Sources.default()
 
 
 class SmallSources(Sources):
@@ -42,7 +42,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "12": {"responses": 128, "steps": 1},
     "13": {"responses": 128, "epochs": 3, "drift": 0.75},
     "14": {"responses": 128},
-    "15": {"most_steps": 1},
+    "15": {"max_steps": 1},
     "16": {"responses": 96},
     "17": {"responses": 96},
 }

@@ -121,7 +121,7 @@ def spread(actors: int, rule: Any = None, per_node: int = GPUS_PER_NODE) -> Plan
 
 def long_requests(tokens: int = 4000) -> list[Any]:
     """One that is complete at once, and others that go on for so long that what is done meanwhile happens meanwhile."""
-    return [replace(r, target_tokens=tokens if r.response else 1, limit_tokens=tokens) for r in requests()]
+    return [replace(r, target_tokens=tokens if r.response else 1, max_tokens=tokens) for r in requests()]
 
 
 @dataclass
@@ -184,10 +184,10 @@ class Kill:
 
 
 def note_records(pool: RayPool, patch: pytest.MonkeyPatch) -> None:
-    made = pool._crew.RayStepActors
+    made = pool._ray_actors.RayStepActors
 
     def crew(*given: Any) -> Any:
         pool.record = given[4]  # type: ignore[attr-defined]
         return made(*given)
 
-    patch.setattr(pool._crew, "RayStepActors", crew)
+    patch.setattr(pool._ray_actors, "RayStepActors", crew)

@@ -14,6 +14,8 @@ DRAWN = """() => {
   const figures = [...document.querySelectorAll('.figure > div[id]')];
   return figures.length && figures.every((div) => div.querySelector('.main-svg'));
 }"""
+FAILS = """for (const kind of ["error", "unhandledrejection"])
+  addEventListener(kind, (event) => { window.failed ??= String(event.message ?? event.reason); });"""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]  # the last: other tests fill the shared memory on purpose
 
 
@@ -31,12 +33,13 @@ def browser() -> Iterator[Any]:
 
 
 def drawn_page(path: Path, **options: Any) -> str:
-    """Return the HTML of a page whose figures are all drawn; one that is not drawn, or says an error, fails."""
+    """Return the HTML of a page whose figures are all drawn; a page with an error, or one that is never drawn, fails."""
     with browser() as opened:
-        page, errors = opened.new_page(**options), []
+        page = opened.new_page(**options)
         page.set_default_timeout(1e3 * PATIENCE_S)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.add_init_script(FAILS)
         page.goto(path.as_uri())
-        page.wait_for_function(DRAWN, polling=200)
-        assert errors == []
+        page.wait_for_function(f"() => window.failed !== undefined || ({DRAWN})()", polling=200)
+        failed = page.evaluate("window.failed ?? null")
+        assert failed is None, failed
         return str(page.content())

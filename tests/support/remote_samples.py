@@ -26,7 +26,7 @@ class ScriptedActor:
     def add(self, requests: Sequence[Request], prefixes: object = None) -> None:
         self.orders.append(("add", list(requests)))
 
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         assert set(with_kv) <= set(responses)
         self.orders.append(("cut", set(responses)))
 

@@ -13,10 +13,11 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.virtual.executor import VirtualStep
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import NonGenerationPhases
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
 PROMPT_TOKENS = 20
@@ -44,9 +45,9 @@ def torch_requests(step: Step) -> list[Request]:
     for r in step.requests():
         ids = rng.integers(2, 30, r.prompt_tokens)
         forced = r.response % 3 > 0
-        limit = r.limit_tokens if forced else r.target_tokens
+        limit = r.max_tokens if forced else r.target_tokens
         given.append(
-            replace(r, prompt_ids=ids, seed=r.response, limit_tokens=limit, target_tokens=r.target_tokens if forced else None)
+            replace(r, prompt_ids=ids, seed=r.response, max_tokens=limit, target_tokens=r.target_tokens if forced else None)
         )
     return given
 
@@ -56,8 +57,11 @@ def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: 
     if isinstance(rule, Restless):
         rule.start_s = start_s
     admission = options.get("admission", "reserve")
-    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, admission=admission)
-    plan = make_policy(policy).plan(given_)
+    given_ = (
+        PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
+        PlanningOptions(time_limit_s=0.05),
+    )
+    plan = make_policy(policy).plan(*given_)
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
     phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)

@@ -51,7 +51,7 @@ class ScriptedEngines(counting_engine.CountingEngines):
     signals: bool = False
     starts_more: float = 0.0
 
-    side: ClassVar[str] = "scripted_engine"
+    backend_module: ClassVar[str] = "scripted_engine"
     takes_prefixes: ClassVar[bool] = True
 
     @property
@@ -158,7 +158,7 @@ def start_server(engines: ScriptedEngines, latency: LatencyModel) -> bool:
     return True
 
 
-def start_ahead(engines: ScriptedEngines, latency: LatencyModel) -> None:
+def prewarm(engines: ScriptedEngines, latency: LatencyModel) -> None:
     """The same before the step."""
     start_server(engines, latency)
 

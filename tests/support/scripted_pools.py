@@ -24,11 +24,11 @@ class LocalWorker(Copying, worker.Worker):
 class LocalProcess(Actor):
     """See ``spawn.Process``, whose interface this is."""
 
-    def __init__(self, world: World, device: str, side: str, ahead: worker.PrewarmOrder | None) -> None:
+    def __init__(self, world: World, device: str, backend_module: str, prewarm: worker.PrewarmOrder | None) -> None:
         def make(actor: Actor) -> worker.Worker:
-            return LocalWorker(actor, Inbox(), device, side, actor.clock)  # type: ignore[arg-type]
+            return LocalWorker(actor, Inbox(), device, backend_module, actor.clock)  # type: ignore[arg-type]
 
-        super().__init__(world, make, None if ahead is None else (ahead.engines, ahead.latency))
+        super().__init__(world, make, None if prewarm is None else (prewarm.engines, prewarm.latency))
         self.device, self._up_s = device, None
 
     @property
@@ -45,7 +45,7 @@ class LocalProcess(Actor):
 
 
 def watch(pool: Any, world: World) -> None:
-    """The world does what the thread of a pool's holdings does, whenever nobody has their lock."""
+    """The world does what the thread of a pool's warm pool does, whenever nobody has their lock."""
     idle = pool._idle
     idle.watched = False
 
@@ -67,8 +67,8 @@ class LocalPool(ProcessPool):
         self.inbox = _Heard(world)  # type: ignore[assignment]
         watch(self, world)
 
-    def _spawn(self, device: str, ahead: worker.PrewarmOrder | None) -> Process:
-        return _Handle(LocalProcess(self.world, device, self.side_name, ahead))  # type: ignore[return-value]
+    def _spawn(self, device: str, prewarm: worker.PrewarmOrder | None) -> Process:
+        return _Handle(LocalProcess(self.world, device, self.side_name, prewarm))  # type: ignore[return-value]
 
     @property
     def waiting(self) -> list[Actor]:

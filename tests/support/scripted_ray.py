@@ -54,19 +54,19 @@ class Worker(Copying, real.RayWorker):
 class RayActor(Actor):
     """The process of a Ray actor; it is told orders in pickles and says its words in others."""
 
-    def __init__(self, world: World, ray: Ray, node: int, side: str, ahead: tuple[bytes, Ref] | None) -> None:
+    def __init__(self, world: World, ray: Ray, node: int, backend_module: str, prewarm: tuple[bytes, Ref] | None) -> None:
         self.ray, self.node = ray, node
         self.objects: dict[str, Any] = {}
         self.exports: dict[str, list[pickle.PickleBuffer]] = {}
         self.known_dead_s: float | None = None
         self.doubt = False  # Ray cannot say for a moment whether it lives
         given = None
-        if ahead is not None:
-            told = pickle.loads(ahead[0])
-            given = pickle.loads(*ahead[1].value()), told.latency
+        if prewarm is not None:
+            told = pickle.loads(prewarm[0])
+            given = pickle.loads(*prewarm[1].value()), told.latency
 
         def make(actor: Actor) -> worker.Worker:
-            return Worker(actor, Inbox(), "cpu", side, self.objects, self.exports, actor.clock)  # type: ignore[arg-type]
+            return Worker(actor, Inbox(), "cpu", backend_module, self.objects, self.exports, actor.clock)  # type: ignore[arg-type]
 
         super().__init__(world, make, given, AHEAD_S[node])
 
@@ -117,7 +117,7 @@ class Handle:
     def __init__(self, actor: RayActor) -> None:
         self.actor, self._asked = actor, 0
         call = lambda method: SimpleNamespace(remote=method)  # noqa: E731
-        self.listen, self.clock_s, self.export, self.tell = map(call, (self._listen, self._clock, self._export, self._tell))
+        self.listen, self.clock_s, self.export, self.send = map(call, (self._listen, self._clock, self._export, self._tell))
 
     def _listen(self) -> Ref:
         actor = self.actor
@@ -245,9 +245,9 @@ class ActorClass:
         self._node = NODES.index(scheduling_strategy.node_id)
         return self
 
-    def remote(self, side: str, *ahead: Any) -> Handle:
+    def remote(self, backend_module: str, *prewarm: Any) -> Handle:
         """Start one."""
-        return Handle(RayActor(self.ray.world, self.ray, self._node, side, ahead or None))  # type: ignore[arg-type]
+        return Handle(RayActor(self.ray.world, self.ray, self._node, backend_module, prewarm or None))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from rlhfless.trace import Trace
 from solver import Cluster, LatencyModel, Plan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
-CARRIERS = ("local", "ray")
+POOL_KINDS = ("local", "ray")
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
 LATENCY = LatencyModel(
@@ -46,7 +46,7 @@ class Stage:
 
     world: World
     pool: ActorPool[Any]
-    carrier: str
+    pool_kind: str
     records: list[StepRecord] = field(default_factory=list)
 
     def run(
@@ -69,7 +69,13 @@ class Stage:
         with chaos_counts.counted() as entered:
             try:
                 record = self.pool.run_step(
-                    self._placed(plan), asked, engines, LATENCY, self.cluster, watch=lambda p: seen.append(p.completed), **given
+                    self._placed(plan),
+                    asked,
+                    engines,
+                    LATENCY,
+                    self.cluster,
+                    on_progress=lambda p: seen.append(p.completed),
+                    **given,
                 )
             except (ActorError, KeyboardInterrupt) as error:
                 self.records.append(error.record)  # type: ignore[union-attr, arg-type]
@@ -96,11 +102,11 @@ class Stage:
     @property
     def cluster(self) -> Cluster:
         """Four GPUs here, or two nodes with two."""
-        return Cluster(2, 2, 1) if self.carrier == "ray" else Cluster(1, 4, 1)
+        return Cluster(2, 2, 1) if self.pool_kind == "ray" else Cluster(1, 4, 1)
 
     def _placed(self, plan: Plan) -> Plan:
-        """On the nodes of the carrier."""
-        node = (lambda gpu: gpu // 2) if self.carrier == "ray" else (lambda gpu: 0)
+        """On the nodes of the pool."""
+        node = (lambda gpu: gpu // 2) if self.pool_kind == "ray" else (lambda gpu: 0)
         return replace(plan, actors=tuple(replace(a, node=node(a.gpu_ids[0])) for a in plan.actors))
 
     @property
@@ -112,7 +118,7 @@ class Stage:
     def waiting(self) -> list[Actor]:
         """Those that the pool has kept."""
         idle = self.pool._idle.actors
-        return [one.actor if self.carrier == "local" else one._handle.actor for one in idle]
+        return [one.actor if self.pool_kind == "local" else one._handle.actor for one in idle]
 
     def check(self, record: StepRecord, asked: Sequence[Request], engines: ScriptedEngines) -> None:
         """What is there is whole and right, and the rows tell one story."""
@@ -169,7 +175,7 @@ class Stage:
 
 @contextlib.contextmanager
 def stage(
-    carrier: str = "local",
+    pool_kind: str = "local",
     seed: int | Dice = 0,
     troubles: Sequence[Trouble] = (),
     faults: Faults = SOON,
@@ -178,7 +184,7 @@ def stage(
 ) -> Iterator[Stage]:
     """A world with a pool, after which nothing of it is left."""
     there = World(Dice(seed) if isinstance(seed, int) else seed, list(troubles), **world)
-    if carrier == "ray":
+    if pool_kind == "ray":
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
         from scripted_ray import ray_pool_in
 
@@ -188,7 +194,7 @@ def stage(
     LEARNERS.append(there)
     try:
         with opened as pool:
-            on = Stage(there, pool, carrier)
+            on = Stage(there, pool, pool_kind)
             yield on
     finally:
         LEARNERS.pop()

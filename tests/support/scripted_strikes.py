@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from executor_samples import plan_of
-from scripted_steps import CARRIERS, Stage
+from scripted_steps import POOL_KINDS, Stage
 from scripted_world import Actor
 
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
@@ -16,7 +16,7 @@ TWO = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 LONG = [40, 30, 50, 35, 45, 55, 42, 33, 51, 38, 47, 36]
 MOVING = [8, *LONG[1:6], 8, *LONG[7:]]
 """Two short ones, so that a rule is asked while the others decode."""
-WHOEVER_CARRIES = pytest.mark.parametrize("carrier", CARRIERS)
+EVERY_POOL_KIND = pytest.mark.parametrize("pool_kind", POOL_KINDS)
 
 
 def at(on: Stage, strike: Callable[[Actor], None], when: Callable[[Actor], bool], number: int | None = None) -> list[Actor]:

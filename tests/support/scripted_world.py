@@ -151,7 +151,7 @@ class Actor:
         state: ``starts``, ``up``, ``stopped``, ``dead``. why: how it ended, in the words of who looks.
     """
 
-    def __init__(self, world: World, make: Callable[[Actor], worker.Worker], ahead: Any = None, ahead_s: float = 0.0) -> None:
+    def __init__(self, world: World, make: Callable[[Actor], worker.Worker], prewarm: Any = None, ahead_s: float = 0.0) -> None:
         self.world, self.number = world, len(world.actors)
         self.pid, self.state, self.why = 1000 + self.number, "starts", "closed its pipe"
         self.at_s = world.now_s + world.start_s(self.number)
@@ -163,7 +163,7 @@ class Actor:
         self.killed = False
         self.ahead_s = ahead_s
         self.worker: worker.Worker | None = None
-        self._make, self._ahead = make, ahead
+        self._make, self._prewarm = make, prewarm
         self._last_s = {"in": 0.0, "out": 0.0}
         world.actors.append(self)
 
@@ -209,8 +209,8 @@ class Actor:
             try:
                 if self.worker is None:
                     self.worker = self._make(self)
-                    if self._ahead is not None:
-                        self.worker.start_ahead(*self._ahead)
+                    if self._prewarm is not None:
+                        self.worker.prewarm(*self._prewarm)
                     self.state = "up"
                     self.send(worker.ActorReady(self.worker.up_s))
                     return

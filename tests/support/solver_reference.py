@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import solver
 
@@ -55,7 +57,7 @@ def simulate(
             batch.append((newcomers[-1], now, ctx[newcomers[-1]]))
         tokens = sum(to_compute[i] for i in newcomers)
         clock += float(latency.prefill_s(tokens)) if tokens else 0.0
-        clock += float(latency.step_s(len(batch), sum(ctx[i] for i, *_ in batch))) + latency.join_s * len(newcomers)
+        clock += float(latency.iteration_s(len(batch), sum(ctx[i] for i, *_ in batch))) + latency.join_s * len(newcomers)
         now += 1
         for i, first, joined_with in batch:
             ctx[i] += 1
@@ -65,6 +67,97 @@ def simulate(
                 visits.append((i, first, now, joined_with, to_compute[i]))
         batch = [visit for visit in batch if left[visit[0]] > 0]
     return sorted(visits), end
+
+
+class MixedRun(NamedTuple):
+    """What ``simulate_mixed`` finds: visits (response, first, ready, last, context, prefill) and chunks (iteration, response,
+    tokens), both sorted; fed tokens of each iteration; the completion time of every response."""
+
+    visits: list[tuple[int, int, int, int, int, int]]
+    chunks: list[tuple[int, int, int]]
+    fed: list[int]
+    end_s: list[float]
+
+
+@dataclass
+class _Visit:
+    response: int
+    first: int
+    prefill: int
+    missing: int
+    ready: int | None = None
+    context: int = 0
+
+
+def simulate_mixed(
+    remaining: Sequence[int],
+    context: Sequence[int],
+    most: Sequence[int],
+    cached_tokens: Sequence[int],
+    latency: solver.LatencyModel,
+    admission: solver.Admission,
+    running: int = 0,
+) -> MixedRun:
+    """``simulate`` with mixed prefill, from the rule in the docstring of ``solver.timing.mixed_prefill``."""
+    left, ctx = list(remaining), list(context)
+    to_compute = [tokens - there for there, tokens in zip(cached_tokens, ctx, strict=True)]
+    queue = deque(i for i in range(running, len(left)) if left[i] > 0)
+    visits = [(i, 0, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
+    batch = [_Visit(i, 0, to_compute[i], to_compute[i]) for i in range(running) if left[i] > 0]
+    end, chunks, fed = [0.0] * len(left), [], []
+    now, clock = 0, 0.0
+
+    def held(responses: Sequence[int]) -> int:
+        return sum(most[i] if admission.rule == "reserve" else ctx[i] for i in responses)
+
+    def leaves(visit: _Visit, at: int) -> None:
+        ready, joined_with = (at, ctx[visit.response]) if visit.ready is None else (visit.ready, visit.context)
+        visits.append((visit.response, visit.first, ready, at, joined_with, visit.prefill))
+
+    while queue or batch:
+        evicted = False
+        while admission.overflows(len(batch), held([v.response for v in batch])):
+            visit = batch.pop()
+            leaves(visit, now)
+            to_compute[visit.response] = ctx[visit.response]
+            queue.appendleft(visit.response)
+            evicted = True
+        decodes = [v for v in batch if v.ready is not None]
+        room, newcomers, prompts = latency.token_budget - len(decodes), 0, 0
+        feeding = [v for v in batch if v.ready is None]
+        while room:
+            if not feeding:
+                if not queue or evicted or len(batch) >= admission.max_batch:
+                    break
+                if batch and held([*(v.response for v in batch), queue[0]]) > admission.kv_capacity_tokens:
+                    break
+                i = queue.popleft()
+                feeding.append(_Visit(i, now, to_compute[i], to_compute[i]))
+                batch.append(feeding[0])
+                newcomers += 1
+            visit = feeding.pop(0)
+            tokens = min(max(visit.missing, 1), room)
+            room -= tokens
+            if visit.missing:
+                chunks.append((now, visit.response, tokens))
+            if tokens >= visit.missing:
+                visit.ready, visit.context = now, ctx[visit.response]
+                decodes.append(visit)
+            prompts += tokens - (visit.ready is not None)
+            visit.missing -= min(tokens, visit.missing)
+        fed.append(latency.token_budget - room)
+        clock += float(latency.iteration_s(len(decodes), sum(ctx[v.response] for v in decodes), prompts))
+        clock += latency.join_s * newcomers
+        now += 1
+        for visit in decodes:
+            i = visit.response
+            ctx[i] += 1
+            left[i] -= 1
+            if left[i] == 0:
+                end[i] = clock
+                leaves(visit, now)
+        batch = [v for v in batch if left[v.response] > 0]
+    return MixedRun(sorted(visits), sorted(chunks), fed, end)
 
 
 def partitions(count: int, most_groups: int) -> Iterator[list[list[int]]]:
@@ -109,15 +202,18 @@ class EveryPlan:
         return self._busy_s[group]
 
     def _orders(self, group: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        at_once = len(group) <= self.admission.max_batch and (
-            sum(int(self.workload.reserved_tokens[i]) for i in group) <= self.admission.kv_capacity_tokens
+        at_once = (
+            not self.latency.mixes
+            and len(group) <= self.admission.max_batch
+            and (sum(int(self.workload.reserved_tokens[i]) for i in group) <= self.admission.kv_capacity_tokens)
         )
         return iter([group]) if at_once else itertools.permutations(group)
 
     def _run(self, order: tuple[int, ...]) -> float:
         work, chosen = self.workload, list(order)
         columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
-        return max(simulate(*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)[1])
+        arguments = (*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)
+        return max(simulate_mixed(*arguments).end_s if self.latency.mixes else simulate(*arguments)[1])
 
     def optimum(self, objective: solver.Objective, phases: solver.NonGenerationPhases, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""

@@ -6,19 +6,68 @@ the solver themselves.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 import solver
-from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.model.offers import Offer
+from solver.planning.mixed_kinds import planner
+from solver.planning.mixed_kinds.planner import MixedOutcome
+from solver.planning.search_options import SearchOptions
 
 plan_generation = partial(solver.plan_generation, deterministic=True)
 pareto_front = partial(solver.pareto_front, deterministic=True)
-mixed_problem = partial(MixedProblem, deterministic=True)
 LIMIT = 24  # response limit of small instances
+
+
+def mixed_problem(
+    workload: solver.Workload,
+    offers: Sequence[Offer],
+    cluster: solver.Cluster | solver.MixedCluster,
+    *args: Any,
+    min_actors: int = 1,
+    **options: Any,
+) -> solver.PlanningProblem:
+    """The problem of planning on these offers, with no more actors required than there are items.
+
+    An instance on which as many actors cannot fit is no example of a test.
+    """
+    fit = sum(max(offer.max_actors for offer in offers if offer.pool == pool) for pool in {offer.pool for offer in offers})
+    assume(min_actors <= fit)
+    items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
+    models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
+    return solver.PlanningProblem(workload, cluster, models, *args, min_actors=min(min_actors, items), **options)
+
+
+def search_mixed(problem: solver.PlanningProblem, time_limit_s: float) -> MixedOutcome:
+    """Search with the planner for several kinds, whether or not there are several."""
+    return planner.search_mixed(problem, SearchOptions(time_limit_s, deterministic=True))
+
+
+def plan_mixed(problem: solver.PlanningProblem, time_limit_s: float) -> solver.Plan:
+    """Plan with the planner for several kinds, whether or not there are several."""
+    return search_mixed(problem, time_limit_s).plan
+
+
+def plan_mixed_over_scenarios(problem: solver.PlanningProblem, time_limit_s: float) -> solver.Plan:
+    """Plan over scenarios with the planner for several kinds, whether or not there are several."""
+    options = SearchOptions(time_limit_s, deterministic=True)
+    return planner.MixedKindsPlanner(problem, options, time.perf_counter()).plan()
+
+
+@st.composite
+def mixed_latencies(
+    draw: st.DrawFn, *, max_batch: int = 64, kv_capacity_tokens: int = 1 << 40, most_budget: int = 64
+) -> solver.LatencyModel:
+    """``latencies`` with mixed prefill, from budgets that bind in nearly every iteration to one that never does."""
+    latency = draw(latencies(max_batch=max_batch, kv_capacity_tokens=kv_capacity_tokens))
+    return latency.with_mixed_prefill(max_batch + draw(st.sampled_from([0, 1, 3, 10, most_budget])))
 
 
 class Instance(NamedTuple):
@@ -68,13 +117,16 @@ def workloads(draw: st.DrawFn, most: int = 6) -> solver.Workload:
 
 
 @st.composite
-def instances(draw: st.DrawFn, *, refill: bool) -> Instance:
-    """Small planning problems; with ``refill`` slots (1 to 3) or memory are too few for everyone at once."""
-    work = draw(workloads(5 if refill else 6))
+def instances(draw: st.DrawFn, *, refill: bool, mixed: bool = False) -> Instance:
+    """Small planning problems; with ``refill`` slots (1 to 3) or memory are too few for everyone at once; with ``mixed``
+    prompts are fed in chunks."""
+    work = draw(workloads(5 if refill or mixed else 6))
     tightest = int(work.reserved_tokens.max())
     slots = draw(st.integers(1, 3)) if refill else 64
     memory = draw(st.sampled_from([tightest, 2 * tightest, 1 << 40])) if refill else 1 << 40
-    latency = draw(latencies(max_batch=slots, kv_capacity_tokens=memory))
+    if mixed:
+        slots = min(slots, 6)  # all that there are, and so few that budgets bind
+    latency = draw((mixed_latencies if mixed else latencies)(max_batch=slots, kv_capacity_tokens=memory))
     nodes = draw(st.sampled_from([3, 2, 1]))
     cluster = solver.Cluster(nodes, latency.gpus_per_actor, latency.gpus_per_actor)
     return Instance(work, cluster, latency, draw(st.sampled_from(["reserve", "preempt"])) if refill else "reserve")

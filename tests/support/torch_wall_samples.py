@@ -17,10 +17,11 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.distributed.failure_handling import GRACE_S
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 64
@@ -50,7 +51,7 @@ def requests() -> list[Request]:
 def forced() -> list[Request]:
     """Long enough for things to happen in the middle."""
     lengths = np.random.default_rng(3).integers(60, 110, len(requests()))
-    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
+    return [replace(r, target_tokens=int(n), max_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
 
 
 def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None = None) -> Plan:
@@ -58,7 +59,9 @@ def actor_plan(policy: str, rule: RuntimeRule | None = None, actors: int | None 
     lengths = np.repeat(np.linspace(5, 60, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in requests()[::SAMPLES]], lengths, max_response_tokens=LIMIT)
     cluster = CLUSTER if actors is None else Cluster(1, actors, 1)
-    plan = make_policy(policy, tau=0.5).plan(PlanningInput(workload, cluster, LATENCY, Objective(0.96), time_limit_s=0.1))
+    plan = make_policy(policy, tau=0.5).plan(
+        PlanningProblem(workload, cluster, LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1)
+    )
     return plan if rule is None else replace(plan, rule=rule)
 
 

@@ -162,6 +162,7 @@ class ScriptedReplica:
         self.hands_over, self.vocabulary = hands_over, VOCABULARY
         self.settings, self.version = VllmSettings(1, slots, kv_tokens, LONGEST), 0
         self.here: dict[str, dict[str, Any]] = {}
+        self.fed_tokens: dict[str, int] = {}
 
     def add(
         self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
@@ -169,20 +170,21 @@ class ScriptedReplica:
     ) -> None:  # fmt: skip
         assert name not in self.here, "a name is used twice"
         there = 0 if kv is None else min(kv.tokens, (len(ids) - 1) // 8 * 8)  # as the connector: the last token is computed
-        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced, "cached": there}
+        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced, "missing": len(ids) - there}
         assert len(self.here) <= self.settings.slots, "more responses than slots"
 
     def step(self) -> list[StepOutput]:
         held = sum(one["tokens"] for one in self.here.values())
         assert len(self.here) == 1 or held <= self.settings.kv_tokens, "more KV tokens than there is memory for"
         drawn = []
+        self.fed_tokens = {name: one.pop("missing", 1) for name, one in self.here.items()}
         for name, one in list(self.here.items()):
             token = token_after(one["tokens"], one["forced"])
             one["tokens"] += 1
             one["left"] -= 1
             if finished := one["left"] == 0 or token == EOS:
                 del self.here[name]
-            drawn.append(StepOutput(name, [token], [-0.5], finished, one["cached"]))
+            drawn.append(StepOutput(name, [token], [-0.5], finished))
         return drawn
 
     def abort(self, names: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ GIB = 2**30
 @pytest.fixture
 def linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with 8 GiB available whose files say nothing of cgroups."""
-    for name in ("MEMINFO", "OWN_CGROUP", "CGROUPS"):
+    for name in ("MEMINFO", "CGROUP_FILE", "CGROUPS"):
         monkeypatch.setattr(memory, name, tmp_path / name)
     (tmp_path / "MEMINFO").write_text(f"MemTotal: 9 kB\nMemAvailable: {8 << 20} kB\n")
     return tmp_path
@@ -37,7 +37,7 @@ def test_without_cgroups_it_is_what_the_machine_has(linux: Path) -> None:
 @pytest.mark.parametrize("told", ["0::/\n", None, "9:name=systemd:/\n4:memory:/a\n"])
 def test_a_container_leaves_what_its_limit_does_and_the_files_that_nobody_reads(linux: Path, told: str | None) -> None:
     if told is not None:
-        (linux / "OWN_CGROUP").write_text(told)
+        (linux / "CGROUP_FILE").write_text(told)
     cgroup(linux / "CGROUPS", 4 * GIB, 3 * GIB)
     assert free_memory_bytes() == GIB
     cgroup(linux / "CGROUPS", 4 * GIB, 3 * GIB, GIB // 2)
@@ -56,7 +56,7 @@ def test_a_container_that_may_use_more_than_there_is_has_what_the_machine_has(li
 
 @pytest.mark.parametrize("tightest", ["", "a.slice", "a.slice/b c.scope"])
 def test_every_cgroup_in_which_the_process_lies_limits_it(linux: Path, tightest: str) -> None:
-    (linux / "OWN_CGROUP").write_text("4:memory:/other\n0::/a.slice/b c.scope\n")
+    (linux / "CGROUP_FILE").write_text("4:memory:/other\n0::/a.slice/b c.scope\n")
     for folder in ("", "a.slice", "a.slice/b c.scope"):
         cgroup(linux / "CGROUPS" / folder, "max", 0)
     cgroup(linux / "CGROUPS" / tightest, 3 * GIB, GIB)

@@ -27,7 +27,14 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
         True,
     ),
     "03_executor": (
-        ("1. One step", "2. Who wins", "2. The same step", "3. The same tokens", "4. Prompts computed", "5. Plan against"),
+        (
+            "1. One step",
+            "2. Which schedule wins",
+            "2. The same step",
+            "3. The same tokens",
+            "4. Prompts computed",
+            "5. Plan against",
+        ),
         10,
         False,
     ),
@@ -49,7 +56,7 @@ PAGES = {  # headings (and marks) of a notebook's page, the drawings that it has
     "08_paper/01_figures": (("1. Paper says, we find", "Figure 10", "Figure 2b", "Figure 16", "Figure 17"), 14, False),
     "07_what_if": (("2. The same without widgets", "3. Why a response", "4. Several policies"), 4, False),
 }
-TIERS = {"01_one_step": [], "08_paper/01_figures": pytest.mark.nightly}  # it has no small parameters; the others are full
+TIERS = {"08_paper/01_figures": pytest.mark.nightly}  # it has no small parameters; the others are full
 
 
 def test_a_missing_notebook_is_refused(tmp_path: Path) -> None:
@@ -84,6 +91,16 @@ def test_a_failing_cell_says_which_notebook_and_why(tmp_path: Path) -> None:
     nbformat.write(broken, tmp_path / "broken.ipynb")
     with refused(InputError, "broken.ipynb", "ValueError"):
         run_notebook(tmp_path / "broken.ipynb", tmp_path / "page.html")
+
+
+@pytest.mark.full
+def test_a_kernel_that_dies_is_one_sentence(tmp_path: Path) -> None:
+    import nbformat
+
+    deadly = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os; os._exit(1)")])
+    nbformat.write(deadly, tmp_path / "deadly.ipynb")
+    with refused(InputError, "deadly.ipynb", "kernel"):
+        run_notebook(tmp_path / "deadly.ipynb", tmp_path / "page.html")
 
 
 @pytest.mark.timeout(1800)

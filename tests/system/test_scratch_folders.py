@@ -75,13 +75,13 @@ def is_running(pid: int) -> bool:
     return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_what_is_let_go_is_gone_at_once(where: Path) -> None:
+def test_a_removed_folder_is_gone_at_once(where: Path) -> None:
     one, other = OwnFolder("rlhfless-test-", where), OwnFolder("rlhfless-test-", where)
     assert {*where.iterdir()} == {one.path, other.path}, "what somebody holds stays"
     for _ in range(2):
-        one.let_go()
+        one.remove()
     assert [*where.iterdir()] == [other.path]
-    other.let_go()
+    other.remove()
 
 
 def test_what_nobody_removed_is_removed_by_the_next(where: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_nobody_removed_is_removed_by_the_next(where: Path) -> None:
     memory = in_memory() / f"rlhfless-test-left-{os.getpid()}"
     memory.touch()
     (left / ELSEWHERE).write_text(f"{memory.name}\n")
-    OwnFolder("rlhfless-test-", where).let_go()
+    OwnFolder("rlhfless-test-", where).remove()
     assert [*where.iterdir()] == [another]
     assert not memory.exists()
 

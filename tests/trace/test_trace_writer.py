@@ -212,7 +212,7 @@ def test_a_process_killed_at_any_moment_can_be_resumed(tmp_path: Path) -> None:
 
 def completed(folder: Path) -> int:
     """Completed steps; reads while the other process writes."""
-    return len(step_folders.steps_beside(folder, ()))
+    return len(step_folders.unmerged_steps(folder, ()))
 
 
 # --- what a step costs ----------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_a_step_between_earlier_ones_gets_its_epoch(tmp_path: Path) -> None:
 def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = TraceWriter(tmp_path)
     writer.append_step(**step(0))
-    list_steps = step_folders.steps_beside
+    list_steps = step_folders.unmerged_steps
 
     def closed_meanwhile(folder: Path, named: Any) -> list[int]:
         monkeypatch.undo()
@@ -293,7 +293,7 @@ def test_steps_are_read_while_they_are_put_into_tables(tmp_path: Path, monkeypat
         writer.close()
         return found
 
-    monkeypatch.setattr(step_folders, "steps_beside", closed_meanwhile)
+    monkeypatch.setattr(step_folders, "unmerged_steps", closed_meanwhile)
     assert read_trace(tmp_path).steps == [0]
 
 

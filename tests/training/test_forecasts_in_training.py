@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_messages import refused
 from test_loop import texts
 from training_samples import config
 
@@ -14,6 +15,8 @@ from rlhfless.predict import EwmaPredictor, InFlightPredictor
 from rlhfless.predict.group_posterior import InFlightLengths
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.training.loop import Trainer, train
+from solver.lengths.forecast import LengthForecast
+from solver.model.errors import PlanningError
 
 HISTORY = 2  # steps before the first that has seen all 8 prompts, which is when this predictor says something of its own
 
@@ -22,9 +25,9 @@ def test_replanning_goes_by_the_predictors_own_forecast(tmp_path: Path, model: P
     """And learning does not see it: the same texts as with another predictor."""
     plan, own = SolverReplan.plan, list[bool]()
 
-    def noted(self: SolverReplan, given: Any) -> Any:
-        own.append(isinstance(given.remaining, InFlightLengths))
-        return plan(self, given)
+    def noted(self: SolverReplan, problem: Any, options: Any) -> Any:
+        own.append(isinstance(options.forecast.remaining, InFlightLengths))
+        return plan(self, problem, options)
 
     monkeypatch.setattr(SolverReplan, "plan", noted)
     options = config(policy="solver+replan", steps=4)
@@ -54,3 +57,33 @@ def test_a_pool_plans_anew_after_losses_by_the_same_forecast(
         trainer.run()
     assert [isinstance(one, InFlightLengths) for one in forecasts] == [False] * HISTORY + [own]
     assert all(one.max_response_tokens == options.max_response_tokens for one in forecasts)
+
+
+class Lengths:
+    """A predictor of one's own that returns what the test says."""
+
+    def __init__(self, returned: Any) -> None:
+        self.returned = returned
+
+    def fit(self, history: Any) -> Lengths:
+        """Learn nothing."""
+        return self
+
+    def forecast(self, *asked: Any, **named: Any) -> Any:
+        """Return it."""
+        return self.returned() if callable(self.returned) else self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        ([5.0, 9.0], "LengthForecast"),
+        (lambda: LengthForecast([float("nan")] * 12), "expected[0]"),
+        (lambda: LengthForecast([-1.0] * 12), "expected[0]"),
+        (LengthForecast([5.0]), "1 length"),
+    ],
+)
+def test_a_forecast_that_makes_no_sense_is_refused(returned: Any, named: str, model: Path) -> None:
+    trainer = Trainer(config(), model=model, predictor=Lengths(returned), progress=False)
+    with refused(PlanningError, named):
+        trainer.step()

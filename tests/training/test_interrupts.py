@@ -105,7 +105,7 @@ def go_on(trainer: Trainer, interrupts: Interrupts) -> None:
 
 def state(trainer: Trainer) -> list[torch.Tensor]:
     """Weights, and the optimizer's moments and counts."""
-    moments = trainer.kept.learner.algorithm.optimizer.state_dict()["state"]
+    moments = trainer.state.learner.algorithm.optimizer.state_dict()["state"]
     kept = [torch.as_tensor(value) for _, values in sorted(moments.items()) for _, value in sorted(values.items())]
     return [*trainer.model.state_dict().values(), *kept]
 
@@ -115,17 +115,17 @@ def assert_same(trainer: Trainer, undisturbed: Trainer) -> None:
     ours, theirs = state(trainer), state(undisturbed)
     assert len(ours) == len(theirs)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    position, expected = trainer.kept.position, undisturbed.kept.position
+    position, expected = trainer.state.position, undisturbed.state.position
     assert position.clock_s == expected.clock_s
     columns = ["step", "prompt_id", "sample", "response", "reward", "start_s", "end_s"]
     pd.testing.assert_frame_equal(position.history[columns], expected.history[columns], check_dtype=False)
-    if trainer.kept.writer is not None:
-        kept, whole = (read_trace(one.kept.writer.folder) for one in (trainer, undisturbed) if one.kept.writer)
-        assert kept.steps == trainer.kept.writer.steps == list(range(STEPS)) == [plan["step"] for plan in kept.plans]
+    if trainer.state.writer is not None:
+        kept, whole = (read_trace(one.state.writer.folder) for one in (trainer, undisturbed) if one.state.writer)
+        assert kept.steps == trainer.state.writer.steps == list(range(STEPS)) == [plan["step"] for plan in kept.plans]
         for name in ("rollouts", "allocations", "spans", "events"):
             ours, theirs = (getattr(one, name).drop(columns="detail", errors="ignore") for one in (kept, whole))
             pd.testing.assert_frame_equal(ours, theirs)  # details tell what things took here
-    assert [folder.name for folder in trainer.kept.checkpoints.iterdir()] == [f"after-{STEPS:06d}"]
+    assert [folder.name for folder in trainer.state.checkpoints.iterdir()] == [f"after-{STEPS:06d}"]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2))])
@@ -212,7 +212,7 @@ def test_a_run_interrupted_before_it_began_can_be_started_anew(
 
 def test_without_a_folder_nothing_stays_on_the_disk(start: Start) -> None:
     trainer = start(None)
-    folder = trainer.kept.checkpoints
+    folder = trainer.state.checkpoints
     assert folder.is_dir()
     del trainer
     gc.collect()

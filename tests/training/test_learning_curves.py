@@ -57,12 +57,12 @@ def test_runs_of_other_options_are_not_mixed() -> None:
     run = {**a_run(0.25, 0.51), "options": learning_curves.options_of("grpo", size)}
     as_read = json.loads(json.dumps([run]))
     learning_curves.refuse_others(as_read, size, 1000, Path("curves.json"))
-    for other, problems, message in (
-        ({**size, "prompts": 256}, 1000, r"curves\.json: its grpo of seed 0 has prompts 512 instead of 256; name another file"),
-        ({**size, "max_response_tokens": 40}, 1000, "has max_response_tokens None instead of 40"),
-        (size, 8, "has problems 1000 instead of 8"),
+    for other, problems, named in (
+        ({**size, "prompts": 256}, 1000, ("prompts", "512", "256")),
+        ({**size, "max_response_tokens": 40}, 1000, ("max_response_tokens", "None", "40")),
+        (size, 8, ("problems", "1000", "8")),
     ):
-        with pytest.raises(InputError, match=message):
+        with refused(InputError, "curves.json", "grpo of seed 0", *named):
             learning_curves.refuse_others(as_read, other, problems, Path("curves.json"))
 
 

@@ -25,7 +25,7 @@ def hold(connection: Any) -> None:
     model = tiny_qwen2(CharTokenizer())
     weights = VllmEngines(1, 16, Sampling(), keeps_last=True)
     trainer = Trainer(TrainConfig(steps=1), model=(model, CharTokenizer()), progress=False)
-    connection.send((weights.of_step(model, 0).weights, str(trainer.kept.checkpoints)))
+    connection.send((weights.of_step(model, 0).weights, str(trainer.state.checkpoints)))
     time.sleep(3600)
 
 

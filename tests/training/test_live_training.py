@@ -21,16 +21,16 @@ def test_a_stopped_run_stands_at_its_last_step_and_goes_on_to_the_same_end(model
         whole = trainer.run()
     with Trainer(config(), tmp_path / "stopped", model=model, progress=False) as trainer:
         live_run = LiveRun(steps_of(trainer))
-        inner, reached, opened = trainer.watch, threading.Event(), threading.Event()
+        inner, reached, opened = trainer.on_progress, threading.Event(), threading.Event()
         assert inner is not None
 
-        def watch(progress: StepProgress) -> None:
+        def on_progress(progress: StepProgress) -> None:
             if progress.record.step == 1 and progress.completed > 3 and not opened.is_set():
                 reached.set()
                 assert opened.wait(60)
             inner(progress)
 
-        trainer.watch = watch
+        trainer.on_progress = on_progress
         live_run.run()
         assert reached.wait(60)
         threading.Timer(0.05, opened.set).start()
@@ -53,14 +53,14 @@ def test_a_step_that_learns_stands_before_the_run_is_stopped(
     steps: int, state: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Trainer(config(steps=steps), tmp_path / "run", model=model, progress=False) as trainer:
-        learn, learns, opened = trainer.kept.learner.learn, threading.Event(), threading.Event()
+        learn, learns, opened = trainer.state.learner.learn, threading.Event(), threading.Event()
 
         def held(*given: Any, **named: Any) -> Any:
             learns.set()
             assert opened.wait(60)
             return learn(*given, **named)
 
-        monkeypatch.setattr(trainer.kept.learner, "learn", held)
+        monkeypatch.setattr(trainer.state.learner, "learn", held)
         live_run = LiveRun(steps_of(trainer))
         live_run.run()
         assert learns.wait(60)

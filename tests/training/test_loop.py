@@ -48,7 +48,7 @@ def test_a_run_is_traced(tmp_path: Path, model: Path) -> None:
 def test_the_first_epoch_is_predicted_from_reference_answers(tmp_path: Path, model: Path) -> None:
     trainer = Trainer(config(max_response_tokens=200), model=model, progress=False)
     problems = trainer.problems_of(0)
-    workload = trainer.predict(problems)
+    workload = trainer.workload(problems, trainer.forecast(problems))
     expected = np.repeat([p.reference_answer_tokens for p in problems], 3)
     assert workload.response_tokens.tolist() == expected.tolist()
 
@@ -73,10 +73,27 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path: Path, model: 
     if charging == "profile":
         parts, whole = read_trace(tmp_path / "parts"), read_trace(tmp_path / "whole")
         pd.testing.assert_frame_equal(parts.allocations, whole.allocations)
-        assert [plan["actors"] for plan in parts.plans] == [plan["actors"] for plan in whole.plans]
+        timings = {"solve_s", "history", "planning_s", "planning_delay_s"}
+        plans = [[{k: plan[k] for k in plan.keys() - timings} for plan in run.plans] for run in (parts, whole)]
+        assert plans[0] == plans[1]
     assert same_weights(tmp_path / "parts", tmp_path / "whole")
     assert texts(tmp_path / "parts") == texts(tmp_path / "whole")
     assert [p.name for p in (tmp_path / "parts" / "checkpoints").iterdir()] == ["after-000004"]
+
+
+def test_planning_delays_generation_only_beyond_preparation_and_learning_of_the_step_before(
+    tmp_path: Path, model: Path
+) -> None:
+    """Also in the first step of a resumed run, and ever since the first step, which overlaps nothing."""
+    train(config(steps=2), tmp_path / "run", model=model)
+    trace = train(config(steps=3), tmp_path / "run", resume=True)
+    metrics = step_metrics(trace).set_index("step")
+    generated_s = trace.rollouts.groupby("step")["end_s"].max()
+    phases_s = (trace.allocations.groupby("step")["end_s"].max() - generated_s).shift(fill_value=0.0)
+    assert (phases_s.loc[1:] > 0).all()
+    assert (metrics["planning_s"] > 0).all()
+    expected = np.maximum(0.0, metrics["planning_s"] - phases_s)
+    assert metrics["planning_delay_s"].to_numpy() == pytest.approx(expected.to_numpy())
 
 
 def test_a_model_with_dropout_resumes_exactly_too(tmp_path: Path, model: Path, dropping_model: Path) -> None:
@@ -102,7 +119,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, model: Path, charging: str) -> Non
     process = started(train_long, charging, str(out), str(model))
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.is_alive():
-        if len(parts.steps_beside(out, ())) >= 2:
+        if len(parts.unmerged_steps(out, ())) >= 2:
             break
         time.sleep(0.02)
     process.kill()
@@ -183,8 +200,8 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
                     for parameter in trainer.model.parameters():
                         parameter += 0.1 * torch.randn_like(parameter)
             if killing and done.step == 0:
-                assert trainer.pool is not None
-                trainer.pool._idle.actors[0].kill()
+                assert trainer.actor_pool is not None
+                trainer.actor_pool._idle.actors[0].kill()
 
         with Trainer(options, tmp_path / name, model=model, progress=False) as trainer:
             for done in trainer:

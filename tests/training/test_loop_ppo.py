@@ -76,9 +76,9 @@ def test_a_run_does_not_go_on_with_a_data_set_that_changed_under_it(texts: Path,
 
 def test_the_first_epoch_is_predicted_from_the_worked_solutions(texts: Path) -> None:
     trainer = Trainer(config(texts, max_response_tokens=40), model=texts / "model", progress=False)
-    predicted = trainer.predict(trainer.problems_of(0)).response_tokens
-    expected = [p.reference_answer_tokens for p in trainer.problems_of(0) for _ in range(3)]
-    assert predicted.tolist() == np.minimum(expected, 40).tolist()
+    problems = trainer.problems_of(0)
+    expected = [p.reference_answer_tokens for p in problems for _ in range(3)]
+    assert trainer.forecast(problems).expected.tolist() == np.minimum(expected, 40).tolist()
 
 
 def test_responses_that_nobody_could_judge_have_no_reward(texts: Path, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ def test_numbers_of_numpy_and_lists_are_taken_as_they_are_written_to_json() -> N
         ({"loss_aggregation": "median"}, ()),
         ({"preparation_actors": 99}, ("preparation_actors", "99")),
         ({"memory_gib": 1e-6}, ()),
+        ({"max_rows": 0}, ("max_rows is 0",)),
+        ({"max_line_mib": float("nan")}, ("max_line_mib is nan",)),
     ],
 )
 def test_a_run_that_is_refused_leaves_no_folder_and_is_begun_there_when_it_is_right(

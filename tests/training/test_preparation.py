@@ -78,7 +78,7 @@ def test_overlapping_changes_when_and_where_but_nothing_else(tmp_path: Path, mod
         with Trainer(config(preparation=when, **options), tmp_path / when, model=model, progress=False) as trainer:
             trace = trainer.run()
         assert trace is not None
-        traces[when], weights[when] = trace, trainer.kept.learner.algorithm.trained.state_dict()
+        traces[when], weights[when] = trace, trainer.state.learner.algorithm.trained.state_dict()
     after, overlap = traces["after"], traces["overlap"]
     same = ["prompt_id", "sample", "response", "reward", "response_tokens"]
     pd.testing.assert_frame_equal(after.rollouts[same], overlap.rollouts[same])

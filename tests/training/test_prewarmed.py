@@ -17,8 +17,8 @@ from rlhfless.training.loop import Trainer
 @pytest.mark.parametrize(("prewarm", "rule"), [("none", None), ("shortest", ShortestStep()), ("forecast", PlanForecast())])
 def test_a_pool_lives_as_the_options_say(prewarm: str, rule: object, tmp_path: Path, model: Path) -> None:
     with Trainer(config(executor="local", idle_timeout_s=1.5, prewarm=prewarm), tmp_path / "run", model=model) as trainer:
-        assert trainer.pool is not None
-        assert trainer.pool.lifecycle == Lifecycle(idle_timeout_s=1.5, prewarm=rule)  # type: ignore[arg-type]
+        assert trainer.actor_pool is not None
+        assert trainer.actor_pool.lifecycle == Lifecycle(idle_timeout_s=1.5, prewarm=rule)  # type: ignore[arg-type]
 
 
 @pytest.mark.nightly
@@ -28,7 +28,7 @@ def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
         executor="local", idle_timeout_s=0.0, prewarm="shortest", gpus=2, gpus_per_node=2, policy="static", steps=3
     )
     with Trainer(options, tmp_path / "run", model=model, progress=False) as trainer:
-        pool = trainer.pool
+        pool = trainer.actor_pool
         assert pool is not None
         started = max(span["end_s"] for span in trainer.step().record.spans if span["phase"] == "start")
         time.sleep(3 * started + 5)

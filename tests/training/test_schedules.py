@@ -34,7 +34,7 @@ def test_schedules_give_the_same_tokens_rewards_and_weights(tmp_path: Path, mode
         options = config(algorithm=algorithm, max_response_tokens=96, samples_per_prompt=6, **schedule)
         with Trainer(options, tmp_path / name, model=model, planner=PLANNERS.get(name), progress=False) as trainer:
             trainer.run()
-        trace, weights = trainer.kept.trace, trainer.kept.learner.algorithm.trained.state_dict()
+        trace, weights = trainer.state.trace, trainer.state.learner.algorithm.trained.state_dict()
         assert trace is not None
         moved = trace.spans[trace.spans["phase"] == "migrate"]
         found[name] = (trace.rollouts[SAME], weights, trace.allocations["end_s"].tolist(), moved)

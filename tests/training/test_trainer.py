@@ -125,7 +125,7 @@ def test_metrics_are_numbers_of_the_step(model: Path) -> None:
     assert numbers["gpu_seconds"] == pytest.approx(billed)
 
 
-def test_callbacks_are_told_of_steps_that_count_and_once_of_the_end(tmp_path: Path, model: Path) -> None:
+def test_callbacks_are_called_for_committed_steps_and_once_at_the_end(tmp_path: Path, model: Path) -> None:
     told = Told()
     with Trainer(config(), tmp_path / "run", model=model, callbacks=[told], progress=False) as trainer:
         trainer.run()
@@ -188,7 +188,7 @@ def known(given: dict[str, Any]) -> Any:
     return given.get("id", given["name"])
 
 
-def test_a_library_is_told_of_a_run_and_of_the_same_one_when_it_is_resumed(
+def test_a_library_gets_a_run_and_the_same_one_when_it_is_resumed(
     tmp_path: Path, model: Path, tracked: tuple[str, list[tuple[str, Any]]]
 ) -> None:
     library, told = tracked

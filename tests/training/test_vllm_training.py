@@ -111,7 +111,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     with Trainer(options, tmp_path / "run", model=tmp_path / "model", progress=False) as trainer:
         for done in trainer:
             after(done)
-        trace = trainer.kept.trace
+        trace = trainer.state.trace
         weights = trainer.engines._folder.path
         assert [p.name for p in weights.iterdir()] == ["weights-2"]
     assert trace is not None

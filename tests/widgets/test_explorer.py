@@ -71,7 +71,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     def interrupted(planned: object, asked: int) -> None:
         show(planned, asked)  # type: ignore[arg-type]
         if not after:
-            explorer._ask()
+            explorer._request_plan()
 
     def watched(*given: object) -> None:
         answered(*given)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
 
     monkeypatch.setattr(explorer, "_show_plan", interrupted)
     monkeypatch.setattr(explorer.panes, "answered", watched)
-    explorer._ask()
+    explorer._request_plan()
     assert explorer.wait(60)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
     assert after[1:] == [["plane"], []]
@@ -157,30 +157,30 @@ def test_a_click_on_a_bar_tells_of_its_actor_and_of_a_response(explorer: Explore
     assert planned is not None
     last = len(planned.plan.actors) - 1
     assert last > 0
-    explorer.panes._told(None, {"pane": "timeline", "click": {"y": last, "customdata": None}}, [])
+    explorer.panes._on_message(None, {"pane": "timeline", "click": {"y": last, "customdata": None}}, [])
     assert f"actor-{last}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
     response = planned.plan.actors[last].responses[0]
-    explorer.panes._told(None, {"pane": "responses", "click": {"y": 0, "customdata": response}}, [])
+    explorer.panes._on_message(None, {"pane": "responses", "click": {"y": 0, "customdata": response}}, [])
     assert f"Actor {last} has" in explorer.panes.pane_response
     assert "Earlier responses to this prompt" in explorer.panes.pane_response
 
 
-def test_buttons_choose_what_clicks_choose_and_what_is_told_follows_the_plan(explorer: Explorer) -> None:
+def test_buttons_choose_what_clicks_choose_and_the_text_follows_the_plan(explorer: Explorer) -> None:
     assert explorer.planned is not None
     last = len(explorer.planned.plan.actors) - 1
-    explorer.panes._told(None, {"pane": "actors", "choice": last}, [])
+    explorer.panes._on_message(None, {"pane": "actors", "choice": last}, [])
     assert f"actor-{last}" in drawn(explorer, "responses")["layout"]["title"]["text"]  # type: ignore[index]
     assert re.findall(r'aria-pressed="true">([^<]*)<', explorer.panes.pane_actors) == [f"actor-{last}"]
     first = re.search(r'data-tell="(\d+)"[^>]*>first response of', explorer.panes.pane_response)
     assert first is not None
-    explorer.panes._told(None, {"pane": "response", "choice": int(first[1])}, [])
+    explorer.panes._on_message(None, {"pane": "response", "choice": int(first[1])}, [])
     seen = set()
     for _ in explorer.planned.plan.actors[last].responses:
         assert explorer.response is not None
         seen.add(explorer.response)
         following = re.search(r'data-tell="(\d+)"[^>]*>next response', explorer.panes.pane_response)
         assert following is not None
-        explorer.panes._told(None, {"pane": "response", "choice": int(following[1])}, [])
+        explorer.panes._on_message(None, {"pane": "response", "choice": int(following[1])}, [])
     assert seen == set(explorer.planned.plan.actors[last].responses), "each of them can be reached"
     chosen, before = explorer.response, explorer.panes.pane_response
     explorer.time_weight.value = 0.0
@@ -198,7 +198,7 @@ def test_a_response_that_is_not_there_is_refused_and_the_dashboard_goes_on(explo
     with refused(IndexError, repr(response), "191"):
         explorer.show_response(response)
     assert (explorer.response, explorer.panes.pane_response) == (5, told)
-    explorer._ask()
+    explorer._request_plan()
     assert explorer.wait(60)
     assert (explorer.error, explorer.panes.stale) == (None, [])
 

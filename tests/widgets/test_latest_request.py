@@ -50,7 +50,7 @@ def test_work_under_way_learns_that_something_newer_was_asked() -> None:
     assert told == [("old", True), ("old", False), ("new", True)]
 
 
-def test_an_error_is_told_and_the_next_request_is_worked_on() -> None:
+def test_an_error_is_reported_and_the_next_request_is_worked_on() -> None:
     errors: list[Exception] = []
     done: list[int] = []
 

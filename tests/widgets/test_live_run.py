@@ -18,6 +18,7 @@ from rlhfless.widgets import LiveRun, live, steps_of
 from solver import GpuPool, LatencyModel, MixedCluster, plan_generation
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
 
 STEP = uniform_step([2, 5, 9, 14, 20])
 PLAN = plan_of([[0, 1], [2, 3], [4]])
@@ -33,17 +34,17 @@ class Gate:
 
     def __init__(self, run: LiveRun, at: int) -> None:
         self.run, self.left, self.reached, self.opened = run, at, threading.Event(), threading.Event()
-        inner = run.steps.watch
+        inner = run.steps.on_progress
         assert inner is not None
 
-        def watch(progress: StepProgress) -> None:
+        def on_progress(progress: StepProgress) -> None:
             self.left -= 1
             if self.left == 0:
                 self.reached.set()
                 assert self.opened.wait(30)
             inner(progress)
 
-        run.steps.watch = watch
+        run.steps.on_progress = on_progress
 
 
 def test_all_steps_run_and_are_one_trace_with_their_numbers() -> None:
@@ -64,13 +65,13 @@ def test_all_steps_run_and_are_one_trace_with_their_numbers() -> None:
 def test_a_run_that_is_watched_leaves_the_trace_of_one_that_is_not() -> None:
     looks: list[tuple[int, int]] = []
 
-    def watch(progress: StepProgress) -> None:
+    def on_progress(progress: StepProgress) -> None:
         progress.spans()
         progress.allocations()
         looks.append((progress.completed, progress.of))
 
     with executor() as watched:
-        watched.watch = watch
+        watched.on_progress = on_progress
         seen = watched.run(PLAN, STEP.requests())
     alone = run(STEP, PLAN)
     assert looks[-1] == (5, 5)
@@ -83,15 +84,15 @@ def test_a_run_that_is_watched_leaves_the_trace_of_one_that_is_not() -> None:
 def test_what_is_seen_of_a_step_ends_now_and_grows() -> None:
     live_run = LiveRun(steps_of(executor(), WORK[:1]))
     seen: list[Any] = []
-    live_run.on_change = lambda: seen.append(live_run.look)
-    inner = live_run.steps.watch
+    live_run.on_change = lambda: seen.append(live_run.snapshot)
+    inner = live_run.steps.on_progress
     assert inner is not None
 
     def every(progress: StepProgress) -> None:
-        live_run._next_look = 0.0
+        live_run._next_snapshot_s = 0.0
         inner(progress)
 
-    live_run.steps.watch = every
+    live_run.steps.on_progress = every
     live_run.run()
     assert live_run.wait(60)
     looks = [one for one in seen if one is not None]
@@ -103,7 +104,7 @@ def test_what_is_seen_of_a_step_ends_now_and_grows() -> None:
         assert len(one.trace.rollouts) == one.completed
     held = [(t["end_s"] - t["start_s"]).sum() for t in (one.trace.allocations for one in looks)]
     assert held == sorted(held)
-    assert live_run.look is None
+    assert live_run.snapshot is None
 
 
 def test_a_pause_holds_the_step_and_a_run_goes_on() -> None:
@@ -163,7 +164,9 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
 def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> None:
     latency = LatencyModel("mixed", 1, 0.1, 0.0)
     cluster = MixedCluster([GpuPool("slow", 1, 2), GpuPool("fast", 1, 2)])
-    plan = plan_generation(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}, time_limit_s=0.05)
+    plan = plan_generation(
+        PlanningProblem(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}), time_limit_s=0.05
+    )
     view = live(Executor(SimulatedEngine, {("slow", 1): latency, ("fast", 1): latency}, cluster), [(plan, STEP.requests())] * 2)
     view.run.run()
     assert view.run.wait(60)
@@ -184,7 +187,7 @@ def test_a_paused_run_can_be_stopped() -> None:
     assert live_run.state == "stopped"
 
 
-def test_a_failure_is_told_and_what_was_done_stands() -> None:
+def test_a_failure_is_reported_and_what_was_done_stands() -> None:
     def broken() -> Any:
         raise RuntimeError("no engine today")
 
@@ -233,20 +236,20 @@ def test_looks_are_so_seldom_that_they_cost_little(monkeypatch: pytest.MonkeyPat
     drawn: list[float] = []
 
     def draw() -> None:
-        if live_run.look is not None:
+        if live_run.snapshot is not None:
             drawn.append(now[0])
             now[0] += 0.06  # what drawing takes
 
     live_run.on_change = draw
-    inner = live_run.steps.watch
+    inner = live_run.steps.on_progress
     assert inner is not None
 
-    def watch(progress: StepProgress) -> None:
+    def on_progress(progress: StepProgress) -> None:
         for _ in range(100):
             inner(progress)
             now[0] += 0.1
 
-    live_run.steps.watch = watch
+    live_run.steps.on_progress = on_progress
     live_run.run()
     assert live_run.wait(60)
     assert 5 < len(drawn) <= 1 + 50 / 5, "50 s, and 5 s pass between two looks of 0.06 s"

@@ -26,11 +26,11 @@ def test_a_figure_is_sent_with_the_request_that_it_answers() -> None:
 def test_clicks_and_zooms_reach_whoever_asked() -> None:
     told: list[object] = []
     panes = Panes(ROWS, on_click=lambda *what: told.append(what), on_zoom=lambda *what: told.append(what))
-    panes._told(None, {"pane": "left", "click": {"x": 1}}, [])
-    panes._told(None, {"pane": "right", "zoom": [1, 2]}, [])
-    panes._told(None, {"pane": "right", "zoom": None}, [])
+    panes._on_message(None, {"pane": "left", "click": {"x": 1}}, [])
+    panes._on_message(None, {"pane": "right", "zoom": [1, 2]}, [])
+    panes._on_message(None, {"pane": "right", "zoom": None}, [])
     assert told == [("left", {"x": 1}), ("right", (1.0, 2.0)), ("right", None)]
-    Panes(ROWS)._told(None, {"pane": "left", "click": {}}, [])
+    Panes(ROWS)._on_message(None, {"pane": "left", "click": {}}, [])
 
 
 def test_nothing_is_loaded_from_a_network() -> None:

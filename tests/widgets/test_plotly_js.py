@@ -12,7 +12,7 @@ import pytest
 from error_messages import refused
 
 from rlhfless.widgets import plotly_js
-from rlhfless.widgets.fallback import HTML, PLAIN, SENTENCE, SaysWhy
+from rlhfless.widgets.fallback import HTML, PLAIN, SENTENCE, ReloadFallback
 from rlhfless.widgets.panes import Panes, PanesView
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_another_try_sends_the_file_anew(monkeypatch: pytest.MonkeyPatch) -> Non
     panes, source = Panes(FIGURE), plotly_js.shared()
     before, told = source.sent, []
     monkeypatch.setattr(source, "_send", lambda message, buffers=None: told.append((message["state"], buffers)))
-    panes._told(None, {"again": True}, [])
+    panes._on_message(None, {"again": True}, [])
     assert source.sent == before + 1
     assert any(buffers and bytes(buffers[0]) == plotly_js.FILE.read_bytes() for _, buffers in told)
     assert "sent" in told[-1][0]
@@ -75,7 +75,7 @@ def test_another_try_sends_the_file_anew(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_copy_that_was_closed_is_made_anew() -> None:
     panes = Panes(FIGURE)
     plotly_js.shared().close()
-    panes._told(None, {"again": True}, [])
+    panes._on_message(None, {"again": True}, [])
     assert panes.library == plotly_js.shared().model_id
     assert plotly_js.shared().comm is not None
 
@@ -83,7 +83,7 @@ def test_a_copy_that_was_closed_is_made_anew() -> None:
 def test_where_widgets_do_not_load_a_sentence_stands_in_their_place() -> None:
     for name in ("explorer.Explorer", "comparison.Comparison", "live_view.LiveView", "zooming.Zoom"):
         module, _, kind = name.partition(".")
-        assert issubclass(getattr(import_module(f"rlhfless.widgets.{module}"), kind), SaysWhy)
+        assert issubclass(getattr(import_module(f"rlhfless.widgets.{module}"), kind), ReloadFallback)
     forms, _ = Panes(FIGURE)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in forms
     assert forms[PLAIN] == SENTENCE

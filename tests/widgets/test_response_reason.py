@@ -64,14 +64,14 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
     others = len(planned.plan.actors) - 1
     assert others > 2
     every = [response_details(what_if, planned, response) for response in range(0, 192, 8)]
-    assert all(one.others == len(one.elsewhere) == others for one in every)
+    assert all(one.other_actors == len(one.elsewhere) == others for one in every)
     assert not any("nearest in length" in one.reason for one in every)
     assert all("the other actors" in one.reason or "improve the plan by" in one.reason for one in every)
     worse = [i for i, one in enumerate(every) if "Moving it to any of the other actors would worsen the plan" in one.reason]
-    monkeypatch.setattr("rlhfless.widgets.response_reason.MOST_TRIED", 2)
+    monkeypatch.setattr("rlhfless.widgets.response_reason.MAX_TRIED", 2)
     for i in worse:
         some = response_details(what_if, planned, 8 * i)
-        assert (len(some.elsewhere), some.others) == (2, others)
+        assert (len(some.elsewhere), some.other_actors) == (2, others)
         assert "Moving it to any of the 2 other actors nearest in length would worsen the plan: by " in some.reason
 
 
@@ -89,7 +89,7 @@ def test_the_reason_says_how_many_actors_were_tried(what_if: WhatIf, monkeypatch
 def test_the_reason_is_what_was_tried(what_if: WhatIf, changes: list[float], others: int, said: str) -> None:
     one = response_details(what_if, what_if.plan(Settings("cpu-tiny-qwen2", gpus=8)), 0)
     elsewhere = pd.DataFrame({"actor": range(1, len(changes) + 1), "change": changes})
-    assert replace(one, elsewhere=elsewhere, others=others).reason.endswith(said)
+    assert replace(one, elsewhere=elsewhere, other_actors=others).reason.endswith(said)
 
 
 @pytest.mark.parametrize("response", [192, -1, 1.5, "longest"])

@@ -11,8 +11,8 @@ from error_messages import refused
 from log_samples import log, rollouts
 
 from rlhfless.simulate import simulate
-from rlhfless.trace import Trace, TraceError
-from rlhfless.widgets import Settings, compare, compared
+from rlhfless.trace import Limits, Trace, TraceError
+from rlhfless.widgets import Settings, compare, compared, zoom
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,17 @@ def test_logs_without_gpus_are_compared_by_what_they_tell() -> None:
     assert shown.table["mean_response_tokens"].notna().all()
     assert shown.marks.loc["b", "mean_response_tokens"] == "differs"
     assert (shown.marks["time_s"] == "").all()
+
+
+def test_folders_have_limits_that_may_be_raised(tmp_path: Path) -> None:
+    folder = log().save(tmp_path / "log")
+    few, enough = Limits(rows=len(rollouts()) - 1), Limits(rows=len(rollouts()))
+    for show in (compared, compare):
+        with refused(TraceError, str(folder), "--max-rows", "Limits(rows=...)"):
+            show({"a": folder}, limits=few)
+    with refused(TraceError, "--max-rows"):
+        zoom(folder, limits=few)
+    assert compared({"a": folder}, limits=enough).steps == [0, 1, 2]
 
 
 def test_several_runs_in_a_trace_are_refused() -> None:

@@ -13,11 +13,12 @@ from log_samples import log
 
 from rlhfless.errors import InputError
 from rlhfless.latency import read_profile, save_profile
-from rlhfless.trace import TraceError
-from rlhfless.widgets import Settings, WhatIf
+from rlhfless.trace import Limits, TraceError
+from rlhfless.widgets import Settings, WhatIf, explore
 from rlhfless.widgets.settings import PREDICTORS, models
 from rlhfless.widgets.what_if import POLICIES, THIS_PLAN
 from solver.model.errors import PlanningError
+from solver.model.problem import PlanningProblem
 from solver.timing.evaluate import evaluate
 
 CPU = Settings("cpu-tiny-qwen2", gpus=8)
@@ -153,8 +154,17 @@ def test_what_is_no_log_is_refused(source: str) -> None:
         WhatIf(source)
 
 
+def test_a_path_has_limits_that_may_be_raised(tmp_path: Path) -> None:
+    folder, few = log().save(tmp_path / "log"), Limits(rows=3)
+    for show in (WhatIf, explore):
+        for path in (folder, folder / "rollouts.parquet"):
+            with refused(TraceError, "rollouts.parquet", "more than 3 rows", "Limits(rows=...)"):
+                show(path, limits=few)
+    assert WhatIf(folder, limits=Limits(rows=10_000)).steps == [0, 1, 2]
+
+
 @pytest.mark.parametrize("limit", [0, -5, "long", 2.5])
-def test_a_response_limit_that_is_none_is_refused(limit: int) -> None:
+def test_max_response_tokens_that_are_no_number_are_refused(limit: int) -> None:
     with refused(InputError, "max_response_tokens", repr(limit)):
         WhatIf(log(), max_response_tokens=limit)
 
@@ -209,5 +219,5 @@ def test_a_given_profile_is_a_choice_beside_the_shipped_ones_of_its_kind(tmp_pat
 
 def test_the_plan_shown_is_timed_by_the_planning_model(what_if: WhatIf) -> None:
     planned = what_if.plan(CPU)
-    taken = evaluate(planned.plan, planned.logged.predicted.points, CPU.setting.latency)
+    taken = evaluate(planned.plan, PlanningProblem(planned.logged.predicted.points, CPU.setting.cluster, CPU.setting.latency))
     assert planned.plan.makespan_s == pytest.approx(taken.makespan_s)

@@ -52,13 +52,13 @@ def test_a_large_part_is_a_finer_heatmap(trace: Trace) -> None:
 def test_the_widget_draws_what_is_zoomed_into(trace: Trace) -> None:
     shown = zoom(trace)
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
-    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
     assert shown.wait(60)
     drawn = json.loads(shown.pane_timeline)
     assert {one["type"] for one in drawn["data"]} == {"bar"}
     assert drawn["layout"]["meta"] == {"request": 1}
     assert shown.stale == []
-    shown._told(None, {"pane": "timeline", "zoom": None}, [])
+    shown._on_message(None, {"pane": "timeline", "zoom": None}, [])
     assert shown.wait(60)
     assert json.loads(shown.pane_timeline)["data"][0]["type"] == "heatmap"
     assert shown.between_s is None
@@ -75,9 +75,9 @@ def test_a_zoom_back_while_another_is_drawn_is_not_lost(trace: Trace, monkeypatc
         show(asked, between_s)
 
     monkeypatch.setattr(shown, "_show", slowly)
-    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
     assert begun.wait(60)
-    shown._told(None, {"pane": "timeline", "zoom": None}, [])
+    shown._on_message(None, {"pane": "timeline", "zoom": None}, [])
     assert shown.stale == ["timeline"]
     go_on.set()
     assert shown.wait(60)
@@ -92,7 +92,7 @@ def test_a_part_that_cannot_be_drawn_says_so(trace: Trace, monkeypatch: pytest.M
 
     shown = zoom(trace)
     monkeypatch.setattr("rlhfless.widgets.zooming.plot_timeline", broken)
-    shown._told(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
+    shown._on_message(None, {"pane": "timeline", "zoom": [100.0, 101.0]}, [])
     assert shown.wait(60)
     assert isinstance(shown.error, ValueError)
     assert "no &lt;b&gt;figure&lt;/b&gt; today" in json.loads(shown.pane_timeline)["layout"]["annotations"][0]["text"]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Newcomer(NamedTuple):
+class AdmittedResponse(NamedTuple):
     """A response that joins the batch.
 
     Attributes:
@@ -30,14 +30,14 @@ class Newcomer(NamedTuple):
     forced: bool
 
     @property
-    def missing_tokens(self) -> int:
+    def prefill_tokens(self) -> int:
         """Return the uncached tokens of its context: what a latency model charges prefill for."""
         return self.context_tokens - self.cached_tokens
 
     @property
     def computed_tokens(self) -> int:
         """Return the tokens that prefill computes: the uncached ones but the last, which its first iteration feeds."""
-        return max(0, self.missing_tokens - 1)
+        return max(0, self.prefill_tokens - 1)
 
 
 class JournalledBatch(NamedTuple):
@@ -58,12 +58,12 @@ class JournalledBatch(NamedTuple):
     width: int
     kv_tokens: int
     left: tuple[int, ...]
-    joined: tuple[Newcomer, ...]
+    joined: tuple[AdmittedResponse, ...]
 
     @property
-    def missing_tokens(self) -> int:
+    def prefill_tokens(self) -> int:
         """Return the uncached tokens of the admitted contexts."""
-        return sum(new.missing_tokens for new in self.joined)
+        return sum(new.prefill_tokens for new in self.joined)
 
     @property
     def computed_tokens(self) -> int:
@@ -73,7 +73,7 @@ class JournalledBatch(NamedTuple):
     @property
     def computing(self) -> int:
         """Return the number of admitted responses with uncached tokens."""
-        return sum(new.missing_tokens > 0 for new in self.joined)
+        return sum(new.prefill_tokens > 0 for new in self.joined)
 
 
 class Replayed(NamedTuple):
@@ -125,7 +125,7 @@ class EngineJournal:
         self.decode_s.extend(decode_s)
         self.end_s = end_s
 
-    def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[Newcomer]) -> None:
+    def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[AdmittedResponse]) -> None:
         """Note that the next committed iteration is the first of another batch."""
         self.changes.append(JournalledBatch(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
         self._left.clear()
@@ -138,7 +138,7 @@ class EngineJournal:
         """Note responses that end with the last committed iteration."""
         self.finished += [(len(self), response) for response in responses]
 
-    def stays(self) -> Iterator[tuple[JournalledBatch, int]]:
+    def intervals(self) -> Iterator[tuple[JournalledBatch, int]]:
         """Yield every change with the iteration before which the next one comes."""
         ends = [later.iteration for later in self.changes[1:]]
         return zip(self.changes, [*ends, len(self)], strict=False)

@@ -45,7 +45,7 @@ class TokenRoom(NamedTuple):
 
 def stop_tokens(request: Request) -> int:
     """Return the maximum number of tokens that the response can get."""
-    return request.limit_tokens if request.target_tokens is None else min(request.target_tokens, request.limit_tokens)
+    return request.max_tokens if request.target_tokens is None else min(request.target_tokens, request.max_tokens)
 
 
 def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str | None]) -> None:
@@ -64,9 +64,9 @@ def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str |
 
 
 def _numbers(r: Request) -> str | None:
-    ids, limit, target = r.prompt_ids, r.limit_tokens, r.target_tokens
+    ids, limit, target = r.prompt_ids, r.max_tokens, r.target_tokens
     if not is_whole(limit, 0):
-        return f"has limit_tokens={limit!r}; a whole number of 0 or more is needed"
+        return f"has max_tokens={limit!r}; a whole number of 0 or more is needed"
     if target is not None and not is_whole(target):
         return f"has target_tokens={target!r}; a whole number is needed"
     if ids is not None and not (isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu"):
@@ -88,11 +88,11 @@ def _prompt(r: Request, room: TokenRoom) -> str | None:
 
 
 def _progress(r: Request, stop: int) -> str | None:
-    ids, logprobs = (0 if given is None else len(given) for given in (r.generated_ids, r.logprobs))
+    ids, logprobs = (0 if values is None else len(values) for values in (r.generated_ids, r.logprobs))
     if ids != r.generated_tokens or logprobs != r.generated_tokens:
         return f"has {ids} generated_ids and {logprobs} logprobs, but generated_tokens is {r.generated_tokens}"
-    if r.target_tokens is not None and not 0 <= r.target_tokens <= r.limit_tokens:
-        return f"has target_tokens={r.target_tokens}; 0 to limit_tokens={r.limit_tokens} is needed"
+    if r.target_tokens is not None and not 0 <= r.target_tokens <= r.max_tokens:
+        return f"has target_tokens={r.target_tokens}; 0 to max_tokens={r.max_tokens} is needed"
     if r.target_tokens == 0 and r.generated_tokens == 0:
         return None
     if r.generated_tokens >= stop:
@@ -101,17 +101,17 @@ def _progress(r: Request, stop: int) -> str | None:
 
 
 def _room(r: Request, room: TokenRoom) -> str | None:
-    most = r.prompt_tokens + r.limit_tokens
+    max_kv_tokens = r.prompt_tokens + r.max_tokens
     if r.prompt_tokens >= room.context_tokens:
         return (
             f"has a prompt of {r.prompt_tokens} tokens; the longest context here is {room.context_tokens} tokens, prompt and "
             "response together"
         )
-    if most > room.context_tokens:
+    if max_kv_tokens > room.context_tokens:
         return (
-            f"can reach {most} tokens with its prompt; the longest context here is {room.context_tokens} tokens, which "
-            f"leaves {room.context_tokens - r.prompt_tokens} for the response"
+            f"can reach {max_kv_tokens} tokens with its prompt; the longest context here is {room.context_tokens} tokens, "
+            f"which leaves {room.context_tokens - r.prompt_tokens} for the response"
         )
-    if most > room.kv_tokens:
-        return f"can reach {most} tokens with its prompt; this actor's KV memory holds {room.kv_tokens} at most"
+    if max_kv_tokens > room.kv_tokens:
+        return f"can reach {max_kv_tokens} tokens with its prompt; this actor's KV memory holds {room.kv_tokens} at most"
     return None

@@ -1,4 +1,4 @@
-"""Simulated engines with fault injection: late starts, slow iterations, chunked prefill, outages.
+"""Simulated engines with fault injection: late starts, slow iterations, outages.
 
 Input: the effects of each actor. An engine without any effect is a plain ``SimulatedEngine``.
 """
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
-from rlhfless.engine.simulated.chunked_prefill import ChunkedEngine
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.requests import changed
 from rlhfless.latency.effects import Effects
@@ -21,8 +20,7 @@ from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
-Plain = SimulatedEngine | ChunkedEngine
-MOST_IN_VAIN = 10_000  # outages in a row that let no iteration end
+MAX_LOST_IN_A_ROW = 10_000  # outages in a row that let no iteration end
 
 
 class FaultInjectingFactory:
@@ -43,18 +41,14 @@ class FaultInjectingFactory:
         starts = self._effects.starts
         return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
 
-    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Plain | FaultInjectingEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> SimulatedEngine | FaultInjectingEngine:
         """Return the engine of the next actor."""
         effects = self._effects
         straggling, _, failing = effects.draws(self._made)
         self._made += 1
-        if effects.prefill is not None:
-            latency = effects.prefill.applied(latency)
         if effects.stragglers is not None:
             latency = effects.stragglers.applied(latency, straggling)
-        engine: Plain = SimulatedEngine(latency, admission, clock_s)
-        if effects.prefill is not None and effects.prefill.by_iteration:
-            engine = ChunkedEngine(latency, admission, clock_s, effects.prefill.budget_tokens, effects.prefill.attention)
+        engine = SimulatedEngine(latency, admission, clock_s)
         outages = effects.outages
         if outages is None or outages.per_gpu_hour == 0:
             return engine
@@ -80,7 +74,7 @@ class FaultInjectingEngine:
 
     reuses_prefixes = False  # what was received or shared does not outlive an outage, and nobody would send it again
 
-    def __init__(self, engine: Plain, next_up_s: Callable[[], float], down_s: float) -> None:
+    def __init__(self, engine: SimulatedEngine, next_up_s: Callable[[], float], down_s: float) -> None:
         self._engine, self._next_up_s, self._down_s = engine, next_up_s, down_s
         self.slots = engine.slots
         self._in_vain = 0  # outages since the last iteration
@@ -118,7 +112,7 @@ class FaultInjectingEngine:
             interrupted = True
             before = self._engine.advance(self._fails_s)
             self._in_vain = 0 if len(before.spans) else self._in_vain + 1
-            if self._in_vain > MOST_IN_VAIN:
+            if self._in_vain > MAX_LOST_IN_A_ROW:
                 raise PlanningError(
                     f"an actor went down {self._in_vain} times without finishing an iteration in between; fewer outages, or "
                     f"shorter iterations, are needed"

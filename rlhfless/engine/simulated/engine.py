@@ -1,7 +1,7 @@
 """The simulated engine: lengths from a log, times from the full profile table, no tokens.
 
 Its iterations are those of ``solver.timing.batching`` (the planner's own arithmetic), so an undisturbed actor is finished in
-one numpy call. A disturbance replaces its schedule by another one (``rlhfless.engine.simulated.schedule``): a cut does so from
+one numpy call. A disturbance replaces its schedule by another one (``rlhfless.engine.simulated.schedule``). A cut does so from
 the committed boundary on, an arrival from the boundary on at which it can join. That boundary is found, and the schedule after
 it computed, before it is committed.
 """
@@ -45,39 +45,39 @@ class SimulatedEngine:
         self.slots = admission.max_batch
         self._latency, self._admission = latency, admission
         self._requests: dict[int, Request] = {}
-        self._given: list[Requests] = []  # not in ``_requests`` yet
+        self._unread: list[Requests] = []  # not in ``_requests`` yet
         self._arriving: list[Request] = []  # not yet available, earliest first
-        self._members: Members = members_of([])  # while there is no course: the batch, then the queue, at ``_base_s``
+        self._members: Members = members_of([])  # while there is no schedule: the batch, then the queue, at ``_base_s``
         self._running = 0  # how many of them are in the batch
         self._base_s = clock_s
-        self._ahead: SimulatedSchedule | None = None  # from there on; None until it is asked for
-        self._later: list[tuple[SimulatedSchedule, int]] = []  # courses after it, with how many arrivals they begin
-        self._known_prompts: set[int] = set()  # whose KV cache is here for all that share it
+        self._upcoming: SimulatedSchedule | None = None  # from there on; None until it is asked for
+        self._later: list[tuple[SimulatedSchedule, int]] = []  # schedules after it, with how many arrivals they begin
+        self._cached_prompts: set[int] = set()  # whose KV cache is here for all that share it
 
     @property
     def clock_s(self) -> float:
         """Return the end of the last committed iteration."""
-        return self._base_s if self._ahead is None else self._ahead.clock_s
+        return self._base_s if self._upcoming is None else self._upcoming.clock_s
 
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol. Every request needs ``target_tokens``."""
         if isinstance(requests, Requests) and requests.at_once and not self._arriving:
-            self._given.append(requests)
+            self._unread.append(requests)
             if requests.available_s[0] <= self.clock_s:
-                self._leave_course()
+                self._leave_schedule()
                 self._members = _together(self._members, requests.rows)
                 return
         else:
-            self._read_given()
+            self._read_requests()
             for r in requests:
-                if (why := refusal(r)) is not None:
-                    raise ValueError(why)
+                if (reason := refusal(r)) is not None:
+                    raise ValueError(reason)
                 self._requests[r.response] = r
         for r in requests:
             bisect.insort(self._arriving, r, key=_available_s)
             while self._later and self._later[-1][0].base_s >= r.available_s:
                 self._later.pop()
-        self._take_in(-math.inf)
+        self._queue_available(-math.inf)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. Includes arrivals, unless their prefill depends on which responses have joined by then."""
@@ -86,60 +86,60 @@ class SimulatedEngine:
 
     def next_completions_s(self, count: int) -> FloatArray:
         """See the protocol. Includes arrivals as ``peek_next_event_s`` does."""
-        course, later, taken = self._course(), 0, 0
-        told: list[FloatArray] = []
+        schedule, later, taken = self._schedule(), 0, 0
+        times_s: list[FloatArray] = []
         while True:
-            limit = self._next_arrival_index(course, taken)
-            ends = course.finish[course.reported : course.reported + count]
+            limit = self._next_arrival_index(schedule, taken)
+            ends = schedule.finish[schedule.reported : schedule.reported + count]
             if limit is not None:
                 ends = ends[: int(ends.searchsorted(limit, side="right"))]
-            told.append(course.iterations.times(ends))
+            times_s.append(schedule.iterations.times(ends))
             count -= len(ends)
             if limit is None or not count:
                 break
-            if course.shares:
-                joins_s = max(course.iterations.end_s(limit), self._arriving[taken].available_s)
-                told.append(np.full(count, joins_s))
+            if schedule.shares:
+                joins_s = max(schedule.iterations.end_s(limit), self._arriving[taken].available_s)
+                times_s.append(np.full(count, joins_s))
                 break
             if later == len(self._later):
-                self._later.append(self._after_arrivals(course, limit, course.reported + len(ends), taken))
-            course, taken = self._later[later][0], taken + self._later[later][1]
+                self._later.append(self._after_arrivals(schedule, limit, schedule.reported + len(ends), taken))
+            schedule, taken = self._later[later][0], taken + self._later[later][1]
             later += 1
-        return told[0] if len(told) == 1 else np.concatenate(told)
+        return times_s[0] if len(times_s) == 1 else np.concatenate(times_s)
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
         committed = _Committed()
         while True:
-            # right after a cut the clock may be ahead: then there is nothing to commit, and the course may change again
-            course = self._course()
-            if to_s >= course.clock_s:
-                until = course.iterations.last_by(to_s)
+            # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
+            schedule = self._schedule()
+            if to_s >= schedule.clock_s:
+                until = schedule.iterations.last_by(to_s)
                 if self._arriving and self._arriving[0].available_s <= to_s:
-                    until = min(until, max(course.iterations.first_from(self._arriving[0].available_s), course.done))
-                if until > course.done or course.begins_with_completions:
-                    self._commit(course, until, committed)
-            if not self._arriving or not self._take_in(to_s):
+                    until = min(until, max(schedule.iterations.first_from(self._arriving[0].available_s), schedule.done))
+                if until > schedule.done or schedule.begins_with_completions:
+                    self._commit(schedule, until, committed)
+            if not self._arriving or not self._queue_available(to_s):
                 return committed.progress()
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         committed = _Committed(self.advance(at_s))
-        course = self._course()
-        if self.clock_s < at_s and not course.over:
-            self._commit(course, course.done + 1, committed)
-        rows, members, running = course.remaining(course.done, course.reported)
+        schedule = self._schedule()
+        if self.clock_s < at_s and not schedule.over:
+            self._commit(schedule, schedule.done + 1, committed)
+        rows, members, running = schedule.remaining(schedule.done, schedule.reported)
         leaves = np.ones(len(members), dtype=bool)
         if responses is not None:
             leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
-        self._read_given()
+        self._read_requests()
         taken = [self._export(row) for row in members[leaves].tolist()]
         going_on, self._later = members[~leaves], []
         left = running - int(np.count_nonzero(leaves[:running]))
         after = None
         if len(going_on) and running == len(members):
-            after = self._followed(course, course.done, course.clock_s, going_on, left, rows[leaves])
-        self._members, self._running, self._base_s, self._ahead = going_on, left, course.clock_s, after
+            after = self._followed(schedule, schedule.done, schedule.clock_s, going_on, left, rows[leaves])
+        self._members, self._running, self._base_s, self._upcoming = going_on, left, schedule.clock_s, after
         for r in [r for r in self._arriving if responses is None or r.response in responses]:
             self._arriving.remove(r)
             taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False))
@@ -152,7 +152,7 @@ class SimulatedEngine:
 
     def generated_arrays(self) -> tuple[IntArray, IntArray]:
         """Return ``generated_tokens`` as (n,) responses and (n,) committed tokens, for callers that ask often."""
-        responses, tokens = self._course().tokens()
+        responses, tokens = self._schedule().tokens()
         if self._arriving:
             responses = np.append(responses, [r.response for r in self._arriving])
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
@@ -160,11 +160,11 @@ class SimulatedEngine:
 
     def running(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        return (self._ahead or self._course()).in_batch_and_queue()[0]
+        return (self._upcoming or self._schedule()).in_batch_and_queue()[0]
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
-        queued = (self._ahead or self._course()).in_batch_and_queue()[1]
+        queued = (self._upcoming or self._schedule()).in_batch_and_queue()[1]
         return (*queued, *(r.response for r in self._arriving)) if self._arriving else queued
 
     def sync(self, weights: Any, weights_version: int) -> None:
@@ -175,54 +175,54 @@ class SimulatedEngine:
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
-    def _course(self) -> SimulatedSchedule:
+    def _schedule(self) -> SimulatedSchedule:
         """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
-        if self._ahead is None:
-            self._ahead = self._scheduled(self._members, self._running, self._base_s)
-        return self._ahead
+        if self._upcoming is None:
+            self._upcoming = self._scheduled(self._members, self._running, self._base_s)
+        return self._upcoming
 
     def _scheduled(self, members: Members, running: int, base_s: float) -> SimulatedSchedule:
-        return scheduled(members, running, base_s, self._latency, self._admission, self._known_prompts)
+        return scheduled(members, running, base_s, self._latency, self._admission, self._cached_prompts)
 
     def _followed(
-        self, course: SimulatedSchedule, at: int, base_s: float, members: Members, running: int, gone: IntArray
+        self, schedule: SimulatedSchedule, at: int, base_s: float, members: Members, running: int, gone: IntArray
     ) -> SimulatedSchedule | None:
-        return followed(course, at, base_s, members, running, gone, self._latency, self._admission)
+        return followed(schedule, at, base_s, members, running, gone, self._latency, self._admission)
 
-    def _leave_course(self) -> None:
+    def _leave_schedule(self) -> None:
         """Make the committed boundary the base from which another schedule can start."""
-        if self._ahead is not None:
-            course, self._ahead, self._later = self._ahead, None, []
-            self._base_s = course.clock_s
-            _, self._members, self._running = course.remaining(course.done, course.reported)
+        if self._upcoming is not None:
+            schedule, self._upcoming, self._later = self._upcoming, None, []
+            self._base_s = schedule.clock_s
+            _, self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
 
-    def _next_arrival_index(self, course: SimulatedSchedule, taken: int = 0) -> int | None:
+    def _next_arrival_index(self, schedule: SimulatedSchedule, taken: int = 0) -> int | None:
         """Return the first boundary, from the committed one on, at which an arriving response may join; None without one.
 
         The first ``taken`` arriving responses are skipped.
         """
         if taken == len(self._arriving):
             return None
-        return max(course.iterations.first_from(self._arriving[taken].available_s), course.done)
+        return max(schedule.iterations.first_from(self._arriving[taken].available_s), schedule.done)
 
     def _after_arrivals(
-        self, course: SimulatedSchedule, at: int, reported: int, taken: int = 0
+        self, schedule: SimulatedSchedule, at: int, reported: int, taken: int = 0
     ) -> tuple[SimulatedSchedule, int]:
         """Return the schedule from a boundary on with the responses that can join there, and their number.
 
         Args:
             reported: completions of this schedule by then. taken: number of arriving responses that have joined before.
         """
-        base_s = max(course.iterations.end_s(at), self._arriving[taken].available_s)
+        base_s = max(schedule.iterations.end_s(at), self._arriving[taken].available_s)
         count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
-        _, members, running = course.remaining(at, reported)
+        _, members, running = schedule.remaining(at, reported)
         everyone = _together(members, members_of(self._arriving[taken : taken + count]))
         after = None
         if running == len(members):
-            after = self._followed(course, at, base_s, everyone, running, NOBODY)
+            after = self._followed(schedule, at, base_s, everyone, running, NOBODY)
         return after or self._scheduled(everyone, running, base_s), count
 
-    def _take_in(self, to_s: float) -> bool:
+    def _queue_available(self, to_s: float) -> bool:
         """At the committed boundary, queue available responses; an idle engine's clock jumps, ``to_s`` at most.
 
         Returns whether any response was queued.
@@ -230,22 +230,22 @@ class SimulatedEngine:
         if not self._arriving:
             return False
         clock_s, first_s = self.clock_s, self._arriving[0].available_s
-        if first_s > clock_s and not (first_s <= to_s and self._course().over):
+        if first_s > clock_s and not (first_s <= to_s and self._schedule().over):
             return False
-        course = self._course()
+        schedule = self._schedule()
         if not self._later:
-            self._later.append(self._after_arrivals(course, course.done, course.reported))
-        self._ahead, count = self._later.pop(0)
+            self._later.append(self._after_arrivals(schedule, schedule.done, schedule.reported))
+        self._upcoming, count = self._later.pop(0)
         del self._arriving[:count]
         return True
 
-    def _read_given(self) -> None:
-        for given in self._given:
-            self._requests.update(zip(given.rows["response"].tolist(), given, strict=True))
-        self._given.clear()
+    def _read_requests(self) -> None:
+        for requests in self._unread:
+            self._requests.update(zip(requests.rows["response"].tolist(), requests, strict=True))
+        self._unread.clear()
 
     def _finish_of(self, response: int) -> str:
-        self._read_given()
+        self._read_requests()
         return self._requests[response].target_finish
 
     def _export(self, row: tuple[Any, ...]) -> Request:
@@ -262,23 +262,23 @@ class SimulatedEngine:
             prefill_tokens_computed=prefill_tokens,
         )
 
-    def _commit(self, course: SimulatedSchedule, until: int, committed: _Committed) -> None:
+    def _commit(self, schedule: SimulatedSchedule, until: int, committed: _Committed) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
-        first = course.done
-        before, reported = course.commit(until)
-        if course.shares:
-            self._known_prompts.update(course.members["prompt"][course.joining(first, until)].tolist())
+        first = schedule.done
+        before, reported = schedule.commit(until)
+        if schedule.shares:
+            self._cached_prompts.update(schedule.members["prompt"][schedule.computing(first, until)].tolist())
         if until > first:
-            committed.spans.append(LazySpans(course, self.slots, first, until))
+            committed.spans.append(LazySpans(schedule, self.slots, first, until))
         if reported == before:
             return
 
         def make(places: range) -> list[Completion]:
-            return course.completions(places, self._finish_of)
+            return schedule.completions(places, self._finish_of)
 
         over = slice(before, reported)
-        ends_s = course.iterations.times(course.finish[over])
-        responses, tokens = course.ending(over)
+        ends_s = schedule.iterations.times(schedule.finish[over])
+        responses, tokens = schedule.ending(over)
         committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
 
 
@@ -304,6 +304,6 @@ def _available_s(request: Request) -> float:
     return request.available_s
 
 
-def _together(members: Members, newcomers: Members) -> Members:
+def _together(members: Members, admitted: Members) -> Members:
     """Concatenate both, faster than ``np.concatenate`` joins rows."""
-    return np.concatenate([members.view(WHOLE), newcomers.view(WHOLE)]).view(MEMBER)
+    return np.concatenate([members.view(WHOLE), admitted.view(WHOLE)]).view(MEMBER)

@@ -22,18 +22,18 @@ class Iterations:
 
     Args:
         batch, kv_tokens: (I,) responses in the batch of each iteration, and their KV tokens.
-        prefill_tokens: that prefill is charged for at the start of the first iteration, for ``computing`` responses; joins:
-            number of responses that join then.
+        prefill_tokens: that prefill is charged for in the first iteration, for ``computing`` responses; joins: number of
+            responses that join then.
 
     Attributes:
         boundary_s: (I+1,) boundaries between iterations, of which the first ``timed`` + 1 are computed.
-        prefill_at: (P,) iterations with a prefill; prefill_s, prefill_tokens, computing: (P,) seconds, charged tokens and
-            responses of these.
+        prefill_at: (P,) iterations with a prefill; prefill_s, computed_tokens, computing: (P,) seconds of these at the start of
+            each, tokens that it computes besides those that are decoded, and responses of which it computes some.
     """
 
     __slots__ = (
-        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computing", "kv_tokens", "last", "prefill_at",
-        "prefill_s", "prefill_tokens", "timed",
+        "_base_s", "_joins_s", "_latency", "_took_s", "batch", "boundary_s", "computed_tokens", "computing", "kv_tokens",
+        "last", "prefill_at", "prefill_s", "timed",
     )  # fmt: skip
 
     def __init__(
@@ -48,11 +48,16 @@ class Iterations:
     ) -> None:
         self.batch, self.kv_tokens, self.last = batch, kv_tokens, len(batch)
         self._latency, self._base_s, self._took_s, self._joins_s = latency, base_s, 0.0, latency.join_s * joins
-        self.prefill_at = self.prefill_tokens = self.computing = NONE
+        self.prefill_at = self.computed_tokens = self.computing = NONE
         self.prefill_s: FloatArray = NO_TIME
         if prefill_tokens:
-            self.prefill_at, self.prefill_tokens, self.computing = np.array([[0], [prefill_tokens], [computing]])
-            self.prefill_s = latency.prefill_s(self.prefill_tokens)
+            decoded = 0 if latency.mixes else computing
+            self.prefill_at, self.computed_tokens, self.computing = np.array([[0], [prefill_tokens - decoded], [computing]])
+            self.prefill_s = latency.prefill_s([prefill_tokens])
+            if latency.mixes:
+                size = int(batch[0])
+                iteration_s = latency.one_iteration_s(size, int(kv_tokens[0]), prefill_tokens)
+                self.prefill_s = np.array([iteration_s * prefill_tokens / (size + prefill_tokens)])
         self.boundary_s: FloatArray = np.empty(self.last + 1)
         self.boundary_s[0] = base_s
         self.timed = 0
@@ -63,21 +68,23 @@ class Iterations:
         new = cls(latency, base_s, timeline.batch, timeline.kv_tokens)
         new.boundary_s, new.timed = base_s + timeline.boundary_s, new.last
         new.prefill_at = np.flatnonzero(timeline.prefill_tokens)
-        stays = timeline.residency
-        computes = stays.first[(stays.prefill > 0) & (stays.last > stays.first)]
-        new.computing = np.bincount(computes, minlength=new.last)[new.prefill_at]
-        new.prefill_tokens, new.prefill_s = timeline.prefill_tokens[new.prefill_at], timeline.prefill_s[new.prefill_at]
+        at, of, tokens = timeline.residency.chunks
+        if latency.mixes:
+            at = at[tokens > (at == timeline.residency.ready[of])]
+        new.computing = np.bincount(at, minlength=new.last)[new.prefill_at]
+        new.prefill_s, charged = timeline.prefill_s[new.prefill_at], timeline.prefill_tokens[new.prefill_at]
+        new.computed_tokens = charged if latency.mixes else charged - new.computing  # the last of each is decoded
         return new
 
     def part(self, first: int, until: int) -> Iterations:
         """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
-        own = Iterations(self._latency, self._base_s, self.batch[first:until].copy(), self.kv_tokens[first:until].copy())
-        own.boundary_s, own.timed = self.boundary_s[first : until + 1].copy(), until - first
+        part = Iterations(self._latency, self._base_s, self.batch[first:until].copy(), self.kv_tokens[first:until].copy())
+        part.boundary_s, part.timed = self.boundary_s[first : until + 1].copy(), until - first
         if len(self.prefill_at):
             within = slice(*self.prefill_at.searchsorted([first, until]))
-            own.prefill_at, own.prefill_tokens = self.prefill_at[within] - first, self.prefill_tokens[within]
-            own.prefill_s, own.computing = self.prefill_s[within], self.computing[within]
-        return own
+            part.prefill_at, part.computed_tokens = self.prefill_at[within] - first, self.computed_tokens[within]
+            part.prefill_s, part.computing = self.prefill_s[within], self.computing[within]
+        return part
 
     def end_s(self, index: int) -> float:
         """Return the time of a boundary."""
@@ -113,20 +120,23 @@ class Iterations:
         begin, until = self.timed, min(max(until, self.timed + AT_ONCE), self.last)
         took = np.empty(until - begin + 1)
         took[0] = self._took_s
-        took[1:] = self._latency.step_s(self.batch[begin:until], self.kv_tokens[begin:until])
+        took[1:] = self._latency.iteration_s(self.batch[begin:until], self.kv_tokens[begin:until])
         if begin == 0:
-            took[1] = self._with_joins_s(took[1])
+            took[1] = self._first_s()
         took.cumsum(out=took)  # summed from ``base_s`` on, in however many parts: the same sums
         self.boundary_s[begin : until + 1] = self._base_s + took
         self._took_s, self.timed = float(took[-1]), until
 
     def _work_out_next(self) -> None:
         k = self.timed
-        step_s = self._latency.one_step_s(int(self.batch[k]), int(self.kv_tokens[k]))
-        self._took_s += step_s if k else self._with_joins_s(step_s)
+        self._took_s += self._latency.one_iteration_s(int(self.batch[k]), int(self.kv_tokens[k])) if k else self._first_s()
         self.timed = k + 1
         self.boundary_s[k + 1] = self._base_s + self._took_s
 
-    def _with_joins_s(self, step_s: float) -> float:
-        """Return the seconds of the first iteration, including those of admitting responses."""
-        return step_s + (float(self.prefill_s[0]) if len(self.prefill_at) else 0.0) + self._joins_s
+    def _first_s(self) -> float:
+        """Return the seconds of the first iteration, including prefill and those of admitting responses."""
+        latency, prompts = self._latency, int(self.computed_tokens.sum())
+        if latency.mixes:
+            return latency.one_iteration_s(int(self.batch[0]), int(self.kv_tokens[0]), prompts) + self._joins_s
+        iteration_s = latency.one_iteration_s(int(self.batch[0]), int(self.kv_tokens[0]))
+        return iteration_s + float(self.prefill_s.sum()) + self._joins_s

@@ -14,13 +14,13 @@ from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 class LazySpans(Sequence[EngineSpan]):
     """Spans of a schedule's iterations from boundary ``first`` to ``until``, and of parts added later.
 
-    There is one prefill span for every prefill, and one decode span for every interval between.
+    There is one prefill span for every iteration with a prefill, and one decode span for every interval between.
     """
 
     __slots__ = ("_parts", "_spans")
 
-    def __init__(self, course: SimulatedSchedule, slots: int, first: int, until: int) -> None:
-        self._parts = [_Part(course, slots, first, until)]
+    def __init__(self, schedule: SimulatedSchedule, slots: int, first: int, until: int) -> None:
+        self._parts = [_Part(schedule, slots, first, until)]
         self._spans: list[EngineSpan] | None = None
 
     def add(self, later: LazySpans) -> None:
@@ -28,7 +28,7 @@ class LazySpans(Sequence[EngineSpan]):
         assert self._spans is None, "spans that were read already cannot be extended"
         for part in later._parts:
             last = self._parts[-1]
-            if part.course is last.course and part.first == last.until:
+            if part.schedule is last.schedule and part.first == last.until:
                 last.until = part.until
             else:
                 last.shrink()
@@ -36,7 +36,7 @@ class LazySpans(Sequence[EngineSpan]):
 
     def _all(self) -> list[EngineSpan]:
         if self._spans is None:
-            self._spans = [span for part in self._parts for span in part.tell()]
+            self._spans = [span for part in self._parts for span in part.spans()]
             self._parts.clear()
         return self._spans
 
@@ -57,21 +57,21 @@ class LazySpans(Sequence[EngineSpan]):
 class _Part:
     """Committed iterations of one schedule."""
 
-    __slots__ = ("course", "first", "iterations", "prefilled", "slots", "until")
+    __slots__ = ("first", "iterations", "prefilled", "schedule", "slots", "until")
 
-    def __init__(self, course: SimulatedSchedule, slots: int, first: int, until: int) -> None:
-        self.course: SimulatedSchedule | None = course
-        self.iterations, self.prefilled = course.iterations, NOBODY  # what ``course`` says, where there is one
+    def __init__(self, schedule: SimulatedSchedule, slots: int, first: int, until: int) -> None:
+        self.schedule: SimulatedSchedule | None = schedule
+        self.iterations, self.prefilled = schedule.iterations, NOBODY  # what ``schedule`` says, where there is one
         self.slots, self.first, self.until = slots, first, until
 
     def shrink(self) -> None:
         """Free the memory of the schedule's later iterations, which will not be committed."""
-        if self.course is not None:
-            found = self.course.prefilled(self.first, self.until)
-            self.prefilled, self.course = found._replace(iteration=found.iteration - self.first), None
+        if self.schedule is not None:
+            prefilled = self.schedule.prefilled(self.first, self.until)
+            self.prefilled, self.schedule = prefilled._replace(iteration=prefilled.iteration - self.first), None
             self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
 
-    def tell(self) -> list[EngineSpan]:
+    def spans(self) -> list[EngineSpan]:
         """Return its spans."""
         done, first, until = self.iterations, self.first, self.until
         if until == first:
@@ -93,20 +93,20 @@ class _Part:
         ready = at_s[at].copy()
         ready[len(at) - len(prefills) :] += prefill_s
         ends = at_s[np.append(at[1:], until - first)]
-        told = []
+        spans = []
         columns = (ready, ends, batch_mean, tokens, kv_mean)
         decoded = zip(*(column.tolist() for column in columns), strict=True)
-        starts_s, computing = at_s[prefills - first], done.computing[low:high]
-        computed_tokens = done.prefill_tokens[low:high] - computing  # the last of each is decoded
-        joined = self.prefilled if self.course is None else self.course.prefilled(first, until)
+        starts_s, computing, computed_tokens = at_s[prefills - first], done.computing[low:high], done.computed_tokens[low:high]
+        joined = self.prefilled if self.schedule is None else self.schedule.prefilled(first, until)
         who = list(zip(joined.response.tolist(), joined.tokens.tolist(), strict=True))
         after = joined.iteration.searchsorted(prefills, side="right")
-        own = map(slice, np.append(0, after[:-1]).tolist(), after.tolist())
-        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), own, strict=True)
+        slices = map(slice, np.append(0, after[:-1]).tolist(), after.tolist())
+        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), slices, strict=True)
         slots, prefilled = self.slots, len(at) - len(prefills)
         for k, (begin_s, end_s, mean, decoded_tokens, kv) in enumerate(decoded):
             if k >= prefilled:
                 from_s, count, held, whose = next(computed)
-                told.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, held, float(held), None, who[whose]))
-            told.append(EngineSpan("decode", begin_s, end_s, mean, slots, decoded_tokens, kv))
-        return told
+                spans.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, held, float(held), None, who[whose]))
+            if decoded_tokens:
+                spans.append(EngineSpan("decode", begin_s, end_s, mean, slots, decoded_tokens, kv))
+        return spans

@@ -18,11 +18,11 @@ MEMBER = np.dtype(
     [
         ("response", np.int64),
         ("prompt_tokens", np.int64),
-        ("limit_tokens", np.int64),
+        ("max_tokens", np.int64),
         ("target_tokens", np.int64),
         ("generated_tokens", np.int64),
         ("has_kv", np.bool_),  # the KV cache of its whole context is with it
-        ("cached_tokens", np.int64),  # else the tokens of its context that were received
+        ("cached_tokens", np.int64),  # else the tokens of its context that were received, or are computed so far
         ("prompt", np.int64),  # whose prefill it shares; -1 when it shares with nobody
         ("start_s", np.float64),  # not a number until it has joined a batch
         ("first_token_s", np.float64),
@@ -35,7 +35,7 @@ def members_of(requests: Iterable[Request]) -> Members:
     """Return one row per request, as it arrives at the engine."""
     rows = [
         (
-            r.response, r.prompt_tokens, r.limit_tokens, -1 if r.target_tokens is None else r.target_tokens,
+            r.response, r.prompt_tokens, r.max_tokens, -1 if r.target_tokens is None else r.target_tokens,
             r.generated_tokens, r.kv is not None, r.cached_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
             np.nan if r.start_s is None else r.start_s, np.nan if r.first_token_s is None else r.first_token_s,
             r.prefill_tokens_computed,
@@ -82,9 +82,9 @@ class Requests(Sequence[Request]):
     @classmethod
     def of(cls, requests: Sequence[Request]) -> Requests:
         """Return the requests in order of ``response``."""
-        known = requests if isinstance(requests, cls) else cls(requests)
-        order = np.argsort(known.rows["response"], kind="stable")
-        return known if (order[1:] > order[:-1]).all() else known.take(order.tolist())
+        unsorted = requests if isinstance(requests, cls) else cls(requests)
+        order = np.argsort(unsorted.rows["response"], kind="stable")
+        return unsorted if (order[1:] > order[:-1]).all() else unsorted.take(order.tolist())
 
     def take(self, indices: Sequence[int]) -> Requests:
         """Return the requests at ``indices``, in that order."""
@@ -108,19 +108,19 @@ class Requests(Sequence[Request]):
         return iter(self._requests)
 
 
-def cached_tokens(members: Members, remaining: IntArray, known: Collection[int]) -> IntArray:
+def cached_tokens(members: Members, remaining: IntArray, cached_prompts: Collection[int]) -> IntArray:
     """Return (n,) cached KV tokens of each member's context when it joins.
 
     Args:
         remaining: (n,) iterations that each needs; a response that needs none computes nothing for others.
-        known: prompts whose KV cache is in the actor, because a response that shares it has joined.
+        cached_prompts: prompts whose KV cache is in the actor, because a response that shares it has computed it.
     """
     has_kv, prompt = members["has_kv"], members["prompt"]
-    there = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["cached_tokens"])
+    cached = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["cached_tokens"])
     later = (prompt >= 0) & ~has_kv
     if later.any():
         works = np.flatnonzero(later & (remaining > 0))
         first = works[np.unique(prompt[works], return_index=True)[1]]
-        later[first[~np.isin(prompt[first], list(known))]] = False
-        there = np.where(later, members["prompt_tokens"], there)
-    return there
+        later[first[~np.isin(prompt[first], list(cached_prompts))]] = False
+        cached = np.where(later, np.maximum(members["prompt_tokens"], cached), cached)
+    return cached

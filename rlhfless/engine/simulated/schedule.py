@@ -17,13 +17,13 @@ from rlhfless.engine.protocol import Completion
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import Members
 from solver.model.workload import FloatArray, IntArray
-from solver.timing.batching import Residency
+from solver.timing.residency import Residency
 
 BoolArray = NDArray[np.bool_]
 
 
 class Prefilled(NamedTuple):
-    """Responses that joined with uncached context tokens: (V,) iterations, in order, response rows, and computed tokens."""
+    """Chunks of contexts: (V,) iterations, in order, responses, and computed tokens."""
 
     iteration: IntArray
     response: IntArray
@@ -40,7 +40,7 @@ class SimulatedSchedule:
 
     Args:
         running: how many of the members, the first ones, are in the batch.
-        stays: when they are in the batch. iterations: the iterations from ``base_s`` on.
+        residency: when they are in the batch. iterations: the iterations from ``base_s`` on.
 
     Attributes:
         done: the last committed boundary; clock_s: its time.
@@ -49,17 +49,17 @@ class SimulatedSchedule:
         reported: how many of these are committed.
     """
 
-    def __init__(self, members: Members, running: int, base_s: float, stays: Residency, iterations: Iterations) -> None:
-        self.members, self.stays, self.iterations = members, stays, iterations
+    def __init__(self, members: Members, running: int, base_s: float, residency: Residency, iterations: Iterations) -> None:
+        self.members, self.residency, self.iterations = members, residency, iterations
         self._running, self.base_s = running, base_s
-        self.once = len(stays.response) == len(members)  # nobody is evicted
-        if self.once:
-            last = stays.last
+        self.no_evictions = len(residency.response) == len(members)  # nobody is evicted
+        if self.no_evictions:
+            last = residency.last
         else:
             last = np.zeros(len(members), np.int64)
-            np.maximum.at(last, stays.response, stays.last)
+            np.maximum.at(last, residency.response, residency.last)
         self._last = last
-        self._together = self.once and not stays.first.any()
+        self._together = self.no_evictions and not residency.ready.any() and not residency.prefill[:running].any()
         self.finishing = last.argsort(kind="stable")
         self.finish = last[self.finishing]
         self._names = members["response"]
@@ -70,7 +70,8 @@ class SimulatedSchedule:
         self._seen: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
-        self._told: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
+        self._chunks: Prefilled | None = None
+        self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
     def ending(self, places: slice) -> tuple[IntArray, IntArray]:
         """Return the indices and lengths of the responses at these places of ``finishing``."""
@@ -79,7 +80,7 @@ class SimulatedSchedule:
 
     def left_of(self, row: int, at: int) -> tuple[int, int]:
         """Return, for a row in the batch at a boundary, its remaining iterations and its KV tokens (without evictions only)."""
-        return int(self._last[row]) - at, int(self.stays.context[row]) + at - int(self.stays.first[row])
+        return int(self._last[row]) - at, int(self.residency.context[row]) + at - int(self.residency.ready[row])
 
     @property
     def over(self) -> bool:
@@ -96,11 +97,13 @@ class SimulatedSchedule:
         """Return the rows in the batch at a boundary, in order of admission."""
         if not at:
             return np.arange(self._running)
-        stays = self.stays
-        inside: IntArray = (stays.last > at if self._together else (stays.first < at) & (stays.last > at)).nonzero()[0]
-        if self.once:  # rows join in their order
+        residency = self.residency
+        inside: IntArray = (
+            residency.last > at if self._together else (residency.first < at) & (residency.last > at)
+        ).nonzero()[0]
+        if self.no_evictions:  # rows join in their order
             return inside
-        rows: IntArray = stays.response[inside[np.lexsort((stays.response[inside], stays.first[inside]))]]
+        rows: IntArray = residency.response[inside[np.lexsort((residency.response[inside], residency.first[inside]))]]
         return rows
 
     def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -127,7 +130,7 @@ class SimulatedSchedule:
         if self._together:
             return float(self.finish[self.reported]) if self.reported < len(self.finish) else math.inf
         if self._changes is None:
-            self._changes = np.unique(np.concatenate([self.stays.first + 1, self.stays.last]))
+            self._changes = np.unique(np.concatenate([self.residency.first + 1, self.residency.last]))
         place = int(self._changes.searchsorted(self.done, side="right"))
         return float(self._changes[place]) if place < len(self._changes) else math.inf
 
@@ -138,12 +141,12 @@ class SimulatedSchedule:
 
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""
-        generated, stays = self.members["generated_tokens"], self.stays
-        decoded = np.maximum(np.minimum(stays.last, at) - stays.first, 0)
-        if self.once:
+        generated, residency = self.members["generated_tokens"], self.residency
+        decoded = np.maximum(np.minimum(residency.last, at) - residency.ready, 0)
+        if self.no_evictions:
             return np.asarray(generated + decoded)
         tokens: IntArray = generated.copy()
-        np.add.at(tokens, stays.response, decoded)
+        np.add.at(tokens, residency.response, decoded)
         return tokens
 
     def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
@@ -159,7 +162,7 @@ class SimulatedSchedule:
             rest = np.ones(len(self.members), dtype=bool)
             rest[self.finishing[:reported]] = rest[inside] = False
             queue = np.flatnonzero(rest)
-            rows = np.concatenate([inside, queue if self.once else self._evicted_first(queue, at)])
+            rows = np.concatenate([inside, queue if self.no_evictions else self._evicted_first(queue, at)])
         else:
             rows = inside
         members = self.members.take(rows)
@@ -170,9 +173,9 @@ class SimulatedSchedule:
         return rows, members, len(inside)
 
     def _evicted_first(self, queue: IntArray, at: int) -> IntArray:
-        left, stays = np.full(len(self.members), -1), self.stays
-        gone = (stays.last <= at) & (stays.last > stays.first)
-        np.maximum.at(left, stays.response[gone], stays.last[gone])
+        left, residency = np.full(len(self.members), -1), self.residency
+        gone = (residency.last <= at) & (residency.last > residency.first)
+        np.maximum.at(left, residency.response[gone], residency.last[gone])
         return queue[np.argsort(-left[queue], kind="stable")]
 
     def _note(self, members: Members, rows: IntArray, inside: int, at: int) -> None:
@@ -182,16 +185,32 @@ class SimulatedSchedule:
         members["has_kv"][joined] = False
         members["has_kv"][:inside] = True
         members["cached_tokens"][joined], members["prompt"][joined] = 0, -1  # who is evicted computes its whole context
+        residency = self.residency
+        for stay in self.half_computed(at).tolist():
+            row = int(residency.response[stay])
+            one = members[int(np.flatnonzero(rows[:inside] == row)[0])]
+            one["has_kv"], one["cached_tokens"] = (
+                False,
+                residency.context[stay] - residency.prefill[stay] + residency.computed(at)[stay],
+            )
+            if not np.any((residency.response == row) & (residency.first < residency.first[stay])):  # else it was evicted
+                one["prompt"] = self.members["prompt"][row]
+
+    def half_computed(self, at: int) -> IntArray:
+        """Return the intervals in the batch at a boundary of which some context is not computed."""
+        residency = self.residency
+        late = (residency.prefill > 0) & (residency.ready >= at) & (residency.last > at)
+        return np.flatnonzero(late & ((residency.first < at) | ((residency.first == 0) & (residency.response < self._running))))
 
     def _note_all(self, members: Members, rows: IntArray, at: int) -> None:
         """Like ``_note`` where every response joined in the first iteration: only the tokens of earlier members change."""
         members["generated_tokens"] += at
-        known = int(rows.searchsorted(self._running))
-        new = members[known:]
+        old = int(rows.searchsorted(self._running))
+        new = members[old:]
         if not len(new):
             return
         new["has_kv"], new["cached_tokens"], new["prompt"] = True, 0, -1
-        new["prefill_tokens"] += self.stays.computed[rows[known:]]
+        new["prefill_tokens"] += self.residency.computed()[rows[old:]]
         for name, index in (("start_s", 0), ("first_token_s", 1)):
             unknown = np.isnan(new[name])
             if unknown.any():
@@ -201,20 +220,21 @@ class SimulatedSchedule:
         """Return, for every row at a boundary: whether it has joined, when it first did anywhere, when its first token was
         generated (NaN before that), and prefill tokens.
         """
-        stays, members = self.stays, self.members
-        some = np.flatnonzero((stays.first < at) & (stays.last > stays.first))
-        if not self.once:
-            some = some[np.argsort(-stays.first[some], kind="stable")]  # of equal rows the last assignment holds
-        rows, first = stays.response[some], stays.first[some]
+        residency, members = self.residency, self.members
+        begun = np.flatnonzero((residency.first < at) & (residency.last > residency.first))
+        if not self.no_evictions:
+            begun = begun[np.argsort(-residency.first[begun], kind="stable")]  # of equal rows the last assignment holds
+        rows, first = residency.response[begun], residency.first[begun]
         joined = np.zeros(len(members), dtype=bool)
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
-        np.add.at(prefill, rows, stays.computed[some])
+        np.add.at(prefill, rows, residency.computed(at)[begun])
         if len(first):
-            self.iterations.end_s(int(first.max()) + 1)
-        for column, offset in ((start_s, 0), (first_token_s, 1)):
-            new = np.isnan(column[rows])
-            column[rows[new]] = self.iterations.boundary_s[first[new] + offset]
+            self.iterations.end_s(at)
+        new = np.isnan(start_s[rows])
+        start_s[rows[new]] = self.iterations.boundary_s[first[new]]
+        new = np.isnan(first_token_s[rows]) & (residency.ready[begun] < np.minimum(residency.last[begun], at))
+        first_token_s[rows[new]] = self.iterations.boundary_s[residency.ready[begun][new] + 1]
         return joined, start_s, first_token_s, prefill
 
     # --- committing -----------------------------------------------------------------------------------------------------
@@ -228,27 +248,30 @@ class SimulatedSchedule:
         self.clock_s, self.begins_with_completions = self.iterations.end_s(until), False
         return before, self.reported
 
-    def joining(self, first: int, until: int) -> IntArray:
-        """Return the rows that join between two boundaries."""
-        stays = self.stays
-        return stays.response[(stays.first >= first) & (stays.first < until) & (stays.last > stays.first)]
+    def computing(self, first: int, until: int) -> IntArray:
+        """Return the rows whose context is complete in an iteration between two boundaries."""
+        residency = self.residency
+        return residency.response[(residency.ready >= first) & (residency.ready < until) & (residency.last > residency.ready)]
 
     def prefilled(self, first: int, until: int) -> Prefilled:
-        """Return the responses that join between two boundaries with tokens to compute, in order of admission."""
+        """Return the chunks of contexts that are computed between two boundaries, by iteration, in order of admission."""
         if not len(self.iterations.prefill_at):
             return NOBODY
-        stays = self.stays
-        rows = np.flatnonzero((stays.first >= first) & (stays.first < until) & (stays.last > stays.first) & (stays.prefill > 1))
-        rows = rows[stays.first[rows].argsort(kind="stable")]
-        return Prefilled(stays.first[rows], self._names[stays.response[rows]], stays.computed[rows])
+        if self._chunks is None:
+            at, of, tokens = self.residency.chunks
+            tokens = tokens - (at == self.residency.ready[of])  # the last one of a context is decoded
+            some = tokens > 0
+            self._chunks = Prefilled(at[some], self._names[self.residency.response[of[some]]], tokens[some])
+        part = slice(*self._chunks.iteration.searchsorted([first, until]))
+        return Prefilled(*(column[part] for column in self._chunks))
 
     def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
         """Return the completions at these places of ``finishing``; ``finish_of`` returns the finish reason of a response."""
-        if self._told is None:
-            self._told = self._facts(self.iterations.last)[1:]
+        if self._final_facts is None:
+            self._final_facts = self._facts(self.iterations.last)[1:]
         rows = self.finishing[places.start : places.stop : places.step]
         end_s = self.iterations.times(self._last[rows])
-        start_s, first_token_s, prefill = (x[rows] for x in self._told)
+        start_s, first_token_s, prefill = (x[rows] for x in self._final_facts)
         ends = (np.where(np.isnan(x), end_s, x).tolist() for x in (first_token_s, start_s))
         names = self._names[rows].tolist()
         columns = (names, end_s.tolist(), self.members["target_tokens"][rows].tolist(), map(finish_of, names), *ends)

@@ -1,7 +1,7 @@
 """Makes schedules of a simulated actor: computed from scratch, or as the rest of the previous schedule.
 
-A schedule that begins with a queue is computed by ``solver.timing.batching``. Where all responses are in the batch and memory
-suffices, the schedule after an arrival or a departure is the rest of the previous one, with their part added or taken away.
+A schedule that begins with a queue is computed by ``solver.timing.batching``. All responses may be in the batch, with enough
+memory. Then the schedule after an arrival or a departure is the rest of the previous one, with their part added or taken away.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import IntArray
-from solver.timing.batching import Residency, timeline
+from solver.timing.batching import timeline
+from solver.timing.residency import Residency
 
 
 def scheduled(
@@ -23,27 +24,27 @@ def scheduled(
     base_s: float,
     latency: LatencyModel,
     admission: Admission,
-    known_prompts: set[int],
+    cached_prompts: set[int],
 ) -> SimulatedSchedule:
     """Return a schedule in which responses may wait in a queue, or be evicted.
 
     Args:
-        known_prompts: prompts whose KV cache is in the actor.
+        cached_prompts: prompts whose KV cache is in the actor.
     """
     context = members["prompt_tokens"] + members["generated_tokens"]
     remaining = np.maximum(members["target_tokens"] - members["generated_tokens"], 0)
-    most = members["prompt_tokens"] + members["limit_tokens"]
-    there = cached_tokens(members, remaining, known_prompts)
-    run = timeline(remaining, context, most, there, latency, admission, running)
-    stays = run.residency
-    if len(stays.response) == len(members) and (stays.response[1:] < stays.response[:-1]).any():
-        order = stays.response.argsort()
-        stays = Residency(*(x[order] for x in (stays.response, stays.first, stays.last, stays.context, stays.prefill)))
-    return SimulatedSchedule(members, running, base_s, stays, Iterations.of(run, latency, base_s))
+    max_kv_tokens = members["prompt_tokens"] + members["max_tokens"]
+    cached = cached_tokens(members, remaining, cached_prompts)
+    run = timeline(remaining, context, max_kv_tokens, cached, latency, admission, running)
+    residency = run.residency
+    if len(residency.response) == len(members) and (residency.response[1:] < residency.response[:-1]).any():
+        order = residency.response.argsort()
+        residency = residency.ordered(order)
+    return SimulatedSchedule(members, running, base_s, residency, Iterations.of(run, latency, base_s))
 
 
 def followed(
-    course: SimulatedSchedule,
+    previous: SimulatedSchedule,
     at: int,
     base_s: float,
     members: Members,
@@ -54,7 +55,8 @@ def followed(
 ) -> SimulatedSchedule | None:
     """Return the schedule that follows another one from its boundary ``at`` on, if all responses are in the batch then.
 
-    None where a response has to wait or is evicted, or where an admitted response's prefill depends on others.
+    None where a response has to wait or is evicted, or where an admitted response's prefill depends on others or takes several
+    iterations.
 
     Args:
         base_s: the boundary's time; an idle actor may have waited.
@@ -62,19 +64,19 @@ def followed(
         running: how many of the members remain. gone: rows of that schedule that are taken away.
     """
     new, count = members[running:], len(members)
-    if not course.once or count > admission.max_batch or (new["prompt"] >= 0).any():
+    if not previous.no_evictions or count > admission.max_batch or (new["prompt"] >= 0).any():
         return None
     prompt, tokens = members["prompt_tokens"], members["generated_tokens"]
     context, left = prompt + tokens, members["target_tokens"] - tokens
-    if count and left.min() <= 0:
+    if (count and left.min() <= 0) or len(previous.half_computed(at)):
         return None
     reserves = admission.rule == "reserve"
-    if reserves and int((prompt + members["limit_tokens"]).sum()) > admission.kv_capacity_tokens:
+    if reserves and int((prompt + members["max_tokens"]).sum()) > admission.kv_capacity_tokens:
         return None
-    horizon, before = int(left.max(initial=0)), course.iterations
-    batch, kv_tokens = _rest(before.batch, at, horizon), _rest(before.kv_tokens, at, horizon)
+    horizon, before = int(left.max(initial=0)), previous.iterations
+    batch, kv_tokens = _part_from(before.batch, at, horizon), _part_from(before.kv_tokens, at, horizon)
     for row in gone.tolist():
-        lasts, held = course.left_of(row, at)
+        lasts, held = previous.left_of(row, at)
         batch[:lasts] -= 1
         kv_tokens[:lasts] -= np.arange(held, held + lasts)[:horizon]
     for lasts, held in zip(left[running:].tolist(), context[running:].tolist(), strict=True):
@@ -85,14 +87,17 @@ def followed(
     prefill = np.zeros(count, np.int64)
     computed = computing = 0
     if count > running:
-        prefill[running:] = own = np.where(new["has_kv"], 0, context[running:] - new["cached_tokens"])
-        computed, computing = int(own.sum()), int(np.count_nonzero(own > 0))
-    stays = Residency(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
+        prefill[running:] = uncached = np.where(new["has_kv"], 0, context[running:] - new["cached_tokens"])
+        charged = latency.charged_tokens(uncached)
+        computed, computing = int(charged.sum()), int(np.count_nonzero(charged))
+        if latency.token_budget is not None and int(batch[0]) + computed > latency.token_budget:
+            return None
+    residency = Residency.at_once(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
     iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
-    return SimulatedSchedule(members, running, base_s, stays, iterations)
+    return SimulatedSchedule(members, running, base_s, residency, iterations)
 
 
-def _rest(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
+def _part_from(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
     """Return a copy of it from ``at`` on, of length ``horizon``: 0 beyond its end."""
-    rest = per_iteration[at : at + horizon]
-    return rest.copy() if len(rest) == horizon else np.concatenate([rest, np.zeros(horizon - len(rest), np.int64)])
+    part = per_iteration[at : at + horizon]
+    return part.copy() if len(part) == horizon else np.concatenate([part, np.zeros(horizon - len(part), np.int64)])

@@ -1,8 +1,8 @@
 """Runs iterations of the torch engine that ``rlhfless profile`` times.
 
-Two things are timed as an actor runs them: one committed iteration, bookkeeping and sampling included, of a batch whose
-responses have ``context`` KV tokens each; and all iterations of a trial in which responses join and end, timed as ``replay.py``
-times an actor.
+Two things are timed as an actor runs them. The first is one committed iteration, bookkeeping and sampling included, of a batch
+whose responses have ``context`` KV tokens each. The second is all iterations of a trial in which responses join and end, timed
+as ``replay.py`` times an actor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.latency.batch_changes import BatchChangeTrial, RunCourse
+from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.device_memory import room
 from solver.model.admission import Admission
@@ -52,23 +52,23 @@ class EngineTimer:
         self._left -= 1
         self._engine.commit_next()
 
-    def run_course(self, course: BatchChangeTrial) -> FloatArray:
+    def run_trial(self, trial: BatchChangeTrial) -> FloatArray:
         """Return the (iterations,) seconds of a trial on a new engine, without the time of preparing shapes.
 
         Raises:
             MemoryError: the device has no room for it.
         """
         self._close()
-        longest = course.tokens + course.iterations + 1
-        engine = TorchEngine(self._rows, Admission(course.batch, course.batch * longest), MEASURED, eos_id=0)
-        ids, now_s = np.zeros(course.tokens, dtype=np.int64), stopwatch(self._rows.device.type)
+        longest = trial.tokens + trial.iterations + 1
+        engine = TorchEngine(self._rows, Admission(trial.batch, trial.batch * longest), MEASURED, eos_id=0)
+        ids, now_s = np.zeros(trial.tokens, dtype=np.int64), stopwatch(self._rows.device.type)
         requests = [
-            Request(i, course.tokens, course.iterations + 1, target_tokens=tokens, prompt_ids=ids, seed=i)
-            for i, tokens in enumerate(course.lengths)
+            Request(i, trial.tokens, trial.iterations + 1, target_tokens=tokens, prompt_ids=ids, seed=i)
+            for i, tokens in enumerate(trial.lengths)
         ]
-        seconds = np.zeros(course.iterations)
+        seconds = np.zeros(trial.iterations)
         try:
-            for k in range(course.iterations):
+            for k in range(trial.iterations):
                 prepared_s, begin = engine.journal.prepare_s, now_s()
                 if k == 0:
                     engine.add(requests)
@@ -104,7 +104,7 @@ class EngineTimer:
         return engine
 
 
-def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunCourse]:
+def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunTrial]:
     """Return timers of a decode iteration and of a batch-change trial, for ``rlhfless.latency.measure_profile``."""
     timer = EngineTimer(model, max_tokens)
-    return timer.decode_iteration, timer.run_course
+    return timer.decode_iteration, timer.run_trial

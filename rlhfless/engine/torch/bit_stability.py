@@ -28,27 +28,27 @@ def fewest_stable_rows(model: DecoderModel) -> int:
     On CPUs it is usually 4 (one to three rows use another kernel).
     """
     sizes = [n for n in PROBED_ROWS if n <= model.max_tokens]
-    most = sizes[-1]
-    tokens = torch.randint(model.vocabulary, (most,), generator=torch.Generator().manual_seed(0)).to(model.device)
-    positions = torch.arange(most, device=model.device)
+    max_rows = sizes[-1]
+    tokens = torch.randint(model.vocabulary, (max_rows,), generator=torch.Generator().manual_seed(0)).to(model.device)
+    positions = torch.arange(max_rows, device=model.device)
     cache = model.new_cache()
     cache.reserve_rows(1)
-    row = torch.zeros(most, dtype=torch.int64, device=model.device)
-    width = blocks(most)
+    row = torch.zeros(max_rows, dtype=torch.int64, device=model.device)
+    width = blocks(max_rows)
 
     def logits(rows: int) -> Tensor:  # always the last ones, so that a row also changes its place
         mask = cache.mask(positions[-rows:], width)  # the first cells are written already
-        parts = [slice(0, rows)] if rows == most else [slice(0, 1), slice(1, rows)][:rows]  # padding does not attend
+        parts = [slice(0, rows)] if rows == max_rows else [slice(0, 1), slice(1, rows)][:rows]  # padding does not attend
 
         def attend(layer: int, queries: Tensor) -> Tensor:
-            return torch.cat([tokens_by_themselves(cache, layer, 0, width, queries[own], mask[own]) for own in parts])
+            return torch.cat([tokens_by_themselves(cache, layer, 0, width, queries[part], mask[part]) for part in parts])
 
         return model.logits(model.compute(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))
 
-    expected = logits(most)
-    stable = most
+    expected = logits(max_rows)
+    stable = max_rows
     for rows in reversed(sizes):
         if not torch.equal(logits(rows), expected[-rows:]):
             break
         stable = rows
-    return stable if stable < most else 0
+    return stable if stable < max_rows else 0

@@ -14,21 +14,21 @@ from solver.model.admission import Admission
 OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
 
 
-def admission_within(model: DecoderModel, memory_bytes: int, *, most_slots: int = 256, rule: str = "reserve") -> Admission:
+def admission_within(model: DecoderModel, memory_bytes: int, *, max_slots: int = 256, rule: str = "reserve") -> Admission:
     """Return slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine use the same
     values.
 
     Args:
-        most_slots: maximum number of slots, however much memory there is. rule: ``reserve`` or ``preempt``.
+        max_slots: maximum number of slots, however much memory there is. rule: ``reserve`` or ``preempt``.
 
     Raises:
         MemoryError: the weights and one response do not fit; the message states the required memory.
     """
     a_row = model.cells * model.kv_bytes_per_token
     room = int(memory_bytes * (1 - OTHER_SHARE)) - model.weight_bytes
-    rows = min(most_slots, room // a_row)
+    rows = min(max_slots, room // a_row)
     measure_stable_rows(model)
-    fewest = max(1, model.padded(1, most_slots))  # rows that the smallest batch feeds
+    fewest = max(1, model.padded(1, max_slots))  # rows that the smallest batch feeds
     if rows < fewest:
         needed = (model.weight_bytes + fewest * a_row) / (1 - OTHER_SHARE)
         raise MemoryError(

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from rlhfless.engine.common.journal import EngineJournal, Newcomer
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion
 from rlhfless.engine.torch.decode_run import DecodeRun
@@ -32,7 +32,7 @@ class DecodeLoop:
     Attributes:
         queue: the responses of the actor. rows: their rows of the KV cache.
         upcoming: the next iterations, as far as they are known.
-        stretch: the current batch; None once a response joined or left.
+        decode_run: the current batch; None once a response joined or left.
         clock_s: end of the last committed iteration.
         journal: the committed iterations. spans: the same, as spans.
     """
@@ -52,7 +52,7 @@ class DecodeLoop:
         self.queue = BatchScheduler(admission)
         self.rows = KVRows(model, admission.max_batch, draws=sampling.temperature > 0)
         self.upcoming: PendingIterations | None = None
-        self.stretch: DecodeRun | None = None
+        self.decode_run: DecodeRun | None = None
         self.clock_s = start_s
         self.journal = EngineJournal(admission.max_batch, start_s)
         self.spans = SpanAccumulator(admission.max_batch)
@@ -64,7 +64,7 @@ class DecodeLoop:
             s.kv = None
             s.forget_prefix()
         self.queue = BatchScheduler(self.queue.admission)
-        self.upcoming = self.stretch = None
+        self.upcoming = self.decode_run = None
         self.step.release()
         self.rows.close()
         self.rows = KVRows(self.rows.model, self.rows.slots, draws=self.rows.noise is not None)
@@ -73,96 +73,96 @@ class DecodeLoop:
 
     def next(self) -> PendingIterations | None:
         """Return the iterations after the last committed one, with their times; None when nothing is left."""
-        if self.upcoming is None and (ahead := self.plan()) is not None:
-            self.upcoming = ahead
+        if self.upcoming is None and (pending := self.plan()) is not None:
+            self.upcoming = pending
             if self._clock.model is None:
-                ahead.take(*self.run(ahead, 1))
-            elif ahead.stretch is not None:
-                ahead.take(0.0, self._unchanged_s(ahead))
+                pending.set_times(*self.run(pending, 1))
+            elif pending.decode_run is not None:
+                pending.set_times(0.0, self._unchanged_s(pending))
             else:
-                assert ahead.change is not None
-                (decode_s,) = self._clock.steps_s(ahead.batch, ahead.kv_tokens, 1)
-                ahead.take(
-                    self._clock.prefill_s(ahead.change.missing_tokens),
-                    [decode_s + self._clock.joins_s(len(ahead.change.newcomers))],
+                assert pending.change is not None
+                (decode_s,) = self._clock.steps_s(pending.batch, pending.kv_tokens, 1)
+                pending.set_times(
+                    self._clock.prefill_s(pending.change.prefill_tokens),
+                    [decode_s + self._clock.joins_s(len(pending.change.admitted))],
                 )
         return self.upcoming
 
     def next_completion_s(self) -> float:
         """Return a lower bound on the time of the next completion; infinite when nothing is left."""
-        ahead = self.next()
-        if ahead is None:
+        pending = self.next()
+        if pending is None:
             return math.inf
-        known = ahead.stretch is not None and not ahead.stretch.ends_by_itself
-        return ahead.ends_s[-1] if known else ahead.ends_s[0]
+        ends_with_last = pending.decode_run is not None and not pending.decode_run.ends_by_itself
+        return pending.ends_s[-1] if ends_with_last else pending.ends_s[0]
 
     def nothing_by(self, to_s: float) -> bool:
         """Return whether it is already known that nothing ends by this time."""
-        ahead = self.upcoming
-        return ahead is not None and ahead.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
+        pending = self.upcoming
+        return pending is not None and pending.ends_s[0] > to_s and self.queue.due_s(self.clock_s) > to_s
 
     def plan(self) -> PendingIterations | None:
         """Return the next batch's iterations; changes nothing."""
-        queue, same = self.queue, self.stretch
+        queue, same = self.queue, self.decode_run
         if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
-            return PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, stretch=same)
-        self.settle()
+            return PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, decode_run=same)
+        self.copy_tokens_to_host()
         planned = queue.plan(self.clock_s)
         if planned is None:
             return None
-        change = BatchChange.of(planned, self.rows.there(planned.newcomers))
+        change = BatchChange.of(planned, self.rows.cached_tokens(planned.admitted))
         # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
-        stretch = None if change.newcomers or change.evicted else self.rows.make(change)
-        return PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, stretch=stretch)
+        decode_run = None if change.admitted or change.evicted else self.rows.make(change)
+        return PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, decode_run=decode_run)
 
-    def _unchanged_s(self, ahead: PendingIterations) -> list[float]:
+    def _unchanged_s(self, pending: PendingIterations) -> list[float]:
         """Return the latency model's seconds of the iterations until the batch may change at the earliest."""
-        assert ahead.stretch is not None
-        count = min(ahead.stretch.certain, self.queue.holds(ahead.kv_tokens))
-        seconds = self._clock.steps_s(ahead.batch, ahead.kv_tokens, int(count))
-        until_s = self.queue.changes_s(ahead.start_s)
+        assert pending.decode_run is not None
+        count = min(pending.decode_run.certain, self.queue.holds(pending.kv_tokens))
+        seconds = self._clock.steps_s(pending.batch, pending.kv_tokens, int(count))
+        until_s = self.queue.changes_s(pending.start_s)
         if until_s < math.inf:
-            ahead.take(0.0, seconds)
-            seconds = seconds[: max(1, bisect_left(ahead.starts_s, until_s))]
+            pending.set_times(0.0, seconds)
+            seconds = seconds[: max(1, bisect_left(pending.starts_s, until_s))]
         return seconds
 
     # Running
 
-    def run(self, ahead: PendingIterations, count: int) -> tuple[float, list[float]]:
+    def run(self, pending: PendingIterations, count: int) -> tuple[float, list[float]]:
         """Compute the tokens of the first iterations, at most ``count``; returns the seconds of the prefill before them, and of
         each.
 
         Writes no cell of the cache that belongs to a committed token, so the iterations may still be dropped.
         """
-        cache, clock, change = self.rows.cache, self._clock, ahead.change
-        if ahead.stretch is None:
+        cache, clock, change = self.rows.cache, self._clock, pending.change
+        if pending.decode_run is None:
             assert change is not None
-            ahead.stretch = self.rows.make(change)
+            pending.decode_run = self.rows.make(change)
             if change.evicted:  # rows have changed places
-                self.stretch = None
-        stretch = ahead.stretch
+                self.decode_run = None
+        decode_run = pending.decode_run
         clock.wait()
-        self.journal.prepare_s += self.step.prepare(cache, len(stretch.rows) + stretch.padding, stretch.width)
+        self.journal.prepare_s += self.step.prepare(cache, len(decode_run.rows) + decode_run.padding, decode_run.width)
         begin = decode = clock.now_s()
-        if change is not None and change.newcomers:
+        if change is not None and change.admitted:
             self.rows.compute(change, self.queue.waiting)
             clock.wait()
             decode = clock.now_s()
-        ahead.drawn = stretch.run(self.step, cache, count, self._eos_id)
+        pending.drawn = decode_run.run(self.step, cache, count, self._eos_id)
         clock.wait()
-        computes = change is not None and change.missing_tokens
+        computes = change is not None and change.prefill_tokens
         return (decode - begin if computes else 0.0), [clock.now_s() - decode]
 
-    def run_now(self, ahead: PendingIterations, clock: Callable[[], float]) -> None:
+    def run_now(self, pending: PendingIterations, clock: Callable[[], float]) -> None:
         """Run the first iteration in real time: it begins once its shape is prepared, and ends at the time that ``clock``
         returns.
         """
         before_s = self.journal.prepare_s
-        prefill_s, _ = self.run(ahead, 1)
+        prefill_s, _ = self.run(pending, 1)
         if (prepare_s := self.journal.prepare_s - before_s) > 0:
-            self.spans.capture(ahead.start_s, ahead.start_s + prepare_s)
-            ahead.start_s += prepare_s
-        ahead.take(prefill_s, [clock() - (ahead.start_s + prefill_s)])
+            self.spans.capture(pending.start_s, pending.start_s + prepare_s)
+            pending.start_s += prepare_s
+        pending.set_times(prefill_s, [clock() - (pending.start_s + prefill_s)])
 
     # Committing
 
@@ -173,59 +173,59 @@ class DecodeLoop:
             due_s = self.queue.due_s(self.clock_s)
             if due_s <= to_s and due_s < math.inf:
                 completions += self.complete_due(due_s)
-            elif due_s == math.inf and (ahead := self.next()) is not None and (count := wanted(ahead)):
-                completions += self.commit(ahead, count)
+            elif due_s == math.inf and (pending := self.next()) is not None and (count := wanted(pending)):
+                completions += self.commit(pending, count)
             else:
                 return completions
 
-    def commit(self, ahead: PendingIterations, count: int) -> list[Completion]:
+    def commit(self, pending: PendingIterations, count: int) -> list[Completion]:
         """Commit at most ``count`` iterations; returns the responses that the last of them finished."""
-        if not ahead.drawn:
-            self.run(ahead, count)
-        assert ahead.stretch is not None
-        done = len(ahead.drawn)
-        self._record(ahead, done)
-        if ahead.change is not None:
-            self._change_batch(ahead, ahead.change, ahead.stretch)
-        self.clock_s = ahead.ends_s[done - 1]
-        self.journal.commit(ahead.prefill_s, ahead.decode_s[:done], self.clock_s)
-        if ahead.change is not None:
-            for s in ahead.change.newcomers:
+        if not pending.drawn:
+            self.run(pending, count)
+        assert pending.decode_run is not None
+        done = len(pending.drawn)
+        self._record(pending, done)
+        if pending.change is not None:
+            self._change_batch(pending, pending.change, pending.decode_run)
+        self.clock_s = pending.ends_s[done - 1]
+        self.journal.commit(pending.prefill_s, pending.decode_s[:done], self.clock_s)
+        if pending.change is not None:
+            for s in pending.change.admitted:
                 s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
-        ends = ahead.stretch.commit(ahead.drawn, self._eos_id)
-        self.upcoming = ahead if ahead.drop(done) and not ends else None
+        ends = pending.decode_run.commit(pending.drawn, self._eos_id)
+        self.upcoming = pending if pending.drop(done) and not ends else None
         return self._finish(ends) if ends else []
 
-    def _change_batch(self, ahead: PendingIterations, change: BatchChange, stretch: DecodeRun) -> None:
+    def _change_batch(self, pending: PendingIterations, change: BatchChange, decode_run: DecodeRun) -> None:
         for s in change.evicted:
             s.cached_tokens, s.shares = 0, False
         self.journal.leave(s.request.response for s in change.evicted)
-        there, batch = change.there, len(stretch.rows)
-        joined = [Newcomer(s.request.response, s.context_tokens, there[s], s.forced) for s in change.newcomers]
-        self.journal.change(batch, batch + stretch.padding, stretch.longest, ahead.kv_tokens, joined)
-        for s, new in zip(change.newcomers, joined, strict=True):
+        cached, batch = change.cached_tokens, len(decode_run.rows)
+        joined = [AdmittedResponse(s.request.response, s.context_tokens, cached[s], s.forced) for s in change.admitted]
+        self.journal.change(batch, batch + decode_run.padding, decode_run.longest, pending.kv_tokens, joined)
+        for s, new in zip(change.admitted, joined, strict=True):
             s.prefill_tokens += new.computed_tokens
-            s.start_s = ahead.start_s if s.start_s is None else s.start_s
+            s.start_s = pending.start_s if s.start_s is None else s.start_s
             s.kv = None
-        self.queue.enter(change.batch, change.newcomers, change.evicted)
+        self.queue.enter(change.batch, change.admitted, change.evicted)
         self.rows.commit(change, self.queue.waiting)
-        self.stretch = stretch
+        self.decode_run = decode_run
 
-    def _record(self, ahead: PendingIterations, done: int) -> None:
+    def _record(self, pending: PendingIterations, done: int) -> None:
         """Add the spans of the first ``done`` iterations."""
-        begin_s, batch, change = ahead.start_s + ahead.prefill_s, ahead.batch, ahead.change
-        if change is not None and change.missing_tokens:
+        begin_s, batch, change = pending.start_s + pending.prefill_s, pending.batch, pending.change
+        if change is not None and change.prefill_tokens:
             tokens = change.computed_tokens
-            each = [(s.request.response, s.context_tokens - there - 1) for s, there in change.there.items()]
+            each = [(s.request.response, s.context_tokens - cached - 1) for s, cached in change.cached_tokens.items()]
             computed = [(response, count) for response, count in each if count > 0]
-            self.spans.prefill(ahead.start_s, begin_s, tokens, change.computing, tokens, computed)
-        seconds = ahead.decode_s[:done]
-        kv_tokens = range(ahead.kv_tokens, ahead.kv_tokens + batch * done, batch)
+            self.spans.prefill(pending.start_s, begin_s, tokens, change.computing, tokens, computed)
+        seconds = pending.decode_s[:done]
+        kv_tokens = range(pending.kv_tokens, pending.kv_tokens + batch * done, batch)
         held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])
-        self.spans.decode(begin_s, ahead.ends_s[done - 1], batch * done, batch * sum(seconds), held_s)
+        self.spans.decode(begin_s, pending.ends_s[done - 1], batch * done, batch * sum(seconds), held_s)
 
     def _finish(self, ends: Sequence[SequenceState]) -> list[Completion]:
-        self.settle()
+        self.copy_tokens_to_host()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
         return [s.completion(self.clock_s, s.finish_reason(self._eos_id)) for s in left]
@@ -242,16 +242,16 @@ class DecodeLoop:
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.
 
-        The tokens of all responses must be on the host (``settle``).
+        The tokens of all responses must be on the host (``copy_tokens_to_host``).
         """
         left = self.queue.remove(set(leaving))
         for s in left:
             self.rows.free(s)
         self.journal.leave(s.request.response for s in left)
-        self.stretch = None if left else self.stretch
+        self.decode_run = None if left else self.decode_run
         return left
 
-    def settle(self) -> None:
+    def copy_tokens_to_host(self) -> None:
         """Copy the ids of committed iterations to the responses on the host."""
-        if self.stretch is not None:
-            self.stretch.settle()
+        if self.decode_run is not None:
+            self.decode_run.copy_tokens_to_host()

@@ -1,7 +1,7 @@
 """Iterations of one unchanged batch: the next input stays on the device, and sampled tokens are fetched only when needed.
 
 While no response joins or leaves, an iteration costs the host no work per response. With forced lengths it needs no
-synchronisation with the device but one in ``SETTLED_EVERY`` iterations.
+synchronisation with the device but one in ``COPIED_EVERY`` iterations.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.sequence import HostTokens, SequenceState
 
-SETTLED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
+COPIED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
 
 
 @cache
 def _iterations(device: torch.device) -> Tensor:
-    """Return (SETTLED_EVERY, 1) 0, 1, 2, ..."""
-    return torch.arange(SETTLED_EVERY, device=device)[:, None]
+    """Return (COPIED_EVERY, 1) 0, 1, 2, ..."""
+    return torch.arange(COPIED_EVERY, device=device)[:, None]
 
 
 class DecodeRun:
@@ -62,14 +62,14 @@ class DecodeRun:
         self._pending: list[SampledTokens] = []
 
     @property
-    def unsettled(self) -> int:
+    def tokens_on_device(self) -> int:
         """Return the number of committed tokens of each response that are still on the device."""
         return len(self._pending)
 
     @property
     def certain(self) -> int:
         """Return the iterations until, at the earliest, a length ends a response or tokens are copied to the host."""
-        return min(self._next_end - self.steps, SETTLED_EVERY - len(self._pending))
+        return min(self._next_end - self.steps, COPIED_EVERY - len(self._pending))
 
     @property
     def width(self) -> int:
@@ -85,7 +85,7 @@ class DecodeRun:
         rows, width, padding = len(self.rows) + self.padding, self.width, self.padding
         noises: Sequence[Tensor | None] = [None] * count
         if self._noise is not None:
-            noises = self._noise.ahead(count, rows, len(self.rows))
+            noises = self._noise.draw(count, rows, len(self.rows))
             count = len(noises)
         places: Sequence[Tensor] = (self._positions,)
         if count > 1:
@@ -93,10 +93,10 @@ class DecodeRun:
         tokens, forced, free = self._tokens, self._forced, self._free
         drawn: list[SampledTokens] = []
         for k, (noise, positions) in enumerate(zip(noises, places, strict=True)):
-            one = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
-            drawn.append(one)
-            tokens = one.ids
-            if free and count > 1 and self._ending(one, eos_id):
+            sampled = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
+            drawn.append(sampled)
+            tokens = sampled.ids
+            if free and count > 1 and self._ending(sampled, eos_id):
                 break
         return drawn
 
@@ -115,8 +115,8 @@ class DecodeRun:
         ends = self._ending(drawn[-1], eos_id) if self._free else []
         if self.steps == self._next_end:
             ends = sorted({*ends, *(row for row, left in enumerate(self._left) if left == self.steps)})
-        if len(self._pending) >= SETTLED_EVERY:
-            self.settle()
+        if len(self._pending) >= COPIED_EVERY:
+            self.copy_tokens_to_host()
         return [self.rows[row] for row in ends]
 
     def _ending(self, drawn: SampledTokens, eos_id: int) -> list[int]:
@@ -124,7 +124,7 @@ class DecodeRun:
         ids = drawn.ids.tolist()
         return [row for row in self._free if ids[row] == eos_id] if eos_id in ids else []
 
-    def settle(self) -> None:
+    def copy_tokens_to_host(self) -> None:
         """Copy the sampled tokens to the host and append them to the responses.
 
         Raises:
@@ -134,14 +134,16 @@ class DecodeRun:
         if not pending:
             return
         ids, logprobs = torch.stack([d.ids for d in pending], 1), torch.stack([d.logprobs for d in pending], 1)
-        own_ids, own_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
-        found = {name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals}
-        settled, count = HostTokens(own_ids, own_logprobs, found), len(pending)
-        for row, (s, last) in enumerate(zip(self.rows, own_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
-            s.parts.append((settled, row))
+        host_ids, host_logprobs = ids.cpu().numpy(), logprobs.cpu().numpy()
+        signals = {
+            name: torch.stack([d.signals[name] for d in pending], 1).float().cpu().numpy() for name in pending[0].signals
+        }
+        copied, count = HostTokens(host_ids, host_logprobs, signals), len(pending)
+        for row, (s, last) in enumerate(zip(self.rows, host_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
+            s.parts.append((copied, row))
             s.count += count
             s.last_token = last
-        if np.isnan(own_logprobs.sum()) and (bad := np.isnan(own_logprobs[: len(self.rows)]).any(1)).any():
+        if np.isnan(host_logprobs.sum()) and (bad := np.isnan(host_logprobs[: len(self.rows)]).any(1)).any():
             raise FloatingPointError(
                 f"the model's logits for response {self.rows[int(bad.argmax())].request.response} are not finite; load finite "
                 "weights, or decode in float32"

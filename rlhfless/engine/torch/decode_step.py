@@ -75,19 +75,19 @@ class DecodeStep:
         states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
         logits = model.logits(states)
         ids, logprobs = draw(logits, inputs.noise, self.sampling, self.eos_id, inputs.forced)
-        found: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         if "eos_logprob" in self.wanted or "entropy" in self.wanted:
-            found = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
+            values = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
         if "hidden" in self.wanted:
-            found["hidden"] = model.normed(states)
-        return SampledTokens(ids, logprobs, {name: found[name] for name in self.wanted})
+            values["hidden"] = model.normed(states)
+        return SampledTokens(ids, logprobs, {name: values[name] for name in self.wanted})
 
 
 class GraphedStep(DecodeStep):
     """``DecodeStep`` as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
 
     Capturing takes some tens of milliseconds and is done in ``prepare``, which returns the seconds, so that no iteration is
-    charged for it. A graph contains the addresses of the cache and of the weights, so graphs are kept for one cache tensor and
+    charged for it. A graph contains the addresses of the cache and of the weights. So graphs are kept for one cache tensor and
     one copy of the weights only.
     """
 

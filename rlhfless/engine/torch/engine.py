@@ -4,8 +4,8 @@ Its parts are the decode loop (decode_loop.py), the scheduler (scheduler.py), KV
 (decode_run.py), the forward pass (model.py, decode_step.py), sampling (sampling.py) and charged time (iteration_clock.py). Many
 engines may share one ``DecoderModel``: N emulated GPUs on one device, one copy of the weights.
 
-Invariant: on one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only: not on the batch, the actor,
-the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
+Invariant: on one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only. They do not depend on the
+batch, the actor, the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
 """
 
 from __future__ import annotations
@@ -138,29 +138,29 @@ class TorchEngine:
         loop = self._loop
         loop.clock_s, loop.upcoming = max(loop.clock_s, from_s), None
         completions = loop.complete_due(loop.queue.due_s(loop.clock_s))
-        ahead = loop.plan()
-        if ahead is None:
+        pending = loop.plan()
+        if pending is None:
             return Progress(completions, [])
-        loop.run_now(ahead, clock)
-        return Progress([*completions, *loop.commit(ahead, 1)], loop.spans.drain())
+        loop.run_now(pending, clock)
+        return Progress([*completions, *loop.commit(pending, 1)], loop.spans.drain())
 
     @_computes
     def commit_next(self) -> list[Completion]:
         """Commit the next iteration, which must exist, without preparing the one after it; returns its completions."""
-        ahead = self._loop.next()
-        assert ahead is not None, "nothing is left to decode"
-        return self._loop.commit(ahead, 1)
+        pending = self._loop.next()
+        assert pending is not None, "nothing is left to decode"
+        return self._loop.commit(pending, 1)
 
     @_computes
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         progress, loop = Progress([], []), self._loop
         if loop.clock_s < at_s:  # else no iteration can be under way: measured ones would be run to be forgotten
-            progress = self._commit_while(lambda ahead: bisect_left(ahead.starts_s, at_s), at_s)
+            progress = self._commit_while(lambda pending: bisect_left(pending.starts_s, at_s), at_s)
         if loop.clock_s < at_s < math.inf:  # idle at that time
             loop.clock_s = at_s
         loop.upcoming = None
-        loop.settle()
+        loop.copy_tokens_to_host()
         wanted = None if responses is None else set(responses)
         taken = [s for s in loop.queue if wanted is None or s.request.response in wanted]
         requests = [s.export(loop.clock_s, loop.rows.kv_of(s)) for s in taken]
@@ -170,9 +170,9 @@ class TorchEngine:
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        queue, stretch = self._loop.queue, self._loop.stretch
+        queue, decode_run = self._loop.queue, self._loop.decode_run
         tokens = {s.request.response: s.count for s in queue}
-        if stretch is not None and (more := stretch.unsettled):
+        if decode_run is not None and (more := decode_run.tokens_on_device):
             for s in queue.running:
                 tokens[s.request.response] += more
         return tokens
@@ -182,13 +182,13 @@ class TorchEngine:
         """See ``SupportsSignals``. Where signals were asked for, it synchronises with the device."""
         if not (names := self._loop.step.wanted):
             return np.zeros(0, np.int64), {}
-        self._loop.settle()
-        told = [(s.request.response, s.recent_signals(SIGNAL_TOKENS)) for s in self._loop.queue if s.count]
-        told = [(response, found) for response, found in told if found]
-        if not told:
+        self._loop.copy_tokens_to_host()
+        recent = [(s.request.response, s.recent_signals(SIGNAL_TOKENS)) for s in self._loop.queue if s.count]
+        recent = [(response, signals) for response, signals in recent if signals]
+        if not recent:
             return np.zeros(0, np.int64), {}
-        responses = np.array([response for response, _ in told], dtype=np.int64)
-        return responses, {name: np.array([found[name] for _, found in told]) for name in names}
+        responses = np.array([response for response, _ in recent], dtype=np.int64)
+        return responses, {name: np.array([signals[name] for _, signals in recent]) for name in names}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""
@@ -228,7 +228,7 @@ class TorchEngine:
 
     @_computes
     def _advance(self, to_s: float) -> Progress:
-        return self._commit_while(lambda ahead: bisect_right(ahead.ends_s, to_s), to_s)
+        return self._commit_while(lambda pending: bisect_right(pending.ends_s, to_s), to_s)
 
     def _commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> Progress:
         return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())

@@ -43,7 +43,7 @@ class TorchEngineFactory:
     signals: tuple[str, ...] = ()
     real_time: bool = False
 
-    side: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
+    backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     several_gpus: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
@@ -54,10 +54,10 @@ class TorchEngineFactory:
         if not (is_whole(self.eos_id, 0) and self.eos_id < self.model.vocabulary):
             raise InputError(f"eos_id is {self.eos_id!r}; the model's vocabulary has the ids 0 to {self.model.vocabulary - 1}")
 
-        if self.model.max_tokens > self.model.known_tokens:
+        if self.model.max_tokens > self.model.supported_tokens:
             raise InputError(
                 f"max_tokens (prompt and response) is {self.model.max_tokens}; the model's context has at most "
-                f"{self.model.known_tokens} tokens"
+                f"{self.model.supported_tokens} tokens"
             )
 
     def measured(self) -> TorchEngineFactory:

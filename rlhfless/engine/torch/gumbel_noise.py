@@ -20,8 +20,8 @@ from torch import Tensor
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.sampling import race_numbers
 
-MOST_AHEAD = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
-NUMBERS_AHEAD = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
+MAX_BLOCK_ITERATIONS = 32  # iterations whose noise is made at once; those beyond a change of the batch are made in vain
+MAX_BLOCK_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
 LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
 Words = NDArray[np.uint64]
@@ -79,9 +79,9 @@ class GumbelNoise:
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         self._numbers, self._device = race_numbers(vocabulary), device
         self._places = places(self._numbers, device)
-        self._ahead = max(1, min(MOST_AHEAD, NUMBERS_AHEAD[device.type] // (slots * self._numbers)))
-        self._block = torch.empty(0)  # (ahead, slots, numbers), of which the iterations from ``_at`` on are still to come
-        self._slots, self._at = slots, self._ahead
+        self._block_iterations = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
+        self._block = torch.empty(0)  # (iterations, slots, numbers), of which the iterations from ``_at`` on are still to come
+        self._slots, self._at = slots, self._block_iterations
         self._stream, self._token = np.zeros(slots, np.uint64), np.zeros(slots, np.int64)  # its tokens less ``_committed``
         self._committed = 0
 
@@ -90,29 +90,29 @@ class GumbelNoise:
         end = begin + len(seeds)
         self._stream[begin:end] = streams(seeds)
         self._token[begin:end] = np.array(tokens, np.int64) - self._committed
-        if self._at < self._ahead:
+        if self._at < self._block_iterations:
             self._make(begin, end)
 
     def move(self, row: int, to_row: int) -> None:
         """Move the noise of ``row`` to ``to_row``."""
         for numbers in (self._stream, self._token):
             numbers[to_row] = numbers[row]
-        if self._at < self._ahead:
+        if self._at < self._block_iterations:
             self._block[self._at :, to_row] = self._block[self._at :, row]
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows."""
         for numbers in (self._stream, self._token):
             numbers[[row, other]] = numbers[[other, row]]
-        self._at = self._ahead
+        self._at = self._block_iterations
 
-    def ahead(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
+    def draw(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
         """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them; ``used`` rows belong to
         responses.
         """
-        if self._at == self._ahead:
+        if self._at == self._block_iterations:
             if not len(self._block):
-                self._block = torch.ones(self._ahead, self._slots, self._numbers, device=self._device)
+                self._block = torch.ones(self._block_iterations, self._slots, self._numbers, device=self._device)
             self._at = 0
             self._make(0, used)
         if count == 1:
@@ -130,6 +130,6 @@ class GumbelNoise:
         self._block = self._places = torch.empty(0)
 
     def _make(self, begin: int, end: int) -> None:
-        keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._ahead - self._at)
+        keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._block_iterations - self._at)
         halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
         self._block[self._at :, begin:end] = exponentials(halves, self._places)

@@ -42,14 +42,14 @@ class IterationClock:
         model = self.model
         assert model is not None
         if count <= FEW:
-            return [model.one_step_s(batch, kv_tokens + batch * k) for k in range(count)]
-        seconds: list[float] = model.step_s(batch, kv_tokens + batch * np.arange(count)).tolist()
+            return [model.one_iteration_s(batch, kv_tokens + batch * k) for k in range(count)]
+        seconds: list[float] = model.iteration_s(batch, kv_tokens + batch * np.arange(count)).tolist()
         return seconds
 
-    def joins_s(self, newcomers: int) -> float:
+    def joins_s(self, admitted: int) -> float:
         """Return the latency model's seconds of admitting and removing responses, without their prefill."""
         assert self.model is not None
-        return self.model.join_s * newcomers
+        return self.model.join_s * admitted
 
 
 def _never_read() -> float:

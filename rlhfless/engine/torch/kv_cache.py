@@ -1,8 +1,8 @@
 """The KV cache of one actor: one row of fixed length per response, with the used rows first.
 
 Every row has cells for all positions of a context and spare cells at its end, to which padding writes. Attention reads a prefix
-of all rows at once, rounded up to ``BLOCK`` cells. Whole vectors of masked zeros leave the sums of a row unchanged bit by bit,
-so a row's result does not depend on the lengths of its neighbours.
+of all rows at once, rounded up to ``BLOCK`` cells. Whole vectors of masked zeros leave the sums of a row unchanged bit by bit.
+So a row's result does not depend on the lengths of its neighbours.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class KVCache:
         # Never-written cells are masked, but 0 times a stray NaN would still be NaN: hence zeros.
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
 
-    def reserve_rows(self, rows: int, most: int = 1 << 30) -> None:
-        """Grow to at least ``rows`` rows, doubling (to at most ``most``) so that growing stays rare, if memory suffices.
+    def reserve_rows(self, rows: int, max_rows: int = 1 << 30) -> None:
+        """Grow to at least ``rows`` rows, doubling (to at most ``max_rows``) so that growing stays rare, if memory suffices.
 
         Raises:
             MemoryError: the device has no room for ``rows``; the message states the free memory and how many would fit, where
@@ -44,7 +44,7 @@ class KVCache:
             return
         a_row = self.data.element_size() * two * layers * math.prod(row)
         free = free_bytes(self.data.device)
-        wanted = max(rows, min(2 * have, most))
+        wanted = max(rows, min(2 * have, max_rows))
         if free is not None and wanted * a_row > free:
             wanted = rows
         if free is not None and wanted * a_row > free:  # a CPU may grant it all the same, and end the process when it is used

@@ -1,7 +1,7 @@
 """Assigns rows of an actor's KV cache to responses, and fills the row of each admitted response.
 
-Rows in use are always the first ones. An admitted response's row is filled with the KV state that came with it, with a prompt
-that another response of the actor has computed, and by computing the rest.
+Rows in use are always the first ones. An admitted response's row is filled with the KV state that came with it, or with a
+prompt that another response of the actor has computed. The rest is computed.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ class KVRows:
         self.of: list[SequenceState] = []
         measure_stable_rows(model)
         self.cache = model.new_cache()
-        most = model.padded(slots, slots)
-        self.noise = GumbelNoise(most, model.vocabulary, model.device) if draws else None
+        max_rows = model.padded(slots, slots)
+        self.noise = GumbelNoise(max_rows, model.vocabulary, model.device) if draws else None
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
-    def there(self, newcomers: Iterable[SequenceState]) -> dict[SequenceState, int]:
+    def cached_tokens(self, admitted: Iterable[SequenceState]) -> dict[SequenceState, int]:
         """Return the cached tokens of each admitted response's context: all, a received prefix, or a shared prompt."""
-        known, there = set(self._shared), {}
-        for s in newcomers:
+        prompts, cached_tokens = set(self._shared), {}
+        for s in admitted:
             prompt = s.request.prompt
             if s.kv is not None:
-                there[s] = s.context_tokens
-            elif s.shares and prompt in known:
-                there[s] = s.request.prompt_tokens
+                cached_tokens[s] = s.context_tokens
+            elif s.shares and prompt in prompts:
+                cached_tokens[s] = s.request.prompt_tokens
             else:
-                there[s] = s.cached_tokens
+                cached_tokens[s] = s.cached_tokens
                 if s.shares and prompt is not None:
-                    known.add(prompt)
-        return there
+                    prompts.add(prompt)
+        return cached_tokens
 
     def reserve(self, rows: int) -> None:
         """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
@@ -76,23 +76,23 @@ class KVRows:
             self.of[row], self.of[last] = self.of[last], s
             if self.noise is not None:
                 self.noise.swap(row, last)
-        change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.newcomers]
-        padded, newcomers = self.model.padded(len(change.rows), self.slots), change.newcomers
+        change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.admitted]
+        padded, admitted = self.model.padded(len(change.rows), self.slots), change.admitted
         if padded > self.cache.data.shape[2]:
             self.reserve(len(change.rows))
-        if self.noise is not None and newcomers:
-            begin = len(change.rows) - len(newcomers)
-            self.noise.join(begin, [s.request.seed for s in newcomers], [s.count for s in newcomers])
+        if self.noise is not None and admitted:
+            begin = len(change.rows) - len(admitted)
+            self.noise.join(begin, [s.request.seed for s in admitted], [s.count for s in admitted])
         for row, s in self._new(change):
             if s.kv is not None:
                 self.cache.put(row, s.kv)
-            elif known := self._received(s, change):
-                s.request.prefix_kv.put(self.cache, row, known)
+            elif received := self._received(s, change):
+                s.request.prefix_kv.put(self.cache, row, received)
         return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Compute the uncached tokens of the admitted responses; prompts that others in ``queue`` share are computed once."""
-        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.newcomers) else {}
+        wanted = Counter(s.request.prompt for s in queue if s.shares) if any(s.shares for s in change.admitted) else {}
         shared: dict[int, Any] = {}
         change.shared = self._computing = shared
         sharing = [(row, s) for row, s in self._new(change) if self._shares(s, change)]
@@ -102,14 +102,14 @@ class KVRows:
             prompt = s.request.prompt
             if s.shares and prompt is not None and wanted[prompt] > 1:
                 shared[prompt] = self.cache.take(row, s.request.prompt_tokens - 1)
-        rest: list[Segment] = []
+        uncached: list[Segment] = []
         for row, s in sharing:
             prompt = s.request.prompt
             assert prompt is not None
             kv = shared[prompt] if prompt in shared else self._shared[prompt]
             self.cache.put(row, kv)
-            rest.append(_segment(self.model, row, kv.shape[3], s))
-        prefill(self.model, self.cache, rest)
+            uncached.append(_segment(self.model, row, kv.shape[3], s))
+        prefill(self.model, self.cache, uncached)
 
     def commit(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Commit the new batch: its rows become the current rows.
@@ -118,7 +118,7 @@ class KVRows:
         the responses that still wait for admission.
         """
         self.of = change.rows
-        if change.newcomers:
+        if change.admitted:
             self._shared |= change.shared
             self.forget_prompts(queue)
 
@@ -148,7 +148,7 @@ class KVRows:
     @property
     def held_bytes(self) -> int:
         """Return the bytes of the cache, and of prompts that are kept to be shared."""
-        kept = {id(kv): kv for some in (self._shared, self._computing) for kv in some.values()}
+        kept = {id(kv): kv for kvs in (self._shared, self._computing) for kv in kvs.values()}
         return sum(t.untyped_storage().nbytes() for t in (self.cache.data, *kept.values()))
 
     def close(self) -> None:
@@ -162,19 +162,19 @@ class KVRows:
             self.noise.free()
 
     def _new(self, change: BatchChange) -> list[tuple[int, SequenceState]]:
-        return list(enumerate(change.newcomers, len(change.rows) - len(change.newcomers)))
+        return list(enumerate(change.admitted, len(change.rows) - len(change.admitted)))
 
     def _shares(self, s: SequenceState, change: BatchChange) -> bool:
         """Return whether its prompt is (or will be by then) computed for another response."""
-        return s.kv is None and change.there[s] > s.cached_tokens
+        return s.kv is None and change.cached_tokens[s] > s.cached_tokens
 
     def _received(self, s: SequenceState, change: BatchChange) -> int:
         """Return how many cells are filled by the KV state that came with the response."""
         if s.kv is not None or s.request.prefix_kv is None or self._shares(s, change):
             return 0
-        return min(change.there[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
+        return min(change.cached_tokens[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
-def _segment(model: DecoderModel, row: int, known: int, s: SequenceState) -> Segment:
+def _segment(model: DecoderModel, row: int, cached: int, s: SequenceState) -> Segment:
     """Return the rest of a response's context, but for its last token."""
-    return Segment(row, known, torch.from_numpy(s.tokens(known, s.context_tokens - 1)).to(model.device))
+    return Segment(row, cached, torch.from_numpy(s.tokens(cached, s.context_tokens - 1)).to(model.device))

@@ -24,29 +24,29 @@ class BatchChange:
 
     Attributes:
         batch: in admission order, newly admitted last; evicted: youngest first.
-        there: cached tokens of each admitted response's context.
-        missing_tokens: uncached tokens of all admitted responses; computed_tokens: those of them that prefill computes, all but
+        cached_tokens: cached tokens of each admitted response's context.
+        prefill_tokens: uncached tokens of all admitted responses; computed_tokens: those of them that prefill computes, all but
             the last of each response, which its first iteration feeds; computing: admitted responses with uncached tokens.
         rows: the batch in order of cache rows; shared: KV state of whole prompts, computed here, for others that will need it.
             Both are set once run.
     """
 
     batch: list[SequenceState]
-    newcomers: Sequence[SequenceState]
+    admitted: Sequence[SequenceState]
     evicted: Sequence[SequenceState]
-    there: Mapping[SequenceState, int]
-    missing_tokens: int
+    cached_tokens: Mapping[SequenceState, int]
+    prefill_tokens: int
     computed_tokens: int
     computing: int
     rows: list[SequenceState] = field(default_factory=list)
     shared: Mapping[int, Any] = field(default_factory=lambda: NOTHING)
 
     @classmethod
-    def of(cls, planned: NextBatch, there: Mapping[SequenceState, int]) -> BatchChange:
+    def of(cls, planned: NextBatch, cached_tokens: Mapping[SequenceState, int]) -> BatchChange:
         """Return the change to a planned batch, with the tokens that it has to compute."""
-        missing = [s.context_tokens - known for s, known in there.items()]
+        missing = [s.context_tokens - cached for s, cached in cached_tokens.items()]
         tokens, computing = sum(missing), sum([n > 0 for n in missing])
-        return cls(planned.batch, planned.newcomers, planned.evicted, there, tokens, tokens - computing, computing)
+        return cls(planned.batch, planned.admitted, planned.evicted, cached_tokens, tokens, tokens - computing, computing)
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class PendingIterations:
         change: the batch, where it is a new one. Where admitted or evicted responses make it so, that is one iteration.
         prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary at its end; empty while its time is
             unknown.
-        drawn: tokens sampled by the iterations that were run. stretch: the run that computed them; None while rows of a new
+        drawn: tokens sampled by the iterations that were run. decode_run: the run that computed them; None while rows of a new
             batch are still to be filled.
     """
 
@@ -71,14 +71,14 @@ class PendingIterations:
     decode_s: Sequence[float] = ()
     ends_s: Sequence[float] = ()
     drawn: Sequence[SampledTokens] = ()
-    stretch: DecodeRun | None = None
+    decode_run: DecodeRun | None = None
 
     @property
     def starts_s(self) -> Sequence[float]:
         """Return when each of the iterations begins."""
         return [self.start_s, *self.ends_s[:-1]]
 
-    def take(self, prefill_s: float, decode_s: Sequence[float]) -> None:
+    def set_times(self, prefill_s: float, decode_s: Sequence[float]) -> None:
         """Set the times of the iterations."""
         self.prefill_s, self.decode_s = prefill_s, decode_s
         _, *self.ends_s = accumulate(decode_s, initial=self.start_s + prefill_s)

@@ -41,7 +41,7 @@ class DecoderModel:
 
     Attributes:
         hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
-        known_tokens: longest context that the model supports; beyond it only its speed is meaningful.
+        supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         weights: those in use; ``load`` replaces them by others.
         stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
             until ``bit_stability.measure_stable_rows`` has measured it.
@@ -57,10 +57,10 @@ class DecoderModel:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
-        self.known_tokens = config.max_position_embeddings
+        self.supported_tokens = config.max_position_embeddings
         if max_tokens is not None and not is_whole(max_tokens, 2):
             raise InputError(f"max_tokens (prompt and response) is {max_tokens}; a whole number of at least 2 is needed")
-        self.max_tokens = self.known_tokens if max_tokens is None else int(max_tokens)
+        self.max_tokens = self.supported_tokens if max_tokens is None else int(max_tokens)
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, model.dtype
         self.hooks: list[FeedHook] = []
@@ -173,14 +173,14 @@ class DecoderModel:
         """Return (R, V) float32 logits of the states that ``decode`` returns."""
         return self.weights.head(self.normed(x)).float()
 
-    def padded(self, rows: int, most: int) -> int:
+    def padded(self, rows: int, max_rows: int) -> int:
         """Return how many rows to feed so that a row's result does not depend on the number of others.
 
         Without that promise, it is the next of a few sizes, so that few shapes have to be prepared.
         """
         if not self.bit_stable:
-            return next((size for size in (1, 2, 4, 8, *range(16, most, 16)) if size >= rows), most)
-        return max(rows, self.stable_rows) if self.stable_rows else max(rows, most)
+            return next((size for size in (1, 2, 4, 8, *range(16, max_rows, 16)) if size >= rows), max_rows)
+        return max(rows, self.stable_rows) if self.stable_rows else max(rows, max_rows)
 
 
 @dataclass

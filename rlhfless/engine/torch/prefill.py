@@ -34,9 +34,9 @@ def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) ->
     """Compute keys and values of ``segments``, whose rows already contain everything before them; many segments share a
     pass.
     """
-    most = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
+    pass_tokens = GPU_PASS_TOKENS if model.device.type == "cuda" else CPU_PASS_TOKENS
     batch: list[Segment] = []
-    room = most
+    room = pass_tokens
     for row, start, tokens in segments:
         at = 0
         while at < len(tokens):
@@ -45,7 +45,7 @@ def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) ->
             at, room = at + len(piece), room - len(piece)
             if not room:
                 _pass(model, cache, batch)
-                batch, room = [], most
+                batch, room = [], pass_tokens
     if batch:
         _pass(model, cache, batch)
 
@@ -64,13 +64,13 @@ def _pass(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> N
     pieces = [piece for s in segments for piece in (_pieces(s) if stable else [(s.row, s.start, s.start + len(s.tokens))])]
     parts, begin = [], 0
     for i, (row, start, end) in enumerate(pieces):
-        own = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
+        part = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
         width = blocks(end) if stable else end
-        parts.append((row, width, own, None if start == 0 and not stable else cache.mask(positions[own], width)))
-        begin = own.stop
+        parts.append((row, width, part, None if start == 0 and not stable else cache.mask(positions[part], width)))
+        begin = part.stop
 
     def attend(layer: int, queries: Tensor) -> Tensor:
-        return torch.cat([attend_segment(cache, layer, row, width, queries[own], mask) for row, width, own, mask in parts])
+        return torch.cat([attend_segment(cache, layer, row, width, queries[part], mask) for row, width, part, mask in parts])
 
     model.compute(cache, tokens, positions, rows, attend)
 

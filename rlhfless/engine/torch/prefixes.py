@@ -18,7 +18,7 @@ from rlhfless.engine.torch.kv_cache import KVCache, give_back
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.system.device_memory import room
-from solver.prefix_sharing.choose_prefixes import PrefixTree
+from solver.prefix_sharing.prefix_tree import PrefixTree
 
 ROWS = 64  # nodes that are computed side by side
 
@@ -59,7 +59,7 @@ def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) ->
     tokens = [torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device) for ids in prefixes.values()]
     through = np.zeros(len(tree), np.int64)  # a prompt that passes through the node
     through[tree.node_of] = np.arange(len(tokens))
-    known: list[PrefixKV] = [PrefixKV(())] * len(tree)
+    kv_of: list[PrefixKV] = [PrefixKV(())] * len(tree)
     depth = np.zeros(len(tree), np.int64)
     for v in range(1, len(tree)):
         depth[v] = depth[tree.parent[v]] + 1
@@ -72,29 +72,29 @@ def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) ->
     cache.reserve_rows(min(ROWS, len(tree)))
     try:
         with room(device, f"{len(tree) - 1} prefixes that are computed once"):
-            _compute_levels(model, cache, tree, known, depth, [tokens[i] for i in through])
+            _compute_levels(model, cache, tree, kv_of, depth, [tokens[i] for i in through])
     except BaseException:
-        give_back(*(piece for one in known for piece in one.pieces))
+        give_back(*(piece for kv in kv_of for piece in kv.pieces))
         raise
     finally:
         cache.free()
-    return {prompt: known[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}
+    return {prompt: kv_of[v] for prompt, v in zip(prefixes, tree.node_of.tolist(), strict=True)}
 
 
 def _compute_levels(
-    model: DecoderModel, cache: KVCache, tree: PrefixTree, known: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
+    model: DecoderModel, cache: KVCache, tree: PrefixTree, kv_of: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
 ) -> None:
-    """Fill in ``known`` of every node, level by level; ``tokens`` are those of a prompt through each."""
+    """Fill in ``kv_of`` of every node, level by level; ``tokens`` are those of a prompt through each."""
     for level in range(1, int(depth.max()) + 1):
         nodes = np.flatnonzero(depth == level).tolist()
         for begin in range(0, len(nodes), ROWS):
-            some = nodes[begin : begin + ROWS]
+            part = nodes[begin : begin + ROWS]
             segments = []
-            for row, v in enumerate(some):
+            for row, v in enumerate(part):
                 start, end = int(tree.start_tokens[v]), int(tree.end_tokens[v])
-                known[tree.parent[v]].put(cache, row, start)
+                kv_of[tree.parent[v]].put(cache, row, start)
                 segments.append(Segment(row, start, tokens[v][start:end]))
             prefill(model, cache, segments)
-            for segment, v in zip(segments, some, strict=True):
+            for segment, v in zip(segments, part, strict=True):
                 piece = cache.take(segment.row, segment.start + len(segment.tokens), segment.start)
-                known[v] = PrefixKV((*known[tree.parent[v]].pieces, piece))
+                kv_of[v] = PrefixKV((*kv_of[tree.parent[v]].pieces, piece))

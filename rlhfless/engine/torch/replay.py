@@ -1,8 +1,8 @@
 """Replays an actor's journal on the device, alone and back to back, to measure its iterations: the same shapes, other tokens.
 
-Prefixes that were computed once for many responses are computed again with their own token ids. Responses are made up so that
-they join with contexts of the same lengths, of which as much is cached as was, and leave after as many iterations. So the
-engine goes through the same batches with a cache of the same size, its own bookkeeping included.
+Prefixes that were computed once for many responses are computed again with their own token ids. Responses are made up. They
+join with contexts of the same lengths, of which as much is cached as was, and leave after as many iterations. So the engine
+goes through the same batches with a cache of the same size, its own bookkeeping included.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhfless.engine.common.journal import EngineJournal, JournalledBatch, Newcomer, Replayed
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, JournalledBatch, Replayed
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
@@ -59,10 +59,10 @@ class Replay:
         """
         seconds = np.zeros((iterations, 2))
         try:
-            for change, until in self.asked.stays():
+            for change, until in self.asked.intervals():
                 if change.iteration >= iterations:
                     break
-                self._let_go(change)
+                self._remove_left(change)
                 requests = [self._request(new, change.iteration) for new in change.joined]
                 for k in range(change.iteration, min(until, iterations)):
                     seconds[k] = self._timed(requests if k == change.iteration else [])
@@ -79,23 +79,23 @@ class Replay:
         whole_s = self._now_s() - begin - (journal.prepare_s - prepared_s)
         return journal.prefill_s[-1], whole_s - journal.prefill_s[-1]
 
-    def _let_go(self, change: JournalledBatch) -> None:
+    def _remove_left(self, change: JournalledBatch) -> None:
         """Remove the responses that left unfinished: moved away, or evicted."""
         here = set(self._engine.running())
         if gone := [response for response in change.left if response in here]:
             self._engine.cut(self._engine.clock_s, gone)
 
-    def _request(self, new: Newcomer, iteration: int) -> Request:
+    def _request(self, new: AdmittedResponse, iteration: int) -> Request:
         """Return a response that joins now and stays for as many iterations as the original."""
         end = self._stays[new.response, iteration]
         tokens = end - iteration + ((end, new.response) not in self._finished)  # who does not finish has some left
-        context, there = new.context_tokens, new.cached_tokens
-        whole = there == context
+        context, cached = new.context_tokens, new.cached_tokens
+        whole = cached == context
         return Request(
             new.response, context, tokens, target_tokens=tokens if new.forced else None,
             prompt_ids=np.zeros(context, np.int64), seed=new.response,
             kv=self._kv(context - 1) if whole else None,
-            cached_tokens=0 if whole else there, prefix_kv=PrefixKV((self._kv(there),)) if 0 < there < context else None,
+            cached_tokens=0 if whole else cached, prefix_kv=PrefixKV((self._kv(cached),)) if 0 < cached < context else None,
         )  # fmt: skip
 
     def _kv(self, tokens: int) -> torch.Tensor:
@@ -147,4 +147,4 @@ def _prefix_seconds(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> 
 
 
 def _shape(change: JournalledBatch) -> tuple[int, ...]:
-    return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.missing_tokens
+    return change.iteration, change.batch, change.rows, change.width, change.kv_tokens, change.prefill_tokens

@@ -95,16 +95,16 @@ def draw(
 def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
     """Return (R, V) logits, minus infinity where a filter removes a token."""
     if 0 < sampling.top_k < scaled.shape[1]:
-        least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
-        scaled = scaled.masked_fill(scaled < least, -torch.inf)
+        threshold = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < threshold, -torch.inf)
     if sampling.top_p < 1:
         ranked, order = torch.sort(torch.softmax(scaled, -1), dim=-1, descending=True, stable=True)
         out = ranked.cumsum(-1) - ranked >= sampling.top_p
         scaled = scaled.masked_fill(out.scatter(-1, order, out), -torch.inf)
     if sampling.min_p > 0:
         probabilities = torch.softmax(scaled, -1)
-        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
-        scaled = scaled.masked_fill(probabilities < least, -torch.inf)
+        threshold = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        scaled = scaled.masked_fill(probabilities < threshold, -torch.inf)
     return scaled
 
 

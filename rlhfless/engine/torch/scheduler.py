@@ -26,7 +26,7 @@ class NextBatch(NamedTuple):
     start_s: float
     batch: list[SequenceState]
     kv_tokens: int
-    newcomers: list[SequenceState]
+    admitted: list[SequenceState]
     evicted: list[SequenceState]
 
 
@@ -117,23 +117,23 @@ class BatchScheduler:
             evicted.append(batch.pop())
             held -= evicted[-1].context_tokens
             kv_tokens -= evicted[-1].context_tokens
-        newcomers: list[SequenceState] = []
+        admitted: list[SequenceState] = []
         if not evicted:
             for s in self.waiting:
                 needs = self._needs(s, s.context_tokens)
                 if s.queued_s > start_s or not admission.admits(len(batch), held, needs):
                     break
-                newcomers.append(s)
+                admitted.append(s)
                 batch.append(s)
                 held += needs
                 kv_tokens += s.context_tokens
-        return NextBatch(start_s, batch, kv_tokens, newcomers, evicted)
+        return NextBatch(start_s, batch, kv_tokens, admitted, evicted)
 
-    def enter(self, batch: list[SequenceState], newcomers: Sequence[SequenceState], evicted: Sequence[SequenceState]) -> None:
+    def enter(self, batch: list[SequenceState], admitted: Sequence[SequenceState], evicted: Sequence[SequenceState]) -> None:
         """Make a planned batch the current one."""
         self.running = batch
-        del self.waiting[: len(newcomers)]  # whoever joins is from the front
-        self._reserved += sum(s.most_tokens for s in newcomers) - sum(s.most_tokens for s in evicted)
+        del self.waiting[: len(admitted)]  # whoever joins is from the front
+        self._reserved += sum(s.max_kv_tokens for s in admitted) - sum(s.max_kv_tokens for s in evicted)
         for s in evicted:
             s.queued_s = -math.inf
             self.waiting.insert(0, s)
@@ -142,7 +142,7 @@ class BatchScheduler:
         """Remove responses for good; returns those that were in the batch."""
         left = [s for s in self.running if s in gone]
         self.running = [s for s in self.running if s not in gone]
-        self._reserved -= sum(s.most_tokens for s in left)
+        self._reserved -= sum(s.max_kv_tokens for s in left)
         if len(left) < len(gone):
             self.waiting = [s for s in self.waiting if s not in gone]
             self.empty.remove(gone)
@@ -153,7 +153,7 @@ class BatchScheduler:
         return self._reserved if self.admission.rule == "reserve" else kv_tokens
 
     def _needs(self, s: SequenceState, context_tokens: int) -> int:
-        return self.admission.held_tokens(context_tokens, s.most_tokens)
+        return self.admission.held_tokens(context_tokens, s.max_kv_tokens)
 
 
 def _queued_s(s: SequenceState) -> float:

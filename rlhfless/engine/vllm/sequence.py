@@ -80,7 +80,7 @@ class VllmSequenceState:
             return request.target_finish
         if request.target_tokens is None and self.ids[-1] == eos_id:
             return "stop"
-        return "length" if length >= request.limit_tokens else None
+        return "length" if length >= request.max_tokens else None
 
     def completion(self, time_s: float, reason: str) -> Completion:
         """Return its completion at ``time_s``; a response of no tokens never joined a batch."""

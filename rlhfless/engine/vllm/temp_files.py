@@ -19,30 +19,30 @@ from rlhfless.system.scratch_folders import SHARED_MEMORY, OwnFolder, processes_
 PREFIX = "rlhfless-vllm-"
 NAMES = ("psm_*", "sem.mp-*", "sem.loky-*")  # Python's shared memory, and its locks, which joblib renames once it is imported
 RENDEZVOUS = "vllm_dist_*"  # a temporary file; the ranks' shared memory is called after it
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 @contextlib.contextmanager
 def noted(folder: OwnFolder) -> Iterator[None]:
-    """Register shared memory that vLLM creates within this context, in this process and its ranks, for removal with ``folder``.
+    """Context manager: shared memory that vLLM creates in it, in this process and its ranks, is removed with ``folder``.
 
-    ``folder`` is also their folder for temporary files. A process that is killed within this context leaves what it created in
+    ``folder`` is also where they keep temporary files. A process that is killed within this context leaves what it created in
     the last half second.
     """
-    before, over, known = _mapped(folder.path), threading.Event(), set[str]()
+    before, over, registered = _mapped(folder.path), threading.Event(), set[str]()
 
     def note() -> None:
         new = {glob.escape(file.name) + "-*" for file in folder.path.glob(RENDEZVOUS)}
         if mapped := _mapped(folder.path) - before:
             new |= {glob.escape(f.name) for names in NAMES for f in SHARED_MEMORY.glob(names) if _inode(f) in mapped}
-        folder.shared_memory(sorted(new - known))
-        known.update(new)
+        folder.shared_memory(sorted(new - registered))
+        registered.update(new)
 
-    def watch() -> None:
-        while not over.wait(LOOK_S):
+    def poll() -> None:
+        while not over.wait(POLL_S):
             note()
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield
@@ -54,14 +54,14 @@ def noted(folder: OwnFolder) -> Iterator[None]:
 
 def _mapped(folder: Path) -> set[int]:
     """Return inodes of shared memory that this process and its ranks have mapped (empty where there is no /proc)."""
-    found = set()
+    inodes = set()
     for pid in (os.getpid(), *processes_with_temporary(folder)):
         with contextlib.suppress(OSError):  # it has ended
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                 _, _, _, _, inode, *name = line.split(maxsplit=5)
                 if name and name[0].startswith(f"{SHARED_MEMORY}/"):
-                    found.add(int(inode))
-    return found
+                    inodes.add(int(inode))
+    return inodes
 
 
 def _inode(file: Path) -> int:

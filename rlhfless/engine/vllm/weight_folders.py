@@ -46,9 +46,9 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     (unfinished / VERSION_FILE).write_text(json.dumps({"weights_version": version}))
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
-    for other in root.glob("weights-*"):
-        if other not in (folder, keep):
-            shutil.rmtree(other, ignore_errors=True)
+    for saved in root.glob("weights-*"):
+        if saved not in (folder, keep):
+            shutil.rmtree(saved, ignore_errors=True)
     return folder
 
 

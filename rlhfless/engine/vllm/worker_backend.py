@@ -25,8 +25,8 @@ __all__ = [
     "cuda_devices",
     "free_memory",
     "pack",
+    "prewarm",
     "replica_for",
-    "start_ahead",
     "start_server",
     "unpack",
     "use_device",
@@ -61,21 +61,21 @@ def use_device(device: str) -> None:
     _here.devices = [visible.split(",")[i] if visible else str(i) for i in numbers]
 
 
-def pack(thing: Any) -> tuple[bytes, list[PickleBuffer]]:
-    """Return the pickle of ``thing`` without its tensors or files, and the bytes of each; on the CPU they are not copied."""
-    if not isinstance(thing, ShippedWeights):
-        return torch_backend.pack(thing)
+def pack(obj: Any) -> tuple[bytes, list[PickleBuffer]]:
+    """Return the pickle of ``obj`` without its tensors or files, and the bytes of each; on the CPU they are not copied."""
+    if not isinstance(obj, ShippedWeights):
+        return torch_backend.pack(obj)
     buffers: list[PickleBuffer] = []
-    return pickle.dumps(thing, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append), buffers
+    return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append), buffers
 
 
 def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
     """Return the object that ``pack`` was given; weights that came with it are in a local folder until ``weights_are_read``."""
-    found = torch_backend.unpack(form, buffers, "cpu")  # to the device in whole blocks, when it is needed there
-    if not isinstance(found, ShippedWeights):
-        return found
+    obj = torch_backend.unpack(form, buffers, "cpu")  # to the device in whole blocks, when it is needed there
+    if not isinstance(obj, ShippedWeights):
+        return obj
     weights_are_read()
-    _here.weights = found.materialise()
+    _here.weights = obj.materialise()
     return _here.weights.engines
 
 
@@ -98,7 +98,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
     return True
 
 
-def start_ahead(engines: Any, latency: LatencyModel) -> None:
+def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     try:
         replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()

@@ -19,7 +19,7 @@ class RemoteActorState(Actor):
 
     Attributes:
         remote: None until it is started.
-        own: responses that it has or that are on their way to it, in order of arrival.
+        responses: responses that it has or that are on their way to it, in order of arrival.
         kept: requests that wait here for it; None once requests are sent to it at once.
         awaits: it waits for prefixes from a prefill actor; prefixes: those that have arrived for it, sent with ``kept``.
         answers: number of answers that it still owes.
@@ -31,7 +31,7 @@ class RemoteActorState(Actor):
     admission: Admission = field(kw_only=True)
     speed: Speed = field(kw_only=True)
     remote: RemoteActor | None = None
-    own: dict[int, None] = field(default_factory=dict)
+    responses: dict[int, None] = field(default_factory=dict)
     kept: list[Request] | None = field(default_factory=list)
     awaits: bool = False
     prefixes: Any = None
@@ -42,12 +42,12 @@ class RemoteActorState(Actor):
     until_s: float = 0.0
     due_s: float = math.inf
     doubted: bool = False
-    looked_s: float = -math.inf  # when it may next be looked at as a slow one
+    next_slow_check_s: float = -math.inf  # when it may next be checked for slowness
 
     @property
     def done(self) -> bool:
         """Return whether the actor has nothing left to do."""
-        return not self.own and not self.answers
+        return not self.responses and not self.answers
 
     def order(self, weights_version: int) -> StartActor:
         """Return the order that starts it.

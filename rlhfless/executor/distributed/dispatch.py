@@ -48,7 +48,7 @@ class WallClockDispatch(Step[RemoteActorState]):
         self,
         plan: Plan,
         requests: Sequence[Request],
-        crew: StepActors,
+        step_actors: StepActors,
         latency: Latencies,
         record: StepRecord,
         admission: str,
@@ -57,9 +57,9 @@ class WallClockDispatch(Step[RemoteActorState]):
         weights_version: int,
     ) -> None:
         super().__init__(plan, requests, record, migration, admission)
-        self.crew, self.latency, self.admission, self.faults = crew, latency, admission, faults
+        self.step_actors, self.latency, self.admission, self.faults = step_actors, latency, admission, faults
         self.weights_version = weights_version
-        self.longest_tokens = max((r.prompt_tokens + r.limit_tokens for r in requests), default=0)
+        self.longest_tokens = max((r.prompt_tokens + r.max_tokens for r in requests), default=0)
         self.latest: dict[int, Request] = {}
         self.leaving: dict[int, RemoteActorState] = {}
         self.sender: dict[int, str] = {}
@@ -76,7 +76,7 @@ class WallClockDispatch(Step[RemoteActorState]):
         return RemoteActorState(
             index, plan, model, start_s, count, expecting=count, waiting=plan.responses, until_s=start_s,
             admission=admission_of(model, plan.max_batch, self.admission), speed=Speed(model),
-            own=dict.fromkeys(plan.responses),
+            responses=dict.fromkeys(plan.responses),
         )  # fmt: skip
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -98,9 +98,9 @@ class WallClockDispatch(Step[RemoteActorState]):
         prefixes = prefixes_of(self.plan, self.requests)
         receivers = {a.index: a.plan.prefixes for a in self.planned if a.awaits}
         if prefill is None:
-            handles, done_s = self.crew.prefill(prefixes, receivers)
+            handles, done_s = self.step_actors.prefill(prefixes, receivers)
             self.plan = replace(self.plan, prefill=replace(self.plan.prefill, done_s=done_s - self.record.start_s))
-            self._give_prefixes(handles)
+            self._assign_prefixes(handles)
         else:
             actor = self.planned[prefill]
             assert actor.remote is not None
@@ -109,10 +109,10 @@ class WallClockDispatch(Step[RemoteActorState]):
 
     def _start(self, actors: Sequence[RemoteActorState]) -> None:
         """Start all these actors at once and send them the requests kept for them."""
-        for actor, remote in zip(actors, self.crew.start([a.order(self.weights_version) for a in actors]), strict=True):
+        for actor, remote in zip(actors, self.step_actors.start([a.order(self.weights_version) for a in actors]), strict=True):
             actor.remote = remote
             self.started.append(actor)
-            actor.due_s = self.crew.now_s() + self.faults.start_s(actor.latency)
+            actor.due_s = self.step_actors.now_s() + self.faults.start_s(actor.latency)
             self._open(actor)
 
     def _open(self, actor: RemoteActorState) -> None:
@@ -124,7 +124,7 @@ class WallClockDispatch(Step[RemoteActorState]):
             actor.remote.add(kept, actor.prefixes)
             self._expect(actor)
 
-    def _give_prefixes(self, handles: Mapping[int, Any]) -> None:
+    def _assign_prefixes(self, handles: Mapping[int, Any]) -> None:
         """Let actors continue with the prefixes that arrived for them; without any they compute everything themselves."""
         for actor in [a for a in self.live.values() if a.awaits]:
             actor.awaits, actor.prefixes = False, handles.get(actor.index)
@@ -143,7 +143,7 @@ class WallClockDispatch(Step[RemoteActorState]):
         receiver.remote.add(requests)
         self._expect(receiver)
 
-    def _ask_for(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def _take_off(self, actor: RemoteActorState, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """Order the actor to hand over responses that belong to others already; requests that it was not sent yet go to them at
         once.
         """
@@ -157,7 +157,7 @@ class WallClockDispatch(Step[RemoteActorState]):
         assert actor.remote is not None
         self.leaving.update(dict.fromkeys(responses, actor))
         actor.answers += 1
-        actor.remote.cut(responses, with_kv)
+        actor.remote.take_off(responses, with_kv)
         self._expect(actor)
 
     def _pass_on(self, sender: RemoteActorState, taken: Sequence[Request]) -> None:
@@ -169,15 +169,15 @@ class WallClockDispatch(Step[RemoteActorState]):
             self.latest[response] = replace(request, kv=None)
             passed_on = request if sender.can_move_to(receiver) else self.latest[response]
             if passed_on.kv is None and passed_on.generated_tokens:
-                self.record.recomputes.append(Recompute(self.crew.now_s(), response, sender.holder, receiver.holder))
+                self.record.recomputes.append(Recompute(self.step_actors.now_s(), response, sender.holder, receiver.holder))
             self._send(receiver, [passed_on])
         self.record.moves += len(taken)
 
-    def _give(self, response: int, receiver: RemoteActorState) -> None:
+    def _assign(self, response: int, receiver: RemoteActorState) -> None:
         """Assign the response to the receiver from now on."""
         before = self.owner[response]
-        del before.own[response]
-        receiver.own[response] = None
+        del before.responses[response]
+        receiver.responses[response] = None
         self.owner[response] = receiver
         for actor, change in ((before, -1), (receiver, 1)):
             actor.expecting += change
@@ -194,7 +194,7 @@ class WallClockDispatch(Step[RemoteActorState]):
             actor.remote.close()
             self._expect(actor)
 
-    def _hold(self, actor: RemoteActorState, done_s: float) -> None:
+    def _allocate(self, actor: RemoteActorState, done_s: float) -> None:
         """Note that the actor's GPUs are allocated until ``done_s``."""
         role = "prefill" if actor.index == self.plan.prefill_actor else "decode"
         self.held.append(Allocation(actor.index, role, actor.plan, actor.start_s, done_s))
@@ -202,51 +202,51 @@ class WallClockDispatch(Step[RemoteActorState]):
     def _expect(self, actor: RemoteActorState) -> None:
         """Note that the actor was sent an order: from now on, if not before, it must report."""
         if actor.due_s == math.inf:
-            actor.due_s = self.crew.now_s() + self._silence_s(actor)
+            actor.due_s = self.step_actors.now_s() + self._silence_s(actor)
 
     def _silence_s(self, actor: RemoteActorState) -> float:
         """Return the seconds for which it may report nothing; infinite while it has nothing to report."""
         if actor.index in self.live and not actor.answers and (actor.kept is not None or not self._has_work(actor)):
             return math.inf
-        joining = len(actor.own) - len(actor.running)
+        joining = len(actor.responses) - len(actor.running)
         return self.faults.silence_s(
-            actor.latency, actor.admission.max_batch, len(actor.own), max(0, joining), self.longest_tokens
+            actor.latency, actor.admission.max_batch, len(actor.responses), max(0, joining), self.longest_tokens
         )
 
     def _has_work(self, actor: RemoteActorState) -> bool:
         """Return whether any of its responses has arrived."""
-        return any(r not in self.leaving for r in actor.own)
+        return any(r not in self.leaving for r in actor.responses)
 
     # --- what a rule may see ------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _query_rule(self) -> None:
         """Ask the rule, if there is one, for its next triggers."""
         if self.rule is not None:
-            self._ask_triggers(self._views())
+            self._query_triggers(self._views())
 
     def _views(self) -> tuple[ActorView, ...]:
         """Return a view of every live actor."""
         return tuple(self._view(actor) for actor in self.live.values() if not actor.closing)
 
     def _view(self, actor: RemoteActorState) -> ActorView:
-        """Return the actor as it was last reported, without responses that were assigned to others since; responses that it has
+        """Return the actor as it was last reported, without responses that were assigned to others since. Responses that it has
         not reported yet count as arriving.
         """
-        own, leaving = actor.own, self.leaving
-        running = tuple(r for r in actor.running if r in own and r not in leaving)
-        waiting = tuple(r for r in actor.waiting if r in own and r not in leaving)
+        responses, leaving = actor.responses, self.leaving
+        running = tuple(r for r in actor.running if r in responses and r not in leaving)
+        waiting = tuple(r for r in actor.waiting if r in responses and r not in leaving)
         here = {*running, *waiting}
-        arriving = tuple(r for r in own if r not in here)
-        free, gpus = max(0, actor.admission.max_batch - len(own)), len(actor.plan.gpu_ids)
-        free_kv = actor.admission.kv_capacity_tokens - self._weigh([*own], self.known_tokens)
+        arriving = tuple(r for r in responses if r not in here)
+        free, gpus = max(0, actor.admission.max_batch - len(responses)), len(actor.plan.gpu_ids)
+        free_kv = actor.admission.kv_capacity_tokens - self._weigh([*responses], self.observed_tokens)
         return ActorView(
             actor.index, gpus, actor.assigned, actor.completed, running, waiting, arriving, free, free_kv, actor.replaces
         )
 
     def _state(self, now_s: float) -> StepState:
-        views, known = self._views(), self.known_tokens.copy()
-        complete, told = self.complete.copy(), self.known_signals.shown(self.complete)
-        return StepState(now_s, views, known, complete, self.prompt_tokens, self.reserved_tokens, told)
+        views, tokens = self._views(), self.observed_tokens.copy()
+        complete, signals = self.complete.copy(), self.observed_signals.shown(self.complete)
+        return StepState(now_s, views, tokens, complete, self.prompt_tokens, self.reserved_tokens, signals)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
@@ -255,24 +255,24 @@ class WallClockDispatch(Step[RemoteActorState]):
         check_decision(self.rule, decision, self.live, len(self.requests))
         if isinstance(decision, Cut):
             actor, meant = self.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
-            check_all_go(self.rule, decision, actor.own)
-            goes_to = {r: meant[r] for r in actor.own}
-            actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
+            check_all_go(self.rule, decision, actor.responses)
+            goes_to = {r: meant[r] for r in actor.responses}
+            actor.closing, actor.trigger_completions, actor.trigger_time_s = True, None, math.inf
         else:
             if self.complete[decision.response]:
                 return
             actor, goes_to = self.owner[decision.response], {decision.response: decision.to_actor}
-        self._tell_decision(now_s, decision, actor, goes_to)
+        self._record_decision(now_s, decision, actor, goes_to)
         with_kv = []
-        asked = [r for r in goes_to if r not in self.leaving]
+        leaving = [r for r in goes_to if r not in self.leaving]
         for response, to_actor in goes_to.items():
             receiver = receiver_of(self.rule, Move(response, to_actor), actor, self.live)
-            known = int(self.prompt_tokens[response] + self.known_tokens[response])
-            if self._moves_kv(actor, receiver, known):
+            context_tokens = int(self.prompt_tokens[response] + self.observed_tokens[response])
+            if self._moves_kv(actor, receiver, context_tokens):
                 with_kv.append(response)
-            self._give(response, receiver)
-        if asked:
-            self._ask_for(actor, asked, set(asked).intersection(with_kv))
+            self._assign(response, receiver)
+        if leaving:
+            self._take_off(actor, leaving, set(leaving).intersection(with_kv))
 
     def _request(self, response: int) -> Request:
         """Return the last known request of the response, from which another actor can continue when its actor is lost."""
@@ -280,5 +280,5 @@ class WallClockDispatch(Step[RemoteActorState]):
 
     def _restart(self, responses: Sequence[int]) -> None:
         """Reset what is known of these responses to their requests, which have no signals until an actor reports new ones."""
-        self.known_signals.forget(responses)
-        self.known_tokens[list(responses)] = np.array([self._request(r).generated_tokens for r in responses], dtype=np.int64)
+        self.observed_signals.forget(responses)
+        self.observed_tokens[list(responses)] = np.array([self._request(r).generated_tokens for r in responses], dtype=np.int64)

@@ -36,7 +36,7 @@ class WallStep(LostActorHandling):
     """One step of a plan on the wall clock.
 
     Args:
-        crew: the ``StepActors`` on which it runs.
+        step_actors: the ``StepActors`` on which it runs.
         latency, cluster, record, phases, admission, migration: see ``rlhfless.executor.run_step``.
         faults: how actors that die, hang or are slow are handled.
         forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
@@ -53,7 +53,7 @@ class WallStep(LostActorHandling):
         self,
         plan: Plan,
         requests: Sequence[Request],
-        crew: StepActors,
+        step_actors: StepActors,
         latency: Latencies,
         cluster: Cluster | MixedCluster,
         record: StepRecord,
@@ -66,7 +66,7 @@ class WallStep(LostActorHandling):
         cold_start_s: float = 0.0,
     ) -> None:
         check_gpus(plan, cluster)
-        super().__init__(plan, requests, crew, latency, record, admission, migration, faults, weights_version)
+        super().__init__(plan, requests, step_actors, latency, record, admission, migration, faults, weights_version)
         self.cluster, self.phases = cluster, phases
         self._prepare_for_losses(forecast, cold_start_s)
 
@@ -80,10 +80,10 @@ class WallStep(LostActorHandling):
         try:
             self._run()
         except BaseException as error:
-            now_s = self.crew.now_s()
+            now_s = self.step_actors.now_s()
             for actor in (*self.live.values(), *self.ending.values()):
                 if actor.remote is not None:
-                    self._hold(actor, max(now_s, actor.until_s))
+                    self._allocate(actor, max(now_s, actor.until_s))
             bill(self.record, self.plan, self.held, self.cluster, NonGenerationPhases())
             if isinstance(error, ActorError):
                 error.record = self.record
@@ -94,48 +94,52 @@ class WallStep(LostActorHandling):
     def _run(self) -> None:
         self._begin()
         self._release_done()
-        self._ask()
+        self._query_rule()
         while self.live or self.ending:
             reached = False
             losses: list[tuple[RemoteActorState, ActorLost]] = []
-            for index, said in self.crew.reports(self._patience_s()):
+            for index, message in self.step_actors.reports(self._patience_s()):
                 actor = self.live.get(index) or self.ending.get(index)
-                if actor is None or any(actor is one for one, _ in losses):  # it was lost: nothing that it says counts
+                if actor is None or any(actor is lost for lost, _ in losses):  # it was lost: nothing that it says counts
                     continue
-                if isinstance(said, ActorReport) and said.ready_s is not None and said.weights_version != self.weights_version:
-                    said = ActorLost(f"has weights of version {said.weights_version}, not {self.weights_version}")
-                if isinstance(said, ActorLost):
-                    losses.append((actor, said))
+                if (
+                    isinstance(message, ActorReport)
+                    and message.ready_s is not None
+                    and message.weights_version != self.weights_version
+                ):
+                    message = ActorLost(f"has weights of version {message.weights_version}, not {self.weights_version}")
+                if isinstance(message, ActorLost):
+                    losses.append((actor, message))
                 else:
-                    reached |= self._take(actor, said)
+                    reached |= self._take(actor, message)
             self._release_done()
-            now_s = self.crew.now_s()
-            losses += [one for one in self._silent(now_s) if all(one[0] is not actor for actor, _ in losses)]
+            now_s = self.step_actors.now_s()
+            losses += [lost for lost in self._silent(now_s) if all(lost[0] is not actor for actor, _ in losses)]
             if losses:
                 self._lose(losses)
             while self.later and self.later[-1].start_s <= now_s:
                 self._start([self.later.pop()])
-            changed = self._relieve(now_s) or bool(losses)
+            changed = self._rebalance_slow(now_s) or bool(losses)
             if self.rule is not None and self.live and (reached or self._timed(now_s)):
-                state, self.told_s = self._state(now_s), now_s
+                state, self.observed_s = self._state(now_s), now_s
                 decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
                 for decision in decisions:
                     self._apply(now_s, decision)
                 self._release_done()
-                self._ask_triggers(self._views() if decisions else state.actors)
+                self._query_triggers(self._views() if decisions else state.actors)
             elif changed:
                 self._release_done()
-                self._ask()
+                self._query_rule()
         bill(self.record, self.plan, self.held, self.cluster, self.phases)
 
     def _patience_s(self) -> float | None:
         """Return the seconds until the rule wants to be asked, an actor starts or one counts as silent."""
         next_s = min(
-            min((a.asked_time_s for a in self.live.values()), default=math.inf),
+            min((a.trigger_time_s for a in self.live.values()), default=math.inf),
             self.later[-1].start_s if self.later else math.inf,
             min((a.due_s for a in (*self.live.values(), *self.ending.values())), default=math.inf),
         )
-        return None if next_s == math.inf else max(0.0, next_s - self.crew.now_s())
+        return None if next_s == math.inf else max(0.0, next_s - self.step_actors.now_s())
 
     def _take(self, actor: RemoteActorState, report: ActorReport) -> bool:
         """Enter a report; returns whether the rule wants to be asked because of it."""
@@ -151,13 +155,13 @@ class WallStep(LostActorHandling):
         reached = False
         for completion in report.completions:
             if self.leaving.pop(completion.response, None) is not None:  # it was complete before the order to hand it over
-                self._give(completion.response, actor)
-            del actor.own[completion.response]
+                self._assign(completion.response, actor)
+            del actor.responses[completion.response]
         if report.completions:
             reached = self._enter([(actor, Completions.of(report.completions))])
         responses, counts = report.tokens
-        self.known_tokens[np.asarray(responses, dtype=np.int64)] = counts
-        self.known_signals.note(*report.signals)
+        self.observed_tokens[np.asarray(responses, dtype=np.int64)] = counts
+        self.observed_signals.note(*report.signals)
         if report.ready_s is None:  # else it has not looked at what was given to it
             actor.running, actor.waiting = report.running, report.waiting
         if report.taken is not None:
@@ -165,11 +169,11 @@ class WallStep(LostActorHandling):
             self._pass_on(actor, report.taken)
         if report.prefixes is not None:
             actor.answers -= 1
-            self._give_prefixes(report.prefixes)
+            self._assign_prefixes(report.prefixes)
         if report.closed:
             del self.ending[actor.index]
-            self._hold(actor, report.time_s)
-        actor.doubted, actor.due_s = False, self.crew.now_s() + self._silence_s(actor)
+            self._allocate(actor, report.time_s)
+        actor.doubted, actor.due_s = False, self.step_actors.now_s() + self._silence_s(actor)
         return reached
 
     def _enter_spans(self, actor: RemoteActorState, report: ActorReport) -> None:

@@ -25,7 +25,7 @@ from solver.model.runtime_rules import Cut, Move
 from solver.model.workload import Workload
 
 GRACE_S = 1.0  # after the time by which an actor should have been heard of: this program may have been stopped itself
-LOOKING_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
+MAX_SLOW_CHECK_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
 
 
 class LostActorHandling(WallClockDispatch):
@@ -55,16 +55,16 @@ class LostActorHandling(WallClockDispatch):
 
     def _silent(self, now_s: float) -> list[tuple[RemoteActorState, ActorLost]]:
         """Return actors that have reported nothing for too long."""
-        found = []
+        losses = []
         for actor in [*self.live.values(), *self.ending.values()]:
             if actor.due_s > now_s:
                 continue
             if actor.doubted:
-                said = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
-                found.append((actor, ActorLost(f"has not reported {said}")))
+                since = "since it was started" if not actor.ready else f"since {actor.until_s:.1f} s"
+                losses.append((actor, ActorLost(f"has not reported {since}")))
             else:
                 actor.doubted, actor.due_s = True, now_s + GRACE_S
-        return found
+        return losses
 
     # --- losing -------------------------------------------------------------------------------------------------------
 
@@ -74,19 +74,19 @@ class LostActorHandling(WallClockDispatch):
         Raises:
             ActorError: their responses cannot be given to other actors any more.
         """
-        now_s = self.crew.now_s()
+        now_s = self.step_actors.now_s()
         for actor, lost in losses:
-            self._bury(now_s, actor, lost)
+            self._end_lost(now_s, actor, lost)
         hopeless = next((lost for _, lost in losses if lost.hopeless), None)
         gone = {actor.index for actor, _ in losses}
-        homeless = [r for actor, _ in losses for r in actor.own]
-        with_others = [r for r, actor in self.leaving.items() if actor.index in gone and self.owner[r].index not in gone]
+        homeless = [r for actor, _ in losses for r in actor.responses]
+        moved = [r for r, actor in self.leaving.items() if actor.index in gone and self.owner[r].index not in gone]
         if hopeless is not None:
             error = ActorError(f"{self.last_loss}; every other actor would fail in the same way, so the step was aborted")
             error.add_note(hopeless.trace)
             raise error
         again = [r for r in homeless if r not in self.leaving or self.leaving[r].index in gone]
-        retried = again + with_others
+        retried = again + moved
         self.retried[retried] += 1
         if (worst := next((r for r in retried if self.retried[r] > self.faults.retries), None)) is not None:
             raise ActorError(
@@ -94,36 +94,36 @@ class LostActorHandling(WallClockDispatch):
                 f"only {self.faults.retries} times, so the step was aborted"
             )
         self._restart(retried)
-        for response in with_others:  # their next actor goes on
+        for response in moved:  # their next actor goes on
             del self.leaving[response]
             self._send(self.owner[response], [self._request(response)])
         for response in again:
             self.leaving.pop(response, None)
         if homeless:
-            way = resolve(homeless, self._left(now_s, gone))
-            if way is None:
+            recovery = resolve(homeless, self._left(now_s, gone))
+            if recovery is None:
                 raise ActorError(
                     f"{self.last_loss}; {len(homeless)} responses are unfinished, but no actor is left and none may be "
                     f"started again (restarts: {self.faults.restarts}), so the step was aborted"
                 )
-            self._go(now_s, way)
+            self._execute_recovery(now_s, recovery)
         if self.plan.prefill_actor in gone:
-            self._give_prefixes({})
+            self._assign_prefixes({})
 
-    def _bury(self, now_s: float, actor: RemoteActorState, lost: ActorLost) -> None:
+    def _end_lost(self, now_s: float, actor: RemoteActorState, lost: ActorLost) -> None:
         """End the actor's allocation; its work after its last report is discarded."""
-        self.crew.abandon(actor.index)
+        self.step_actors.abandon(actor.index)
         self.live.pop(actor.index, None)
         self.ending.pop(actor.index, None)
         phase = "decode" if actor.ready else "start"
         what = {"tokens": 0, "batch_mean": float(len(actor.running)), "slots": actor.admission.max_batch} if actor.ready else {}
-        if not actor.ready or actor.own:
+        if not actor.ready or actor.responses:
             self.record.span(actor.holder, phase, max(actor.start_s, actor.until_s), now_s, call="lost", **what)
         actor.plan = replace(actor.plan, release="done")  # whatever the plan says, it is gone
-        self._hold(actor, max(now_s, actor.until_s))
-        self.record.event(now_s, "lost", actor.holder, why=lost.why, responses=len(actor.own))
-        self.last_loss = f"{actor.holder} {lost.why}"
-        batch = len(actor.running) or min(actor.admission.max_batch, len(actor.own))  # it may not have come to tell
+        self._allocate(actor, max(now_s, actor.until_s))
+        self.record.event(now_s, "lost", actor.holder, why=lost.reason, responses=len(actor.responses))
+        self.last_loss = f"{actor.holder} {lost.reason}"
+        batch = len(actor.running) or min(actor.admission.max_batch, len(actor.responses))  # it may not have come to tell
         for gpu in actor.plan.gpu_ids:
             self.faults_on[gpu] = self.faults.restarts + 1 if lost.gpus_gone else self.faults_on.get(gpu, 0) + 1
             if lost.out_of_memory:
@@ -137,27 +137,27 @@ class LostActorHandling(WallClockDispatch):
             nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
                                max_response_tokens=self._limit)  # fmt: skip
             self.forecast = from_batch(nothing)
-        workload = what_is_left(self.prompt_tokens, self.known_tokens, self.complete, self._limit, self.forecast)
-        goes = [self._goes(a) for a in self.live.values() if not a.closing and a.index not in without]
+        workload = what_is_left(self.prompt_tokens, self.observed_tokens, self.complete, self._limit, self.forecast)
+        survivors = [self._survivor(a) for a in self.live.values() if not a.closing and a.index not in without]
         usd = self.faults.objective.cost == "usd"
         ends = [(h.plan, h.done_s - h.start_s) for h in self.held]
         ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.live.values(), *self.ending.values())]
         spent = sum(len(p.gpu_ids) * seconds * (p.usd_per_gpu_s if usd else 1.0) for p, seconds in ends)
         return RemainingWork(
-            workload, goes, self._free(), self.latency, self.admission, self.faults.objective,
+            workload, survivors, self._free(), self.latency, self.admission, self.faults.objective,
             now_s - self.record.start_s, spent, self.cold_start_s,
         )  # fmt: skip
 
     @property
     def _limit(self) -> int:
-        return max(r.limit_tokens for r in self.requests)
+        return max(r.max_tokens for r in self.requests)
 
-    def _goes(self, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
+    def _survivor(self, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
         return Survivor(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
 
     def _free(self) -> list[ActorPlan]:
         """Return GPUs of the plan on which a new actor may be started: no actor has them or is going to have them."""
-        warm = self.crew.warm
+        warm = self.step_actors.warm
         taken = {gpu for a in (*self.live.values(), *self.ending.values()) for gpu in a.plan.gpu_ids}
         free = []
         for place in self.places:
@@ -167,18 +167,18 @@ class LostActorHandling(WallClockDispatch):
                 free.append(replace(place, max_batch=slots, prewarmed=place.gpu_ids in warm))
         return free
 
-    def _go(self, now_s: float, way: RecoveryPlan) -> None:
+    def _execute_recovery(self, now_s: float, recovery: RecoveryPlan) -> None:
         """Assign the responses of lost actors as the recovery plan says."""
-        started = self._start_more(now_s, way.starts)
-        goes_to: dict[int, list[int]] = {}
+        started = self._start_more(now_s, recovery.starts)
+        receiver_of: dict[int, list[int]] = {}
         for actor in started:
-            goes_to[actor.index] = list(actor.plan.responses)
-        for response, to in way.moves.items():
-            goes_to.setdefault(to, []).append(response)
-        for index, responses in goes_to.items():
+            receiver_of[actor.index] = list(actor.plan.responses)
+        for response, to in recovery.moves.items():
+            receiver_of.setdefault(to, []).append(response)
+        for index, responses in receiver_of.items():
             receiver = self.live[index]
             for response in responses:
-                self._give(response, receiver)
+                self._assign(response, receiver)
             between = [r for r in responses if r in self.leaving]  # another actor has these and will hand them over
             again = [r for r in responses if r not in self.leaving]
             if again:
@@ -195,7 +195,7 @@ class LostActorHandling(WallClockDispatch):
         for plan in plans:
             self._stop_billing(now_s, plan)
             actor = self._remote(self.next_index, plan, now_s)
-            actor.own, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
+            actor.responses, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
             actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
             actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
@@ -211,29 +211,29 @@ class LostActorHandling(WallClockDispatch):
 
     # --- slow actors --------------------------------------------------------------------------------------------------
 
-    def _relieve(self, now_s: float) -> bool:
+    def _rebalance_slow(self, now_s: float) -> bool:
         """Take the responses off a slow actor where that is planned to pay for itself; returns whether anything was done."""
         if self.faults.slow_factor == math.inf:
             return False
-        for actor in [a for a in self.live.values() if a.speed.known and not a.closing and a.own]:
-            others = [a.speed.ratio for a in self.started if a is not actor and a.speed.known]
-            if not others or now_s < actor.looked_s:
+        for actor in [a for a in self.live.values() if a.speed.measured and not a.closing and a.responses]:
+            ratios = [a.speed.ratio for a in self.started if a is not actor and a.speed.measured]
+            if not ratios or now_s < actor.next_slow_check_s:
                 continue
-            slowness = actor.speed.ratio / float(np.median(others))
+            slowness = actor.speed.ratio / float(np.median(ratios))
             if slowness < self.faults.slow_factor:
                 continue
-            began_s = self.crew.now_s()
+            began_s = self.step_actors.now_s()
             left = self._left(now_s, {actor.index})
-            way = resolve([*actor.own], left, self._goes(actor, slowness))
-            actor.looked_s = now_s + (self.crew.now_s() - began_s) / LOOKING_SHARE
-            if way is None:
+            recovery = resolve([*actor.responses], left, self._survivor(actor, slowness))
+            actor.next_slow_check_s = now_s + (self.step_actors.now_s() - began_s) / MAX_SLOW_CHECK_SHARE
+            if recovery is None:
                 continue
-            self.record.event(now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.own))
+            self.record.event(now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.responses))
             for gpu in actor.plan.gpu_ids:  # nothing more is started there
                 self.faults_on[gpu] = self.faults.restarts + 1
-            started = self._start_more(now_s, way.starts)
-            goes_to = dict(way.moves) | {r: a.index for a in started for r in a.plan.responses}
+            started = self._start_more(now_s, recovery.starts)
+            receiver_of = dict(recovery.moves) | {r: a.index for a in started for r in a.plan.responses}
             self._start(started)
-            self._apply(now_s, Cut(actor.index, tuple(Move(r, to) for r, to in goes_to.items())))
+            self._apply(now_s, Cut(actor.index, tuple(Move(r, to) for r, to in receiver_of.items())))
             return True
         return False

@@ -49,9 +49,11 @@ class Faults:
         for name in ("retries", "restarts"):
             if not is_whole(getattr(self, name), 0):
                 raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a whole number of 0 or more is needed")
-        for name, least in (("silence_factor", 1), ("silence_floor_s", 0), ("min_start_timeout_s", 0)):
-            if not is_number(getattr(self, name), least):
-                raise PlanningError(f"{name} is {as_given(getattr(self, name))}; a finite number of {least} or more is needed")
+        for name, minimum in (("silence_factor", 1), ("silence_floor_s", 0), ("min_start_timeout_s", 0)):
+            if not is_number(getattr(self, name), minimum):
+                raise PlanningError(
+                    f"{name} is {as_given(getattr(self, name))}; a finite number of {minimum} or more is needed"
+                )
         if not self.slow_factor > 1:
             raise PlanningError(
                 f"slow_factor is {as_given(self.slow_factor)}; a number above 1, or infinity for never, is needed"
@@ -63,10 +65,10 @@ class Faults:
         They are an iteration of all its responses, and before it the prefill of those that may join (all with contexts of
         ``longest_tokens``).
         """
-        batch, newcomers = min(slots, responses), min(slots, joining)
-        planned_s = float(latency.step_s(batch, batch * longest_tokens))
-        if newcomers:
-            planned_s += float(latency.prefill_s(newcomers * longest_tokens))
+        batch, admitted = min(slots, responses), min(slots, joining)
+        planned_s = float(latency.iteration_s(batch, batch * longest_tokens))
+        if admitted:
+            planned_s += float(latency.prefill_s(admitted * longest_tokens))
         return max(self.silence_floor_s, self.silence_factor * planned_s)
 
     def start_s(self, latency: LatencyModel) -> float:
@@ -87,12 +89,12 @@ class Speed:
         for span in report.spans:
             if span.phase == "decode" and span.batch_mean > 0:
                 taken_s += span.end_s - span.start_s
-                planned_s += span.tokens / span.batch_mean * float(self._latency.step_s(span.batch_mean, span.kv_tokens))
+                planned_s += span.tokens / span.batch_mean * float(self._latency.iteration_s(span.batch_mean, span.kv_tokens))
         if planned_s > 0:
             self._taken = [*self._taken[1 - WINDOW :], (taken_s, planned_s)]
 
     @property
-    def known(self) -> bool:
+    def measured(self) -> bool:
         """Return whether the actor has reported often enough."""
         return len(self._taken) == WINDOW
 

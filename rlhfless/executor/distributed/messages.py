@@ -1,7 +1,7 @@
 """Messages between the wall-clock event loop and a remote actor, independent of the transport (process or Ray).
 
 The loop sends orders and never waits for them. The actor reports its work in order: everything that happened before it obeyed
-an order is reported before the answer. No response is lost or doubled because of that order: a response that an actor does not
+an order is reported before the answer. No response is lost or doubled because of that order. A response that an actor does not
 hand over when asked is complete, and was reported so. Reports of an actor after it was declared lost are ignored.
 """
 
@@ -48,7 +48,7 @@ class Unreachable(ActorError):
 
 
 @dataclass(frozen=True)
-class Copied:
+class KvCopy:
     """A copy of KV state made by an actor: of one response, or of all prefixes that it receives.
 
     Attributes:
@@ -76,7 +76,7 @@ class ActorReport:
         signals: its engine's signals for the same responses (``recent_signals`` of ``SupportsSignals``), if any were asked for.
         ready_s: in its first report: when its process was up, and when it had the weights.
         weights_version: in its first report: the version of its weights.
-        taken: the answer to ``cut``: the responses handed over, with their KV state where it was asked for and exists.
+        taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         closed: the answer to ``close``, after which nothing is reported.
@@ -89,7 +89,7 @@ class ActorReport:
     signals: tuple[Any, Signals] = ((), {})
     completions: list[Completion] = field(default_factory=list)
     spans: list[EngineSpan] = field(default_factory=list)
-    copies: list[Copied] = field(default_factory=list)
+    copies: list[KvCopy] = field(default_factory=list)
     ready_s: tuple[float, float] | None = None
     weights_version: int = 0
     taken: list[Request] | None = None
@@ -103,14 +103,14 @@ class ActorLost:
     """Comes instead of a report: the actor has ended, and its unreported work is lost.
 
     Attributes:
-        why: the end of a sentence that begins with "actor-3 ...".
+        reason: the end of a sentence that begins with "actor-3 ...".
         out_of_memory: another one would need a smaller batch.
         hopeless: no actor can do what was asked, so trying again makes no sense.
         gpus_gone: nothing can be started on its GPUs any more (their node has failed, for example).
         trace: of the exception, where there was one.
     """
 
-    why: str
+    reason: str
     out_of_memory: bool = False
     hopeless: bool = False
     gpus_gone: bool = False
@@ -149,7 +149,7 @@ class RemoteActor(Protocol):
         """
         ...
 
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """Order the actor to hand over responses at the next iteration boundary, those of ``with_kv`` with their KV state;
         answered once.
         """

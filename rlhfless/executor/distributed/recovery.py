@@ -24,6 +24,7 @@ from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
 from solver.model.offers import Latencies, latency_of
 from solver.model.plan import ActorPlan
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, StepState
 from solver.model.workload import IntArray, Workload
 from solver.planning.actor_count import sizing_key
@@ -51,14 +52,14 @@ class RemainingWork:
 
     Attributes:
         workload: of all R responses, each with a prompt of its own; a complete response has no tokens left.
-        goes: surviving actors; free: GPUs on which actors may be started, as actors without responses, prewarmed where an actor
-            waits already.
+        survivors: actors that can continue; free: GPUs on which actors may be started, as actors without responses, prewarmed
+            where an actor waits already.
         passed_s, spent: seconds of the step so far and their cost, in the objective's unit.
         cold_start_s: the longest cold start that was measured; no new actor is assumed to start faster.
     """
 
     workload: Workload
-    goes: Sequence[Survivor]
+    survivors: Sequence[Survivor]
     free: Sequence[ActorPlan]
     latency: Latencies
     admission: str
@@ -95,36 +96,36 @@ def what_is_left(
     return Workload(prompt_tokens, every, predicted, tokens, max_response_tokens=limit)
 
 
-def resolve(homeless: Sequence[int], left: RemainingWork, stays: Survivor | None = None) -> RecoveryPlan | None:
+def resolve(homeless: Sequence[int], work: RemainingWork, slow_actor: Survivor | None = None) -> RecoveryPlan | None:
     """Return the best way to continue with the ``homeless`` responses.
 
     Args:
-        stays: the slow actor that has them, if they may also stay on it.
+        slow_actor: the actor that has them, if they may also stay on it.
 
     Returns:
         None when staying is best, or, if they cannot stay, when no plan exists.
     """
-    best = None if stays is None else _key({}, (), left, stays)
-    found: RecoveryPlan | None = None
-    for way in _ways(homeless, left):
-        key = _key(way.moves, way.starts, left)
+    best = None if slow_actor is None else _key({}, (), work, slow_actor)
+    recovery: RecoveryPlan | None = None
+    for candidate in _recoveries(homeless, work):
+        key = _key(candidate.moves, candidate.starts, work)
         if best is None or key < best:
-            best, found = key, way
-    return found
+            best, recovery = key, candidate
+    return recovery
 
 
-def _ways(homeless: Sequence[int], left: RemainingWork) -> Iterator[RecoveryPlan]:
-    workload = left.workload
+def _recoveries(homeless: Sequence[int], work: RemainingWork) -> Iterator[RecoveryPlan]:
+    workload = work.workload
     ordered = sorted(homeless, key=lambda r: (-int(workload.remaining_tokens[r]), r))
     needs = int(workload.reserved_tokens[ordered].max())
     # whoever has no room queues them, which the timing sees
     able = [
         replace(g.view, free_slots=len(ordered), free_kv_tokens=math.inf)
-        for g in left.goes
+        for g in work.survivors
         if g.admission.kv_capacity_tokens >= needs
     ]
     prompt, tokens = workload.prompt_tokens[workload.prompt_of], workload.generated_tokens
-    now = StepState(left.passed_s, tuple(able), tokens, np.zeros(len(tokens), bool), prompt)
+    now = StepState(work.passed_s, tuple(able), tokens, np.zeros(len(tokens), bool), prompt)
     cut = hand_over(ActorView(-1, 0, 0, 0, (), tuple(ordered), (), 0), able, ReceiverRoom(now))
     if cut is not None:
         yield RecoveryPlan({move.response: move.to_actor for move in cut.moves})
@@ -132,16 +133,17 @@ def _ways(homeless: Sequence[int], left: RemainingWork) -> Iterator[RecoveryPlan
         workload.prompt_tokens[ordered], range(len(ordered)), workload.response_tokens[ordered],
         workload.generated_tokens[ordered], workload.max_response_tokens,
     )  # fmt: skip
-    places = sorted(left.free, key=lambda place: (*_alike(place), not place.prewarmed))
+    places = sorted(work.free, key=lambda place: (*_alike(place), not place.prewarmed))
     for (kind, gpus, *_), alike in itertools.groupby(places, key=_alike):
         group = list(alike)
-        model = left.model_of(group[0])
+        model = work.model_of(group[0])
         for count in _counts(min(len(group), len(ordered))):
             try:
-                plan = plan_generation(
-                    part, Cluster(count, gpus, gpus, kind), model, Objective(left.objective.time_weight), time_limit_s=SOLVE_S,
-                    min_actors=count, max_actors=count, admission=left.admission,
+                problem = PlanningProblem(
+                    part, Cluster(count, gpus, gpus, kind), model, Objective(work.objective.time_weight),
+                    admission=work.admission, min_actors=count, max_actors=count,
                 )  # fmt: skip
+                plan = plan_generation(problem, time_limit_s=SOLVE_S)
             except PlanningError:  # a response that these actors cannot hold
                 break
             starts = [
@@ -155,17 +157,17 @@ def _alike(place: ActorPlan) -> tuple[str, int, str]:
     return place.kind, len(place.gpu_ids), place.market
 
 
-def _counts(most: int) -> list[int]:
+def _counts(max_actors: int) -> list[int]:
     """Return the numbers of actors to try: powers of two, and the maximum."""
-    return sorted({*(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
+    return sorted({*(2**i for i in range(max_actors.bit_length()) if 2**i <= max_actors), max_actors} - {0})
 
 
 def _key(
-    moves: Mapping[int, int], starts: Sequence[ActorPlan], left: RemainingWork, stays: Survivor | None = None
+    moves: Mapping[int, int], starts: Sequence[ActorPlan], work: RemainingWork, slow_actor: Survivor | None = None
 ) -> tuple[float, float]:
     """Return what right-sizing minimises, for the whole step if it continues in this way."""
-    workload, usd = left.workload, left.objective.cost == "usd"
-    makespan_s, cost = 0.0, left.spent
+    workload, usd = work.workload, work.objective.cost == "usd"
+    makespan_s, cost = 0.0, work.spent
 
     def enter(plan: ActorPlan, done_s: float) -> None:
         nonlocal makespan_s, cost
@@ -175,16 +177,18 @@ def _key(
     def busy(responses: Sequence[int], running: int, model: LatencyModel, admission: Admission) -> float:
         if not responses:
             return 0.0
-        own = np.array(responses, dtype=np.int64)
-        context = workload.context_tokens[own]
-        there = np.where(np.arange(len(own)) < running, context, 0)
-        return busy_s(workload.remaining_tokens[own], context, workload.reserved_tokens[own], there, model.affine, admission)
+        indices = np.array(responses, dtype=np.int64)
+        context = workload.context_tokens[indices]
+        cached = np.where(np.arange(len(indices)) < running, context, 0)
+        return busy_s(
+            workload.remaining_tokens[indices], context, workload.reserved_tokens[indices], cached, model.affine, admission
+        )
 
-    for g in (*left.goes, *(() if stays is None else (stays,))):
-        own = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]
-        enter(g.plan, g.slowness * busy(own, len(g.view.running), g.latency, g.admission))
+    for g in (*work.survivors, *(() if slow_actor is None else (slow_actor,))):
+        responses = [*g.view.unfinished, *g.view.arriving, *(r for r, to in moves.items() if to == g.view.actor)]
+        enter(g.plan, g.slowness * busy(responses, len(g.view.running), g.latency, g.admission))
     for plan in starts:
-        model = left.model_of(plan)
-        admission = admission_of(model, plan.max_batch, left.admission)
+        model = work.model_of(plan)
+        admission = admission_of(model, plan.max_batch, work.admission)
         enter(plan, ready_s(model, plan.prewarmed) + busy(plan.responses, 0, model, admission))
-    return sizing_key(np.array([left.passed_s + makespan_s]), np.array([cost]), left.objective)
+    return sizing_key(np.array([work.passed_s + makespan_s]), np.array([cost]), work.objective)

@@ -24,8 +24,8 @@ class Actor:
     assigned: int
     completed: int = 0
     expecting: int = 0  # responses with it or on their way to it
-    asked_at: int | None = None  # completions at which the rule wants to be asked
-    asked_time_s: float = math.inf
+    trigger_completions: int | None = None  # completions at which the rule wants to be asked
+    trigger_time_s: float = math.inf
     done_s: float = 0.0
     link_free_s: float = 0.0  # when what was ordered to be sent over its link is sent
     closing: bool = False  # it was cut: nothing may be given to it any more
@@ -57,7 +57,7 @@ def reuses_prefixes(actor: ActorPlan) -> bool:
 
 
 def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) -> str | None:
-    """Return why an actor cannot reuse prefixes (a response does not name its prompt); None when it can or reuses nothing."""
+    """Return an error text if an actor should reuse prefixes but one of its responses names no prompt; else None."""
     unknown = [r for r in actor.responses if requests[r].prompt is None]
     if not reuses_prefixes(actor) or not unknown:
         return None
@@ -65,16 +65,18 @@ def without_prompt(index: int, actor: ActorPlan, requests: Sequence[Request]) ->
     return f"actor {index} of the plan {wants}, but the request of response {unknown[0]} has no prompt index"
 
 
-def with_prefixes(actor: ActorPlan, own: Sequence[Request], prefix_kv: Mapping[int, Any] | None = None) -> Sequence[Request]:
+def with_prefixes(
+    actor: ActorPlan, requests: Sequence[Request], prefix_kv: Mapping[int, Any] | None = None
+) -> Sequence[Request]:
     """Return the actor's requests with the prompt tokens that are cached on it; ``prefix_kv`` is KV state by prompt, where
     engines are real.
     """
     if not reuses_prefixes(actor):
-        return own
+        return requests
     received = dict(zip(actor.prefixes, actor.prefix_tokens, strict=True))
     with_kv = []
-    for r in own:
-        there = 0 if r.prompt is None else received.get(r.prompt, 0)
-        kv = None if prefix_kv is None or r.prompt is None or not there else prefix_kv.get(r.prompt)
-        with_kv.append(replace(r, cached_tokens=there, prefix_kv=kv, shares_prompt=actor.shares_prompts))
+    for r in requests:
+        cached = 0 if r.prompt is None else received.get(r.prompt, 0)
+        kv = None if prefix_kv is None or r.prompt is None or not cached else prefix_kv.get(r.prompt)
+        with_kv.append(replace(r, cached_tokens=cached, prefix_kv=kv, shares_prompt=actor.shares_prompts))
     return with_kv

@@ -24,7 +24,7 @@ def bill(
     generated_s = record.start_s + record.makespan_s
     end_s = generated_s + phases.seconds
     until = {"generation": generated_s, "step": end_s}
-    for number, role, actor, start_s, done_s in sorted(held, key=lambda one: one.number):
+    for number, role, actor, start_s, done_s in sorted(held, key=lambda allocation: allocation.number):
         record.allocate(
             holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
             max(until.get(actor.release, done_s), done_s),
@@ -46,9 +46,9 @@ def _learner(
     learning.
     """
     first = cluster.pools[0]
-    price = first.usd_per_gpu_s if phases.usd_per_gpu_hour is None else phases.usd_per_gpu_hour / 3600.0
-    node, beside = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + phases.learner_gpus)
-    record.allocate("learner", "learner", node, beside, first.kind, first.market, price, record.start_s, end_s)
+    usd_per_gpu_s = first.usd_per_gpu_s if phases.usd_per_gpu_hour is None else phases.usd_per_gpu_hour / 3600.0
+    node, learner_gpu_ids = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + phases.learner_gpus)
+    record.allocate("learner", "learner", node, learner_gpu_ids, first.kind, first.market, usd_per_gpu_s, record.start_s, end_s)
     if plan.prefill is not None and plan.prefill_actor is None:
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)

@@ -41,10 +41,10 @@ def check_responses(plan: Plan, requests: Requests) -> None:
     """
     responses = requests.rows["response"]
     if (wrong := np.flatnonzero(responses != np.arange(len(responses)))).size:
-        index, found = int(wrong[0]), int(responses[wrong[0]])
+        index, response = int(wrong[0]), int(responses[wrong[0]])
         what = (
-            f"response {found} has two requests"
-            if index and found == responses[index - 1]
+            f"response {response} has two requests"
+            if index and response == responses[index - 1]
             else f"response {index} has no request"
         )
         raise PlanningError(
@@ -96,5 +96,5 @@ def refuse_in_this_process(engines: Any) -> None:
     if getattr(engines, "starts_server", False):
         raise TypeError(
             f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
-            "Executor(engines, latency, cluster, pool=ProcessPool())"
+            "Executor(engines, latency, cluster, actor_pool=ProcessPool())"
         )

@@ -31,20 +31,20 @@ class StepProgress:
 
     def allocations(self) -> list[Row]:
         """Return the GPU allocations of each holder, which end now at the latest."""
-        told = StepRecord(self.record.run, self.record.step, self.record.plan, self.record.start_s)
-        held = [(one.number, one.role, one.plan, one.start_s, one.done_s) for one in self._held]
-        held += [(one.index, "decode", one.plan, one.start_s, self.now_s) for one in self._live]
-        for number, role, actor, start_s, until_s in sorted(held, key=lambda one: one[0]):
-            told.allocate(
+        record = StepRecord(self.record.run, self.record.step, self.record.plan, self.record.start_s)
+        held = [(actor.number, actor.role, actor.plan, actor.start_s, actor.done_s) for actor in self._held]
+        held += [(actor.index, "decode", actor.plan, actor.start_s, self.now_s) for actor in self._live]
+        for number, role, actor, start_s, until_s in sorted(held, key=lambda actor: actor[0]):
+            record.allocate(
                 holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
                 max(start_s, until_s if actor.release == "done" else self.now_s),
             )  # fmt: skip
-        return told.allocations
+        return record.allocations
 
     def spans(self) -> list[Row]:
         """Return the spans reported by now; an engine may have reported iterations beyond ``now_s``."""
         return [{**row, "kv_tokens": None if (kv := row["kv_tokens"]) is None else round(kv)} for row in self.record.spans]
 
 
-Watch = Callable[[StepProgress], None]
+OnProgress = Callable[[StepProgress], None]
 """Told of the step whenever more responses are complete. What it raises ends the step as an interrupt does."""

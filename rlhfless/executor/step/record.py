@@ -24,7 +24,7 @@ def holder_of(index: int) -> str:
     return f"actor-{index}"
 
 
-class _Told(NamedTuple):
+class _ReportedSpan(NamedTuple):
     """A reported span; ``what`` has columns of its row by name, and details."""
 
     holder: str
@@ -71,12 +71,14 @@ class StepRecord:
     recomputes: list[Recompute] = field(default_factory=list, repr=False)
     rule: RuntimeRule | None = field(default=None, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
-    _told: list[_Told | tuple[str, Iterable[EngineSpan]]] = field(default_factory=list, repr=False)  # not in ``_spans`` yet
-    _going_on: dict[str, LazySpans] = field(default_factory=dict, repr=False)  # of ``_told``, by holder
+    _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(
+        default_factory=list, repr=False
+    )  # not in ``_spans`` yet
+    _going_on: dict[str, LazySpans] = field(default_factory=dict, repr=False)  # of ``_new_spans``, by holder
     _latest: dict[str, Row] = field(default_factory=dict, repr=False)  # the last engine span of each holder
     _came: dict[tuple[int, str], list[int]] = field(default_factory=dict, repr=False)  # (response, receiver): in ``recomputes``
-    _known: int = field(default=0, repr=False)  # how many of ``recomputes`` are in it
-    _told_again: set[int] = field(default_factory=set, repr=False)  # of ``recomputes``, those that a span tells of
+    _indexed: int = field(default=0, repr=False)  # how many of ``recomputes`` are in it
+    _recomputed: set[int] = field(default_factory=set, repr=False)  # of ``recomputes``, those that a span tells of
     _whole: bool = field(default=False, repr=False)  # mean KV tokens are to be whole numbers
     _completions: dict[int, Completion] = field(default_factory=dict, repr=False)
     _actor_of: dict[int, str] = field(default_factory=dict, repr=False)
@@ -103,18 +105,18 @@ class StepRecord:
     @property
     def spans(self) -> list[Row]:
         """Return the span rows; those of one holder's engine are ordered by time, the others as they were reported."""
-        if self._told:
-            told, self._told = self._told, []
+        if self._new_spans:
+            reported, self._new_spans = self._new_spans, []
             self._going_on.clear()
-            for one in told:
-                if isinstance(one, _Told):
-                    row = self._row(*one[:4])
-                    row.update({name: one.what[name] for name in row.keys() & one.what.keys()})
-                    detail = {name: value for name, value in one.what.items() if name not in row}
+            for item in reported:
+                if isinstance(item, _ReportedSpan):
+                    row = self._row(*item[:4])
+                    row.update({name: item.what[name] for name in row.keys() & item.what.keys()})
+                    detail = {name: value for name, value in item.what.items() if name not in row}
                     row["detail"] = json.dumps(detail) if detail else None
                     self._spans.append(row)
                 else:
-                    self._merge(*one)
+                    self._merge(*item)
         if self._whole:
             self._whole = False
             for row in self._spans:
@@ -128,10 +130,10 @@ class StepRecord:
 
     def _read_completions(self) -> None:
         for together in self._entered:
-            found = [(holder, c) for holder, completions in together for c in completions]
+            completed = [(holder, c) for holder, completions in together for c in completions]
             if len(together) > 1:
-                found.sort(key=lambda one: one[1].time_s)
-            for holder, c in found:
+                completed.sort(key=lambda entry: entry[1].time_s)
+            for holder, c in completed:
                 self._completions[c.response], self._actor_of[c.response] = c, holder
         self._entered.clear()
 
@@ -159,7 +161,7 @@ class StepRecord:
     def span(self, holder: str, phase: str, start_s: float, end_s: float, **what: Any) -> None:
         """Add a span of a holder from ``start_s`` to ``end_s``; an empty interval is ignored."""
         if end_s > start_s:
-            self._told.append(_Told(holder, phase, start_s, end_s, what))
+            self._new_spans.append(_ReportedSpan(holder, phase, start_s, end_s, what))
 
     def _row(self, holder: str, phase: str, start_s: float, end_s: float) -> Row:
         return {
@@ -175,7 +177,7 @@ class StepRecord:
                 self._going_on[holder].add(spans)
                 return
             self._going_on[holder] = spans
-        self._told.append((holder, spans))
+        self._new_spans.append((holder, spans))
 
     def _merge(self, holder: str, spans: Iterable[EngineSpan]) -> None:
         for s in spans:
@@ -204,15 +206,15 @@ class StepRecord:
         seconds.
         """
         per_token_s = (span.end_s - span.start_s) / max(1, sum(tokens for _, tokens in span.computed))
-        for one in self.recomputes[self._known :]:
-            self._came.setdefault((one.response, one.receiver), []).append(self._known)
-            self._known += 1
+        for recompute in self.recomputes[self._indexed :]:
+            self._came.setdefault((recompute.response, recompute.receiver), []).append(self._indexed)
+            self._indexed += 1
         again = []
         for response, tokens in span.computed:
             handed = ((self.recomputes[n].time_s, n) for n in self._came.get((response, holder), ()))
-            came = [one for one in handed if one[0] <= span.start_s + 1e-9]
-            if came and (latest := max(came)[1]) not in self._told_again:  # else it was evicted since
-                self._told_again.add(latest)
+            came = [recompute for recompute in handed if recompute[0] <= span.start_s + 1e-9]
+            if came and (latest := max(came)[1]) not in self._recomputed:  # else it was evicted since
+                self._recomputed.add(latest)
                 sender = self.recomputes[latest].sender
                 again.append(
                     {"response": response, "tokens": tokens, "seconds": round(tokens * per_token_s, 9), "from_actor": sender}

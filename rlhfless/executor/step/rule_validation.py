@@ -22,12 +22,12 @@ class RuleError(PlanningError):
     """
 
 
-def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: float) -> Trigger | None:
+def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, observed_s: float) -> Trigger | None:
     """Return the result of ``rule.next_trigger(view)`` if it is valid.
 
     Args:
-        told_s: the latest time that the rule has seen; minus infinity before the first. A trigger time after it that has passed
-            by now is due at once.
+        observed_s: the latest time that the rule has seen; minus infinity before the first. A trigger time after it that has
+            passed by now is due at once.
 
     Raises:
         RuleError: it is no ``Trigger``, its counts are not whole numbers from 1 on, or its time does not lie ahead.
@@ -42,8 +42,8 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, told_s: fl
         if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
             raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
     time_s = trigger.time_s
-    if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > told_s):
-        after = f" (after {told_s:g})" if math.isfinite(told_s) else ""
+    if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > observed_s):
+        after = f" (after {observed_s:g})" if math.isfinite(observed_s) else ""
         raise RuleError(f"{_asks(rule, view)} time_s={time_s!r}; seconds{after} since the run's start, or None, are needed")
     return trigger
 
@@ -56,9 +56,13 @@ def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Deci
     """
     if not isinstance(decisions, list | tuple):
         raise RuleError(f"rule {_name(rule)} returned {decisions!r}; decide must return a list of Move and Cut, empty for none")
-    for one in decisions:
-        if not isinstance(one, Move | Cut) or (isinstance(one, Cut) and not all(isinstance(m, Move) for m in one.moves)):
-            raise RuleError(f"rule {_name(rule)} ordered {one!r}; a decision must be a Move, or a Cut with a Move per response")
+    for decision in decisions:
+        if not isinstance(decision, Move | Cut) or (
+            isinstance(decision, Cut) and not all(isinstance(m, Move) for m in decision.moves)
+        ):
+            raise RuleError(
+                f"rule {_name(rule)} ordered {decision!r}; a decision must be a Move, or a Cut with a Move per response"
+            )
     return decisions
 
 
@@ -89,10 +93,10 @@ def receiver_of(rule: RuntimeRule | None, move: Move, sender: Actor, live: Mappi
     """
     receiver = live.get(move.to_actor)
     if receiver is None or receiver.closing or receiver.index == sender.index:
-        others = {i: actor for i, actor in live.items() if i != sender.index}
+        receivers = {i: actor for i, actor in live.items() if i != sender.index}
         raise RuleError(
             f"rule {_name(rule)} ordered {move} from actor {sender.index}; a response must move to another running actor "
-            f"(now: {_going_on(others)})"
+            f"(now: {_going_on(receivers)})"
         )
     return receiver
 

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from solver.model.runtime_rules import Signals
 
 
-class KnownSignals:
+class ObservedSignals:
     """Latest signals of ``count`` responses; stores nothing before the first report."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._tables: dict[str, NDArray[np.floating[Any]]] = {}
 
-    def note(self, responses: NDArray[np.int64], told: Signals) -> None:
-        """Set the signals of these (n,) responses to ``told``, (n, ...) by name."""
-        for name, values in told.items():
+    def note(self, responses: NDArray[np.int64], signals: Signals) -> None:
+        """Set the signals of these (n,) responses to ``signals``, (n, ...) by name."""
+        for name, values in signals.items():
             if name not in self._tables:
                 self._tables[name] = np.full((self._count, *values.shape[1:]), np.nan, values.dtype)
             self._tables[name][responses] = values

@@ -18,10 +18,10 @@ from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.step.actor_state import Actor, Allocation
 from rlhfless.executor.step.plan_validation import check_responses
 from rlhfless.executor.step.prefixes import with_computed_tokens
-from rlhfless.executor.step.progress import StepProgress, Watch
+from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord, holder_of
 from rlhfless.executor.step.rule_validation import checked_trigger
-from rlhfless.executor.step.signals import KnownSignals
+from rlhfless.executor.step.signals import ObservedSignals
 from solver.model.errors import PlanningError
 from solver.model.plan import Plan
 from solver.model.runtime_rules import ActorView, Cut, Decision
@@ -46,10 +46,10 @@ class Step(Generic[A]):
         rule: the plan's, copied for this step alone.
         live: live actors, by index; held: allocations of the others.
         owner: of every response: the actor that has it, or to which it is being transferred.
-        watch: progress callback; None calls nothing.
-        complete, known_tokens, known_signals: of every response, as far as published; completed: how many are complete.
+        on_progress: progress callback; None calls nothing.
+        complete, observed_tokens, observed_signals: of every response, as far as published; completed: how many are complete.
         reserved_tokens: KV tokens that ``reserve`` sets aside for every response; None where admission is by ``preempt``.
-        asked_at: completions of the step at which the rule wants to be asked; told_s: when it last saw the step.
+        trigger_completions: completions of the step at which the rule wants to be asked; observed_s: when it last saw the step.
 
     Raises:
         PlanningError: an unknown ``migration``, or the requests are not one for each response of the plan; nothing was started.
@@ -65,17 +65,17 @@ class Step(Generic[A]):
         self.prompt_tokens = self.requests.rows["prompt_tokens"].copy()
         self.reserved_tokens: IntArray | None = None
         if admission == "reserve":
-            self.reserved_tokens = self.prompt_tokens + self.requests.rows["limit_tokens"]
-        self.known_tokens = np.zeros(len(requests), np.int64)
-        self.known_signals = KnownSignals(len(requests))
+            self.reserved_tokens = self.prompt_tokens + self.requests.rows["max_tokens"]
+        self.observed_tokens = np.zeros(len(requests), np.int64)
+        self.observed_signals = ObservedSignals(len(requests))
         self.complete = np.zeros(len(requests), dtype=bool)
         self.completed = 0
-        self.asked_at: int | None = None
-        self.told_s = -math.inf
+        self.trigger_completions: int | None = None
+        self.observed_s = -math.inf
         self.live: dict[int, A] = {}
         self.held: list[Allocation] = []
         self.owner: dict[int, A] = {}
-        self.watch: Watch | None = None
+        self.on_progress: OnProgress | None = None
 
     def _enter(self, together: Sequence[tuple[A, Completions]]) -> bool:
         """Publish completions; returns whether the rule wants to be asked because of them."""
@@ -85,21 +85,23 @@ class Step(Generic[A]):
         )
         assert not self.complete[responses].any(), "a response completed twice"
         self.complete[responses] = True
-        self.known_tokens[responses] = tokens
+        self.observed_tokens[responses] = tokens
         self.completed += len(responses)
-        reached = self.asked_at is not None and self.completed >= self.asked_at
+        reached = self.trigger_completions is not None and self.completed >= self.trigger_completions
         for actor, completions in together:
             actor.completed += len(completions)
             actor.expecting -= len(completions)
             actor.done_s = max(actor.done_s, float(completions.time_s[-1]))
-            reached |= actor.asked_at is not None and actor.completed >= actor.asked_at
+            reached |= actor.trigger_completions is not None and actor.completed >= actor.trigger_completions
         self.record.enter([(actor.holder, completions) for actor, completions in together])
-        if self.watch is not None:
+        if self.on_progress is not None:
             now_s = max(float(c.time_s[-1]) for _, c in together)
-            self.watch(StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held))
+            self.on_progress(
+                StepProgress(self.completed, len(self.complete), now_s, self.record, self.live.values(), self.held)
+            )
         return reached
 
-    def _tell_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
+    def _record_decision(self, now_s: float, decision: Decision, sender: A, goes_to: Mapping[int, int]) -> None:
         """Record a decision: how many responses move, and which to which actor (``goes_to``: response to actor)."""
         to: dict[str, list[int]] = {}
         for response, index in goes_to.items():
@@ -115,33 +117,36 @@ class Step(Generic[A]):
             return True
         return bool(sends_kv(sender.latency.transfer_s(context_tokens), receiver.latency.recompute_s(context_tokens)))
 
-    def _weigh(self, responses: Sequence[int], known_tokens: IntArray) -> int:
+    def _weigh(self, responses: Sequence[int], tokens: IntArray) -> int:
         """Return the KV tokens that these responses take of an actor's memory by the admission rule in force."""
-        own = np.array(responses, dtype=np.int64)
+        indices = np.array(responses, dtype=np.int64)
         if self.reserved_tokens is not None:
-            return int(self.reserved_tokens[own].sum())
-        return int(self.prompt_tokens[own].sum() + known_tokens[own].sum())
+            return int(self.reserved_tokens[indices].sum())
+        return int(self.prompt_tokens[indices].sum() + tokens[indices].sum())
 
     def _timed(self, now_s: float) -> bool:
-        return any(a.asked_time_s <= now_s for a in self.live.values())
+        return any(a.trigger_time_s <= now_s for a in self.live.values())
 
-    def _ask_triggers(self, views: Sequence[ActorView]) -> None:
+    def _query_triggers(self, views: Sequence[ActorView]) -> None:
         """Ask the rule for the triggers of every live actor, given its views.
 
         Raises:
             RuleError: a trigger that can never fire.
         """
         assert self.rule is not None
-        self.asked_at = None
+        self.trigger_completions = None
         for view in views:
-            actor, trigger = self.live[view.actor], checked_trigger(self.rule, self.rule.next_trigger(view), view, self.told_s)
-            actor.asked_at, actor.asked_time_s = None, math.inf
+            actor, trigger = (
+                self.live[view.actor],
+                checked_trigger(self.rule, self.rule.next_trigger(view), view, self.observed_s),
+            )
+            actor.trigger_completions, actor.trigger_time_s = None, math.inf
             if trigger is None:
                 continue
             if trigger.completions is not None:
-                actor.asked_at = max(trigger.completions, actor.completed + 1)
+                actor.trigger_completions = max(trigger.completions, actor.completed + 1)
             if trigger.time_s is not None:
-                actor.asked_time_s = trigger.time_s
+                actor.trigger_time_s = trigger.time_s
             if trigger.step_completions is not None:
                 count = max(trigger.step_completions, self.completed + 1)
-                self.asked_at = count if self.asked_at is None else min(self.asked_at, count)
+                self.trigger_completions = count if self.trigger_completions is None else min(self.trigger_completions, count)

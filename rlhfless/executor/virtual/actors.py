@@ -64,18 +64,18 @@ class VirtualActor(Actor):
     """An actor of the plan on the virtual clock."""
 
     engine: Engine = field(kw_only=True)
-    hidden: int = 0  # completions that are not known yet
+    pending: int = 0  # completions that are not known yet
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
-    known: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
+    last_counts: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
     counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
-    telling: SupportsSignals | None = field(init=False)  # the same
+    signalling: SupportsSignals | None = field(init=False)  # the same
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
         self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
-        self.telling = self.engine if isinstance(self.engine, SupportsSignals) else None
+        self.signalling = self.engine if isinstance(self.engine, SupportsSignals) else None
 
     def next_completions_s(self, count: int) -> FloatArray:
         """Return times as ``SupportsNextCompletions`` does. An engine that predicts only one event may complete any number at
@@ -124,33 +124,33 @@ def begin(
         late_s = list(engine_factory.start_delays_s(len(plan.actors) - (plan.prefill_actor is not None)))
         if plan.prefill_actor is not None:
             late_s.insert(plan.prefill_actor, 0.0)
-    beginning = ActorStartup.of(plan, models, record.start_s, late_s, links)
+    startup = ActorStartup.of(plan, models, record.start_s, late_s, links)
     live: dict[int, VirtualActor] = {}
-    for i, (actor, model, own) in enumerate(zip(plan.actors, models, beginning.actors, strict=True)):
+    for i, (actor, model, times) in enumerate(zip(plan.actors, models, startup.actors, strict=True)):
         if i != plan.prefill_actor:
-            engine = engine_factory(model, admission_of(model, actor.max_batch, admission), own.ready_s)
+            engine = engine_factory(model, admission_of(model, actor.max_batch, admission), times.ready_s)
             count = len(actor.responses)
-            live[i] = VirtualActor(i, actor, model, own.start_s, count, expecting=count, engine=engine)
-    if (refusal := next(filter(None, (_refusal(one, requests) for one in live.values())), None)) is not None:
-        for one in live.values():
-            one.engine.close()
+            live[i] = VirtualActor(i, actor, model, times.start_s, count, expecting=count, engine=engine)
+    if (refusal := next(filter(None, (_refusal(started, requests) for started in live.values())), None)) is not None:
+        for started in live.values():
+            started.engine.close()
         raise PlanningError(refusal)
     try:
-        _give_work(beginning, requests, engine_factory, models, admission, live)
+        _add_requests(startup, requests, engine_factory, models, admission, live)
     except BaseException:
-        for one in live.values():
-            one.engine.close()
+        for started in live.values():
+            started.engine.close()
         raise
-    beginning.tell(record)
+    startup.record_spans(record)
     prefill = plan.prefill_actor
     if prefill is None:
-        return live, [], beginning
-    own = beginning.actors[prefill]
-    return live, [Allocation(prefill, "prefill", plan.actors[prefill], own.start_s, own.ready_s)], beginning
+        return live, [], startup
+    times = startup.actors[prefill]
+    return live, [Allocation(prefill, "prefill", plan.actors[prefill], times.start_s, times.ready_s)], startup
 
 
-def _give_work(
-    beginning: ActorStartup,
+def _add_requests(
+    startup: ActorStartup,
     requests: Requests,
     engine_factory: EngineFactory,
     models: Sequence[LatencyModel],
@@ -158,14 +158,14 @@ def _give_work(
     live: Mapping[int, VirtualActor],
 ) -> None:
     """Give the live actors their requests."""
-    plan = beginning.plan
+    plan = startup.plan
     # requests that are all there from the beginning need no time stamp of their own: copies of thousands cost milliseconds
     available_s = requests.available_s
-    as_they_are = not len(requests) or available_s.min() == available_s.max() <= beginning.step_s
+    as_they_are = not len(requests) or available_s.min() == available_s.max() <= startup.step_start_s
     prefix_kv = _computed_prefixes(plan, requests, engine_factory, models, admission)
-    for i, one in live.items():
-        own, there_s = with_prefixes(one.plan, requests.take(one.plan.responses), prefix_kv), beginning.actors[i].ready_s
-        one.engine.add(own if as_they_are else [replace(r, available_s=there_s) for r in own])
+    for i, actor in live.items():
+        added, ready_s = with_prefixes(actor.plan, requests.take(actor.plan.responses), prefix_kv), startup.actors[i].ready_s
+        actor.engine.add(added if as_they_are else [replace(r, available_s=ready_s) for r in added])
 
 
 def _refusal(actor: VirtualActor, requests: Sequence[Request]) -> str | None:

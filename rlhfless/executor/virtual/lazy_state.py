@@ -1,7 +1,7 @@
 """Views of a step for runtime rules whose expensive parts are computed only when the rule reads them.
 
 Listing the responses of every actor and counting their tokens is most of the cost of asking a rule. Rules that are asked often
-read little of it. Values that the rule keeps must be read, or ``settle`` called, before the step continues.
+read little of it. Values that the rule keeps must be read, or ``materialise`` called, before the step continues.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from solver.model.runtime_rules import ActorView, Signals, StepState
 from solver.model.workload import IntArray
 
 Ids = tuple[int, ...]
-Look = Callable[[], tuple[Ids, Ids, Ids]]
+ListResponses = Callable[[], tuple[Ids, Ids, Ids]]
 """Gives the responses of an actor that are running, waiting and arriving."""
 
 
@@ -26,7 +26,8 @@ class LazyView(ActorView):
 
     Args:
         unfinished_count: number of running and waiting responses.
-        look: returns the running, waiting and arriving responses; weigh: returns the KV tokens that given responses take.
+        list_responses: returns the running, waiting and arriving responses.
+        weigh: returns the KV tokens that given responses take.
         kv_capacity_tokens: of the actor's memory. Other arguments are those of ``ActorView``.
     """
 
@@ -39,18 +40,18 @@ class LazyView(ActorView):
         free_slots: int,
         unfinished_count: int,
         kv_capacity_tokens: int,
-        look: Look,
+        list_responses: ListResponses,
         weigh: Callable[[Ids], int],
     ) -> None:
         self.__dict__.update(
             actor=actor, gpus=gpus, assigned=assigned, completed=completed, free_slots=free_slots,
-            _unfinished_count=unfinished_count, _capacity=kv_capacity_tokens, _look=look, _weigh=weigh,
+            _unfinished_count=unfinished_count, _capacity=kv_capacity_tokens, _list_responses=list_responses, _weigh=weigh,
         )  # fmt: skip
 
     @cached_property
     def _responses(self) -> tuple[Ids, Ids, Ids]:
-        look: Look = self.__dict__.pop("_look")
-        return look()
+        list_responses: ListResponses = self.__dict__.pop("_list_responses")
+        return list_responses()
 
     @cached_property
     def running(self) -> Ids:
@@ -79,7 +80,7 @@ class LazyView(ActorView):
         count: int = self.__dict__["_unfinished_count"]
         return count
 
-    def settle(self) -> None:
+    def materialise(self) -> None:
         """Compute everything that was not read yet."""
         self.free_kv_tokens  # noqa: B018 (needs all the rest)
 
@@ -89,7 +90,7 @@ class LazyState(StepState):
     step continues.
 
     Args:
-        count: returns the tokens; tell: returns the signals; other arguments are those of ``StepState``.
+        count: returns the tokens; read_signals: returns the signals; other arguments are those of ``StepState``.
     """
 
     def __init__(
@@ -100,11 +101,11 @@ class LazyState(StepState):
         prompt_tokens: IntArray,
         reserved_tokens: IntArray | None,
         count: Callable[[], IntArray],
-        tell: Callable[[], Signals | None],
+        read_signals: Callable[[], Signals | None],
     ) -> None:
         self.__dict__.update(
             now_s=now_s, actors=actors, complete=complete, prompt_tokens=prompt_tokens, reserved_tokens=reserved_tokens,
-            _count=count, _tell=tell,
+            _count=count, _read_signals=read_signals,
         )  # fmt: skip
 
     @cached_property
@@ -116,9 +117,9 @@ class LazyState(StepState):
     @cached_property
     def signals(self) -> Signals | None:
         """See ``StepState``."""
-        tell: Callable[[], Signals | None] = self.__dict__.pop("_tell")
-        return tell()
+        read_signals: Callable[[], Signals | None] = self.__dict__.pop("_read_signals")
+        return read_signals()
 
-    def settle(self) -> None:
+    def materialise(self) -> None:
         """Compute tokens and signals if they were not read yet."""
         self.generated_tokens, self.signals  # noqa: B018

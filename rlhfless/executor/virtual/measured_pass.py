@@ -3,7 +3,7 @@
 The prefixes that the plan computes once for many responses are computed again too, as a separate actor would.
 
 Inputs: journals of actors and token ids of prefixes. Outputs: seconds per iteration, medians over several replays. All actors
-are replayed on one device, so they must be of one kind and size, with one GPU each: one device cannot be measured for two kinds
+are replayed on one device, so they must be of one kind and size, with one GPU each. One device cannot be measured for two kinds
 or sizes of actors, nor for several GPUs.
 """
 
@@ -76,27 +76,29 @@ def measure_prefixes(prefixes: Mapping[int, np.ndarray], replayer: Replayer, rep
     """
     assert isinstance(replayer, ReplaysPrefixes), "check_replayable has said so"
     rounds = [replayer.replay_prefixes(prefixes) for _ in range(replays)]
-    return Replayed(np.median([one.seconds for one in rounds], axis=0), sum(one.warm_up_s for one in rounds))
+    return Replayed(np.median([result.seconds for result in rounds], axis=0), sum(result.warm_up_s for result in rounds))
 
 
 def measure(
     journals: Mapping[int, EngineJournal],
     replayer: Replayer,
     replays: int = REPLAYS,
-    watch: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> dict[int, Replayed]:
     """Return how long every actor's iterations take: medians over ``replays``, and all time spent on warming up.
 
-    ``watch`` is a callback with the number of finished replays and their total. The actors are replayed round-robin, so that a
-    slow phase of the machine hits one replay of all actors and not all replays of one actor.
+    ``on_progress`` is a callback with the number of finished replays and their total. The actors are replayed round-robin, so
+    that a slow phase of the machine hits one replay of all actors and not all replays of one actor.
     """
     rounds: list[dict[int, Replayed]] = [{} for _ in range(replays)]
-    turns = [(one, actor) for one in rounds for actor in journals]
-    for done, (one, actor) in enumerate(turns, 1):
-        one[actor] = replayer.replay(journals[actor])
-        if watch is not None:
-            watch(done, len(turns))
+    turns = [(result, actor) for result in rounds for actor in journals]
+    for done, (result, actor) in enumerate(turns, 1):
+        result[actor] = replayer.replay(journals[actor])
+        if on_progress is not None:
+            on_progress(done, len(turns))
     return {
-        actor: Replayed(np.median([one[actor].seconds for one in rounds], axis=0), sum(one[actor].warm_up_s for one in rounds))
+        actor: Replayed(
+            np.median([result[actor].seconds for result in rounds], axis=0), sum(result[actor].warm_up_s for result in rounds)
+        )
         for actor in journals
     }

@@ -33,12 +33,12 @@ class VirtualOrders(VirtualViews):
     links: NodeLinks | None
 
     def _take(self, actor: VirtualActor, progress: Progress) -> None:
-        """Enter the iterations that an engine committed; completions stay hidden until their time has come."""
+        """Enter the iterations that an engine committed; completions stay pending until their time has come."""
         self.record.engine_spans(actor.holder, progress.spans)
         if progress.completions:
             completions = Completions.of(progress.completions)
-            actor.hidden += len(completions)
-            self.hidden.append((actor, completions))
+            actor.pending += len(completions)
+            self.pending.append((actor, completions))
 
     def _apply(self, now_s: float, decision: Decision) -> None:
         assert self.rule is not None
@@ -46,7 +46,7 @@ class VirtualOrders(VirtualViews):
         if isinstance(decision, Cut):
             actor, moves = self.live[decision.actor], decision.moves
             taken, progress = actor.engine.cut(now_s)
-            actor.closing, actor.asked_at, actor.asked_time_s = True, None, math.inf
+            actor.closing, actor.trigger_completions, actor.trigger_time_s = True, None, math.inf
         else:
             moves = (decision,)
             if self._ended(decision.response):
@@ -63,7 +63,7 @@ class VirtualOrders(VirtualViews):
         goes_to = {m.response: m.to_actor for m in moves}
         if isinstance(decision, Cut):
             check_all_go(self.rule, decision, [r.response for r in taken])
-        self._tell_decision(now_s, decision, actor, {r.response: goes_to[r.response] for r in taken})
+        self._record_decision(now_s, decision, actor, {r.response: goes_to[r.response] for r in taken})
         transfer_s = self._hand_over(actor, taken, goes_to, boundary_s)
         if keeps:
             self.log.handed(
@@ -78,7 +78,9 @@ class VirtualOrders(VirtualViews):
 
     def _ended(self, response: int) -> bool:
         """Return whether the response is complete or completes in the running iteration."""
-        return bool(self.complete[response]) or any((completions.responses == response).any() for _, completions in self.hidden)
+        return bool(self.complete[response]) or any(
+            (completions.responses == response).any() for _, completions in self.pending
+        )
 
     def _hand_over(
         self, actor: VirtualActor, taken: list[Request], goes_to: dict[int, int], boundary_s: float
@@ -91,7 +93,7 @@ class VirtualOrders(VirtualViews):
         has arrived.
         """
         transfers: dict[int, float] = {}
-        given: dict[int, list[Request]] = {}
+        handed_over: dict[int, list[Request]] = {}
         for request in taken:
             assert self.rule is not None
             receiver = receiver_of(self.rule, Move(request.response, goes_to[request.response]), actor, self.live)
@@ -115,12 +117,12 @@ class VirtualOrders(VirtualViews):
                 self.record.recomputes.append(Recompute(sent_s, request.response, actor.holder, receiver.holder))
             self.available_s[request.response] = sent_s
             passed_on = changed(request, available_s=sent_s, kv=request.kv if move else None)
-            given.setdefault(receiver.index, []).append(passed_on)
+            handed_over.setdefault(receiver.index, []).append(passed_on)
             self.owner[request.response] = receiver
             receiver.expecting += 1
             receiver.assigned += 1
-        for index, some in given.items():
-            self.live[index].engine.add(some)
+        for index, requests in handed_over.items():
+            self.live[index].engine.add(requests)
         return transfers
 
 

@@ -17,10 +17,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_validation import checked_decisions
-from rlhfless.executor.step.signals import KnownSignals
+from rlhfless.executor.step.signals import ObservedSignals
 from rlhfless.executor.step.step_state import Step
 from rlhfless.executor.virtual.actors import VirtualActor
-from rlhfless.executor.virtual.lazy_state import Ids, LazyState, LazyView, Look
+from rlhfless.executor.virtual.lazy_state import Ids, LazyState, LazyView, ListResponses
 from solver.model.plan import Plan
 from solver.model.runtime_rules import Decision, Signals
 from solver.model.workload import IntArray
@@ -30,13 +30,13 @@ class VirtualViews(Step[VirtualActor]):
     """A step on the virtual clock as its rule sees it.
 
     Attributes:
-        hidden: completions that are not published yet, with their actors.
+        pending: completions that are not published yet, with their actors.
         available_s: arrival time of each response that is being transferred to another actor.
     """
 
     def __init__(self, plan: Plan, requests: Sequence[Request], record: StepRecord, migration: str, admission: str) -> None:
         super().__init__(plan, requests, record, migration, admission)
-        self.hidden: list[tuple[VirtualActor, Completions]] = []
+        self.pending: list[tuple[VirtualActor, Completions]] = []
         self.available_s: dict[int, float] = {}
 
     def _consult(self, now_s: float) -> Sequence[Decision]:
@@ -46,51 +46,51 @@ class VirtualViews(Step[VirtualActor]):
         given.
         """
         assert self.rule is not None
-        self.told_s, known = now_s, _Known(self, now_s)
-        views = self._views(known)
+        self.observed_s, snapshot = now_s, _Snapshot(self, now_s)
+        views = self._views(snapshot)
         state = LazyState(
-            now_s, views, self.complete.copy(), self.prompt_tokens, self.reserved_tokens, known.copy, known.copy_signals
+            now_s, views, self.complete.copy(), self.prompt_tokens, self.reserved_tokens, snapshot.copy, snapshot.copy_signals
         )
         shown = _references((*views, state))
         decisions = checked_decisions(self.rule, self.rule.decide(now_s, state))
         if decisions:
-            known.tokens, known.signals  # noqa: B018 (what is noted now is not known any more once an engine is ahead)
+            snapshot.tokens, snapshot.signals  # noqa: B018 (what is noted now is not known any more once an engine is ahead)
         else:
-            self._ask_triggers(views)
+            self._query_triggers(views)
         del views, state
-        _settle(shown)
+        _materialise(shown)
         return decisions
 
-    def _ask(self, now_s: float) -> None:
+    def _query_rule(self, now_s: float) -> None:
         """Ask the rule, if there is one, for the next triggers."""
         if self.rule is None:
             return
-        views = self._views(_Known(self, now_s))
+        views = self._views(_Snapshot(self, now_s))
         shown = _references(views)
-        self._ask_triggers(views)
+        self._query_triggers(views)
         del views
-        _settle(shown)
+        _materialise(shown)
 
-    def _views(self, known: _Known) -> tuple[LazyView, ...]:
+    def _views(self, snapshot: _Snapshot) -> tuple[LazyView, ...]:
         """Return a view of every live actor."""
-        now_s = known.now_s
+        now_s = snapshot.now_s
         self.available_s = {r: at_s for r, at_s in self.available_s.items() if at_s > now_s}
         on_way = Counter(self.owner[r].index for r in self.available_s)
-        return tuple(self._view(a, known, on_way[a.index]) for a in self.live.values() if not a.closing)
+        return tuple(self._view(a, snapshot, on_way[a.index]) for a in self.live.values() if not a.closing)
 
-    def _view(self, actor: VirtualActor, known: _Known, arriving: int) -> LazyView:
+    def _view(self, actor: VirtualActor, snapshot: _Snapshot, arriving: int) -> LazyView:
         engine = actor.engine
-        look: Look = partial(self._look, actor)
+        list_responses: ListResponses = partial(self._list_responses, actor)
         count = actor.expecting - arriving
-        if actor.noted and engine.clock_s > known.now_s:
+        if actor.noted and engine.clock_s > snapshot.now_s:
             seen = self._as_before(actor)
-            count, look = len(seen[0]) + len(seen[1]), lambda: seen
+            count, list_responses = len(seen[0]) + len(seen[1]), lambda: seen
         return LazyView(
             actor.index, len(actor.plan.gpu_ids), actor.assigned, actor.completed, max(0, engine.slots - actor.expecting),
-            count, actor.latency.kv_capacity_tokens, look, known.weigh,
+            count, actor.latency.kv_capacity_tokens, list_responses, snapshot.weigh,
         )  # fmt: skip
 
-    def _look(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
+    def _list_responses(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
         """Return the responses of an actor that are running, waiting and arriving."""
         queued = actor.engine.waiting()
         arriving = tuple(r for r in queued if r in self.available_s) if self.available_s else ()
@@ -98,14 +98,14 @@ class VirtualViews(Step[VirtualActor]):
         return actor.engine.running(), waiting, arriving
 
     def _as_before(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
-        """Like ``_look``, for an actor whose engine has run past ``now_s`` because of a move.
+        """Like ``_list_responses``, for an actor whose engine has run past ``now_s`` because of a move.
 
         Returns the state that was saved before the move, so the rule sees nothing from the future.
         """
-        running, waiting, arriving = self._look(actor)
+        running, waiting, arriving = self._list_responses(actor)
         noted = {*actor.running, *actor.waiting}
         actor.waiting += tuple(r for r in actor.engine.waiting() if r not in noted)
-        here = {*running, *waiting, *(r for owner, c in self.hidden if owner is actor for r in c.responses.tolist())}
+        here = {*running, *waiting, *(r for owner, c in self.pending if owner is actor for r in c.responses.tolist())}
         return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
 
     def _note(self, now_s: float, actor: VirtualActor) -> None:
@@ -114,7 +114,7 @@ class VirtualViews(Step[VirtualActor]):
             actor.noted, actor.running, actor.waiting = True, actor.engine.running(), actor.engine.waiting()
 
 
-class _Known:
+class _Snapshot:
     """Tokens and signals of every response at one moment, computed once however many views read them."""
 
     def __init__(self, step: VirtualViews, now_s: float) -> None:
@@ -125,31 +125,31 @@ class _Known:
         """Return (R,) generated tokens, which are also entered in the step."""
         step = self._step
         on_way = list(step.available_s)
-        before = step.known_tokens[on_way]
+        before = step.observed_tokens[on_way]
         for actor in step.live.values():
             if actor.engine.clock_s <= self.now_s:  # else what it knows is not known yet
-                known = actor.tokens()
-                if known is not actor.known:
-                    step.known_tokens[known[0]] = known[1]
-                    actor.known = known
-        step.known_tokens[on_way] = before
-        return step.known_tokens
+                counts = actor.tokens()
+                if counts is not actor.last_counts:
+                    step.observed_tokens[counts[0]] = counts[1]
+                    actor.last_counts = counts
+        step.observed_tokens[on_way] = before
+        return step.observed_tokens
 
     def copy(self) -> IntArray:
         """Return the tokens as a copy that later iterations do not change."""
         return self.tokens.copy()
 
     @cached_property
-    def signals(self) -> KnownSignals:
+    def signals(self) -> ObservedSignals:
         """Return the signals, which are also entered in the step."""
         step = self._step
         for actor in step.live.values():
-            if actor.telling is None or actor.engine.clock_s > self.now_s:  # what it knows is not known yet
+            if actor.signalling is None or actor.engine.clock_s > self.now_s:  # what it knows is not known yet
                 continue
-            responses, told = actor.telling.recent_signals()
+            responses, signals = actor.signalling.recent_signals()
             here = np.array([r not in step.available_s for r in responses.tolist()], dtype=bool)
-            step.known_signals.note(responses[here], {name: values[here] for name, values in told.items()})
-        return step.known_signals
+            step.observed_signals.note(responses[here], {name: values[here] for name, values in signals.items()})
+        return step.observed_signals
 
     def copy_signals(self) -> Signals | None:
         """Return the signals as a copy, without those of complete responses; None where no engine reports any."""
@@ -158,15 +158,15 @@ class _Known:
     def weigh(self, responses: Ids) -> int:
         """Return the KV tokens that these responses take of their actor's memory."""
         reserves = self._step.reserved_tokens is not None
-        return self._step._weigh(responses, self._step.known_tokens if reserves else self.tokens)
+        return self._step._weigh(responses, self._step.observed_tokens if reserves else self.tokens)
 
 
 def _references(shown: Iterable[LazyView | LazyState]) -> list[weakref.ref[LazyView | LazyState]]:
-    return [weakref.ref(one) for one in shown]
+    return [weakref.ref(view) for view in shown]
 
 
-def _settle(shown: Iterable[weakref.ref[LazyView | LazyState]]) -> None:
+def _materialise(shown: Iterable[weakref.ref[LazyView | LazyState]]) -> None:
     """Compute the lazy values that the rule has kept, before the step continues."""
     for reference in shown:
         if (kept := reference()) is not None:
-            kept.settle()
+            kept.materialise()

@@ -11,7 +11,7 @@ import time
 FIRST = 0.05
 """Of the time that a step was planned to take, what is let go before it is known how fast it goes."""
 OFTEN_S = 0.5
-"""Of the wall clock, about, from one telling to the next."""
+"""Wall-clock seconds, about, from one progress callback to the next."""
 FASTER = 10.0
 """What is let go next is at most so many times what was allowed before: the first seconds of a step say little of the rest."""
 
@@ -28,7 +28,7 @@ class ProgressPacer:
         self._from_s = self._began = 0.0
 
     def until(self, from_s: float) -> float:
-        """Return the virtual time at which to stop engines that continue now at ``from_s``."""
+        """Return the virtual time at which engines that continue from ``from_s`` should stop for the next callback."""
         self._from_s, self._began = from_s, time.monotonic()
         return from_s + self.piece_s
 

@@ -67,18 +67,18 @@ class RetimingLog:
 
     Attributes:
         journals: of every actor that keeps one, by index in the plan.
-        beginning: when the actors were ready, and what they waited for.
+        startup: when the actors were ready, and what they waited for.
     """
 
     journals: Mapping[int, EngineJournal]
-    beginning: ActorStartup
+    startup: ActorStartup
     hand_overs: list[KvHandOver] = field(default_factory=list)
 
     @classmethod
-    def of(cls, engines: Mapping[int, Engine], beginning: ActorStartup) -> RetimingLog:
+    def of(cls, engines: Mapping[int, Engine], startup: ActorStartup) -> RetimingLog:
         """Return the log of a step that begins; engines without a journal leave nothing in it."""
         journals = {i: getattr(engine, "journal", None) for i, engine in engines.items()}
-        return cls({i: journal for i, journal in journals.items() if journal is not None}, beginning)
+        return cls({i: journal for i, journal in journals.items() if journal is not None}, startup)
 
     def handed(
         self,
@@ -92,13 +92,13 @@ class RetimingLog:
         events: range,
     ) -> None:
         """Note a hand-over; the sender keeps a journal."""
-        own = self.journals[sender]
+        journal = self.journals[sender]
         ended_s = max((j.end_s for j in self.journals.values() if j.end_s <= now_s), default=now_s)
         after = {i: len(j) for i, j in self.journals.items() if j.end_s == ended_s}
-        idle = boundary_s > own.end_s
+        idle = boundary_s > journal.end_s
         self.hand_overs.append(
             KvHandOver(
-                now_s, ended_s, after, sender, len(own), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
+                now_s, ended_s, after, sender, len(journal), boundary_s, idle, arrives_s, transfer_s, spans, recomputes, events
             )
         )
 
@@ -122,24 +122,24 @@ class _RetimedActor:
                 iteration.
         """
         for k in range(len(self.starts), iterations):
-            newcomers = self._joining.get(k, ())
-            start_s = max([self.ends[-1], *(arrives_s(new.response) for new in newcomers)])
+            admitted = self._joining.get(k, ())
+            start_s = max([self.ends[-1], *(arrives_s(new.response) for new in admitted)])
             prefill_s, decode_s = self.seconds[k]
             self.starts.append(start_s)
             self.ends.append(start_s + prefill_s + decode_s)
-            for new in newcomers:
+            for new in admitted:
                 joined(new.response, start_s, self.ends[-1])
         return self.ends[iterations]
 
-    def tell(self, spans: SpanAccumulator) -> None:
+    def record_spans(self, spans: SpanAccumulator) -> None:
         """Add its spans to ``spans``."""
-        for change, until in self.journal.stays():
+        for change, until in self.journal.intervals():
             for k in range(change.iteration, until):
-                self._tell_iteration(spans, change, k)
+                self._record_iteration(spans, change, k)
 
-    def _tell_iteration(self, spans: SpanAccumulator, change: JournalledBatch, k: int) -> None:
+    def _record_iteration(self, spans: SpanAccumulator, change: JournalledBatch, k: int) -> None:
         (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
-        if k == change.iteration and change.missing_tokens:
+        if k == change.iteration and change.prefill_tokens:
             tokens = change.computed_tokens
             computed = [(new.response, new.computed_tokens) for new in change.joined if new.computed_tokens]
             spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens, computed)
@@ -154,29 +154,29 @@ class _Retiming:
         self, record: StepRecord, log: RetimingLog, replayed: Mapping[int, Replayed], prefill: Replayed | None
     ) -> None:
         self.before, self.log = record, log
-        self.beginning = log.beginning if prefill is None else log.beginning.with_prefill_s(float(prefill.seconds.sum()))
+        self.startup = log.startup if prefill is None else log.startup.with_prefill_s(float(prefill.seconds.sum()))
         self.record = StepRecord(record.run, record.step, record.plan, record.start_s, moves=record.moves, rule=record.rule)
         self.record.actor_of.update(record.actor_of)
         self.actors = {
-            i: _RetimedActor(journal, replayed[i], self.beginning.actors[i].ready_s) for i, journal in log.journals.items()
+            i: _RetimedActor(journal, replayed[i], self.startup.actors[i].ready_s) for i, journal in log.journals.items()
         }
         self.arrives_s: dict[int, tuple[float, float]] = {}  # of responses that were handed over: then, and now
         self.first_s: dict[int, tuple[float, float]] = {}  # start and end of the first iteration of every response
         self.link_free_s: dict[int, float] = {}  # of senders
-        self.done_s = {i: own.ready_s for i, own in enumerate(self.beginning.actors)}
+        self.done_s = {i: times.ready_s for i, times in enumerate(self.startup.actors)}
 
     def run(self) -> None:
-        """Compute everything but the bill."""
-        self.beginning.tell(self.record)
-        decided_s = [self._hand_over(one) for one in self.log.hand_overs]
+        """Compute all times of the record except the allocations."""
+        self.startup.record_spans(self.record)
+        decided_s = [self._hand_over(hand_over) for hand_over in self.log.hand_overs]
         for index, actor in self.actors.items():
             self._advance(index, len(actor.journal))
             spans = SpanAccumulator(actor.journal.slots)
-            actor.tell(spans)
+            actor.record_spans(spans)
             self.record.engine_spans(holder_of(index), spans.drain())
             for iterations, response in actor.journal.finished:
                 self._complete(index, response, actor.ends[iterations])
-        self._tell_events(decided_s)
+        self._retime_events(decided_s)
 
     def _advance(self, index: int, iterations: int) -> float:
         def arrives_s(response: int) -> float:
@@ -187,27 +187,27 @@ class _Retiming:
 
         return self.actors[index].advance(iterations, arrives_s, joined)
 
-    def _hand_over(self, one: KvHandOver) -> float:
-        ended_s = max((self._advance(i, iterations) for i, iterations in one.after.items()), default=one.ended_s)
-        decided_s = ended_s + (one.now_s - one.ended_s)
-        boundary_s = self._advance(one.sender, one.iterations)
-        if one.idle:
+    def _hand_over(self, hand_over: KvHandOver) -> float:
+        ended_s = max((self._advance(i, iterations) for i, iterations in hand_over.after.items()), default=hand_over.ended_s)
+        decided_s = ended_s + (hand_over.now_s - hand_over.ended_s)
+        boundary_s = self._advance(hand_over.sender, hand_over.iterations)
+        if hand_over.idle:
             boundary_s = max(boundary_s, decided_s)
-        came = [self.arrives_s[response] for response in one.arrives_s if response in self.arrives_s]
-        boundary_s = max([boundary_s, *(now_s for then_s, now_s in came if then_s <= one.boundary_s)])
-        free_s, rows = boundary_s, iter(one.spans)
-        for response, then_s in one.arrives_s.items():
+        came = [self.arrives_s[response] for response in hand_over.arrives_s if response in self.arrives_s]
+        boundary_s = max([boundary_s, *(now_s for then_s, now_s in came if then_s <= hand_over.boundary_s)])
+        free_s, rows = boundary_s, iter(hand_over.spans)
+        for response, then_s in hand_over.arrives_s.items():
             at_s = boundary_s
-            if response in one.transfer_s:
+            if response in hand_over.transfer_s:
                 _, there_s = self.arrives_s.get(response, (-np.inf, -np.inf))
-                start_s = max(boundary_s, self.link_free_s.get(one.sender, -np.inf), there_s)
-                at_s = free_s = self.link_free_s[one.sender] = start_s + one.transfer_s[response]
+                start_s = max(boundary_s, self.link_free_s.get(hand_over.sender, -np.inf), there_s)
+                at_s = free_s = self.link_free_s[hand_over.sender] = start_s + hand_over.transfer_s[response]
                 for number in itertools.islice(rows, 2 if at_s > start_s else 0):
                     self.record.spans.append({**self.before.spans[number], "start_s": start_s, "end_s": at_s})
             self.arrives_s[response] = then_s, at_s
-        for again in self.before.recomputes[one.recomputes.start : one.recomputes.stop]:
+        for again in self.before.recomputes[hand_over.recomputes.start : hand_over.recomputes.stop]:
             self.record.recomputes.append(again._replace(time_s=self.arrives_s[again.response][1]))
-        self._done(one.sender, free_s)
+        self._done(hand_over.sender, free_s)
         return min(decided_s, boundary_s)
 
     def _complete(self, index: int, response: int, at_s: float) -> None:
@@ -220,8 +220,8 @@ class _Retiming:
     def _done(self, index: int, at_s: float) -> None:
         self.done_s[index] = max(self.done_s.get(index, -np.inf), at_s)
 
-    def _tell_events(self, decided_s: Sequence[float]) -> None:
-        times = {n: at_s for one, at_s in zip(self.log.hand_overs, decided_s, strict=True) for n in one.events}
+    def _retime_events(self, decided_s: Sequence[float]) -> None:
+        times = {n: at_s for hand_over, at_s in zip(self.log.hand_overs, decided_s, strict=True) for n in hand_over.events}
         events: list[Row] = [{**row, "time_s": times.get(n, row["time_s"])} for n, row in enumerate(self.before.events)]
         self.record.events += sorted(events, key=lambda row: float(row["time_s"]))
 
@@ -245,14 +245,14 @@ def retime(
         A record without allocations, ready for ``rlhfless.executor.step.allocations.bill``, the allocations to bill, and the
             actors' start-up, with the plan to bill it by.
     """
-    telling = _Retiming(record, log, replayed, prefill)
-    telling.run()
+    retiming = _Retiming(record, log, replayed, prefill)
+    retiming.run()
     if prefill is not None:
-        own = log.beginning.plan.prefill_actor
-        holder = "learner" if own is None else holder_of(own)
-        telling.record.event(telling.beginning.computes_s[1], "replay prefixes", holder, warm_up_s=prefill.warm_up_s)
-    for index, one in replayed.items():
-        at_s = telling.actors[index].ends[-1]
-        telling.record.event(at_s, "replay", holder_of(index), iterations=len(one.seconds), warm_up_s=one.warm_up_s)
-    held = [one._replace(done_s=telling.done_s.get(one.number, one.done_s)) for one in held]
-    return telling.record, held, telling.beginning
+        prefill_actor = log.startup.plan.prefill_actor
+        holder = "learner" if prefill_actor is None else holder_of(prefill_actor)
+        retiming.record.event(retiming.startup.computes_s[1], "replay prefixes", holder, warm_up_s=prefill.warm_up_s)
+    for index, replay in replayed.items():
+        at_s = retiming.actors[index].ends[-1]
+        retiming.record.event(at_s, "replay", holder_of(index), iterations=len(replay.seconds), warm_up_s=replay.warm_up_s)
+    held = [allocation._replace(done_s=retiming.done_s.get(allocation.number, allocation.done_s)) for allocation in held]
+    return retiming.record, held, retiming.startup

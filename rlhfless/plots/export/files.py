@@ -48,7 +48,7 @@ class HasFrame(Protocol):
 def save(figure: go.Figure, path: str | Path, *, dpi: float = DPI, background: str | None = "white") -> Path:
     """Write a figure; the suffix selects the format.
 
-    PDF and SVG consist of lines and texts. Exceptions are point clouds drawn by WebGL, and hatches in a PDF: browsers print
+    PDF and SVG consist of lines and texts. Exceptions are point clouds drawn by WebGL, and hatches in a PDF. Browsers print
     both as pixels, 96 per inch, and they are most of the file's bytes. An SVG has hatches as lines.
 
     Args:
@@ -92,7 +92,7 @@ def save_data(shown: HasFrame | pd.DataFrame, path: str | Path) -> Path:
     """Write the data of a plot, or another table, as csv; columns have their units in their names.
 
     Numbers have nine digits. A text that a spreadsheet would take for a formula (it begins with ``=``, ``+``, ``-``, ``@`` or
-    white space and is no number) gets a leading apostrophe: names come from other people's logs, and users open these tables by
+    white space and is no number) gets a leading apostrophe. Names come from other people's logs, and users open these tables by
     double click.
 
     Args:

@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 class FiguresPage:
-    """Sections in the order in which their titles were first added.
+    """A page of sections, in the order in which their titles were first added.
 
     Titles are unique: adding a title again replaces its section, so a cell that is run again changes the page but not its
     length.

@@ -33,9 +33,8 @@ const BARE = {height: 450, title: {text: ""}, margin: {t: 100}};
 async function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
   const colour = getComputedStyle(document.body).color;
-  const layout = {...BARE, ...spec.layout, font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)",
-    autosize: true};
-  layout.margin = {...BARE.margin, ...layout.margin};
+  const layout = {...BARE, ...spec.layout, margin: {...BARE.margin, ...spec.layout.margin},
+    font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   let top = layout.margin.t;
   div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
   if (small) {

@@ -21,8 +21,8 @@ from rlhfless.plots.style import unmarked
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
 LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
-LEAST_MM, MOST_MM = 20.0, 2000.0
-LEAST_PT, MOST_PT = 6.0, 40.0
+MIN_MM, MAX_MM = 20.0, 2000.0
+MIN_PT, MAX_PT = 6.0, 40.0
 FLATTER = 0.62  # height of a plot on paper against the same on a screen, which people scroll
 CATEGORY, PLOT, NOTES = 0.36, 0.85, 0.75  # shares of the width: of words at the left axis, of the plot, of a text over it
 SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
@@ -51,10 +51,10 @@ def paper_style(
         InputError: a size is not one of a figure on paper.
     """
     for name, size in (("width_mm", width_mm), ("height_mm", height_mm)):
-        if size is not None and not LEAST_MM <= size <= MOST_MM:
-            raise InputError(f"{name} is {size:g}; {LEAST_MM:g} to {MOST_MM:g} millimetres are needed")
-    if not LEAST_PT <= font_pt <= MOST_PT:
-        raise InputError(f"font_pt is {font_pt:g}; {LEAST_PT:g} to {MOST_PT:g} points are needed")
+        if size is not None and not MIN_MM <= size <= MAX_MM:
+            raise InputError(f"{name} is {size:g}; {MIN_MM:g} to {MAX_MM:g} millimetres are needed")
+    if not MIN_PT <= font_pt <= MAX_PT:
+        raise InputError(f"font_pt is {font_pt:g}; {MIN_PT:g} to {MAX_PT:g} points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
     fig = go.Figure(figure.data, figure.layout)
     heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, 1.2 * em) if title else ""
@@ -74,8 +74,8 @@ def paper_style(
     height = above + inner + below if height_mm is None else height_mm * PX_PER_MM
     for axis in fig.select_yaxes():
         _fit_axis(axis, max(height - above - below, 2 * em), em, turned=False)
-    for one in ("sliders", "updatemenus", "hoverlabel"):
-        fig.layout[one] = None
+    for part_name in ("sliders", "updatemenus", "hoverlabel"):
+        fig.layout[part_name] = None
     return fig.update_layout(
         autosize=False,
         width=width,
@@ -99,12 +99,12 @@ def longest_line_chars(text: str) -> int:
 
 def wrapped(text: str, width_px: float, em: float) -> str:
     """Return the text in lines that fit; text with markup that has spaces in it stays unchanged."""
-    most = max(8, int(width_px / (LETTER * em)))
-    if longest_line_chars(text) <= most or re.search(r"<[^<>]*\s[^<>]*>", text):
+    max_letters = max(8, int(width_px / (LETTER * em)))
+    if longest_line_chars(text) <= max_letters or re.search(r"<[^<>]*\s[^<>]*>", text):
         return text
     lines = re.split(r"<br\s*/?>", text)
     return "<br>".join(
-        part for line in lines for part in textwrap.wrap(line, most, break_long_words=False, break_on_hyphens=False)
+        part for line in lines for part in textwrap.wrap(line, max_letters, break_long_words=False, break_on_hyphens=False)
     )
 
 
@@ -119,8 +119,8 @@ def _fit_notes(fig: go.Figure, width: float, em: float) -> None:
     for note in notes:
         note.font.size = min(note.font.size or em, em)
         if str(note.xref).endswith(("paper", "domain")) and not note.showarrow:
-            beside = [n.x for n in notes if (n.xref, n.y) == (note.xref, note.y) and n.x > note.x]
-            note.text = wrapped(note.text, (min(beside, default=1.0) - note.x) * width, em)
+            right_of = [n.x for n in notes if (n.xref, n.y) == (note.xref, note.y) and n.x > note.x]
+            note.text = wrapped(note.text, (min(right_of, default=1.0) - note.x) * width, em)
             note.align = "left"
 
 
@@ -144,9 +144,9 @@ def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float,
         turned: plotly may turn names of categories, as those at a horizontal axis.
     """
     low, high = axis.domain or (0.0, 1.0)
-    own = length * (high - low)
+    axis_px = length * (high - low)
     if axis.title.text:
-        axis.title = {"text": wrapped(axis.title.text, own, em), "font": {"size": em}, "standoff": 0.4 * em}
+        axis.title = {"text": wrapped(axis.title.text, axis_px, em), "font": {"size": em}, "standoff": 0.4 * em}
     axis.automargin = True
     if turned:
         axis.tickangle = None
@@ -154,7 +154,7 @@ def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float,
         return
     texts = axis.ticktext if axis.ticktext is not None else axis.tickvals
     each = max((longest_line_chars(str(text)) + 1) * LETTER * em for text in texts) if turned else 1.2 * em
-    step = max(1, math.ceil(each * len(axis.tickvals) / own))
+    step = max(1, math.ceil(each * len(axis.tickvals) / axis_px))
     if axis.ticktext is not None:
         axis.ticktext = np.asarray(axis.ticktext)[::step]
     axis.tickvals = np.asarray(axis.tickvals)[::step]

@@ -74,11 +74,12 @@ def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
     page = kaleido.PageGenerator(mathjax=False)
     page.header += SAME_CHANCE + NO_MARGIN
     with tempfile.TemporaryDirectory(prefix="rlhfless-pictures-") as folder:
-        files = [Path(folder, f"{i}.{one.kind}") for i, one in enumerate(drawings)]
+        files = [Path(folder, f"{i}.{drawing.kind}") for i, drawing in enumerate(drawings)]
         orders = [
-            {"fig": one.figure, "path": file, "opts": {"format": one.kind, "width": one.width, "height": one.height,
-                                                       "scale": one.dpi / PX_PER_INCH if one.kind == "png" else 1}}
-            for one, file in zip(drawings, files, strict=True)
+            {"fig": drawing.figure, "path": file,
+             "opts": {"format": drawing.kind, "width": drawing.width, "height": drawing.height,
+                      "scale": drawing.dpi / PX_PER_INCH if drawing.kind == "png" else 1}}
+            for drawing, file in zip(drawings, files, strict=True)
         ]  # fmt: skip
         log = logging.getLogger("choreographer")
         level = log.level
@@ -93,13 +94,13 @@ def draw(drawings: Sequence[ImageRequest]) -> list[bytes]:
             log.setLevel(level)
         if failed:
             raise NoPicture(f"a figure cannot be drawn ({_reason(failed[0])}); one that plotly shows in a notebook is needed")
-        return [_checked(file.read_bytes(), one) for one, file in zip(drawings, files, strict=True)]
+        return [_checked(file.read_bytes(), drawing) for drawing, file in zip(drawings, files, strict=True)]
 
 
 def _browser() -> str | None:
     """Return the installed browser, or the one that plotly_get_chrome has installed."""
-    if found := find_browser():
-        return found
+    if browser := find_browser():
+        return browser
     from choreographer.browsers.chromium import Chromium
 
     local = Chromium.find_browser(skip_local=False)
@@ -108,8 +109,8 @@ def _browser() -> str | None:
 
 def _reason(error: BaseException) -> str:
     """Return the whole text of an error on one line; an error of the browser's start has several sentences as its arguments."""
-    said = error.args if all(isinstance(part, str) for part in error.args) else (str(error),)
-    return " ".join(" ".join(said).split()).rstrip(".") or type(error).__name__
+    parts = error.args if all(isinstance(part, str) for part in error.args) else (str(error),)
+    return " ".join(" ".join(parts).split()).rstrip(".") or type(error).__name__
 
 
 def _checked(data: bytes, drawing: ImageRequest) -> bytes:

@@ -39,34 +39,34 @@ def files(path: Path) -> list[tuple[int, Path]]:
 def sessions(path: Path) -> list[Path]:
     """Return the session tracer's files next to or above a folder of rollouts."""
     for folder in (path, *list(path.absolute().parents)[:3]):
-        if found := sorted((folder / "session_tracer").glob("sessions-r*.jsonl*")):
-            return found
+        if session_files := sorted((folder / "session_tracer").glob("sessions-r*.jsonl*")):
+            return session_files
     return []
 
 
 def detect(path: Path) -> bool:
     """Return whether the path is such a folder or file, whose first record has task_id, seqlen and prompt_len."""
-    found = files(path)
-    return bool(found) and first_record(found[0][1]).keys() >= MARKS
+    rollout_files = files(path)
+    return bool(rollout_files) and first_record(rollout_files[0][1]).keys() >= MARKS
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Yield batches of responses; the version is the step, and the version of a response's first token its weights."""
-    found = files(reading.path)
+    rollout_files = files(reading.path)
     traced = sessions(reading.path)
-    reading.expect([*traced, *(path for _, path in found)])
+    reading.expect([*traced, *(path for _, path in rollout_files)])
     times = _times(reading, traced)
     reading.machine_clock = True
     unknown = 0
 
     def rows() -> Iterator[tuple[dict[str, Any], int]]:
         nonlocal unknown
-        for version, path in found:
+        for version, path in rollout_files:
             task = [_row(record, version) for record in reading.records(path)]
-            known = times.get(task[0].pop("task_id"), []) if task else []
+            task_times = times.get(task[0].pop("task_id"), []) if task else []
             for at, row in enumerate(task):
                 row.pop("task_id", None)
-                start, end = known[at][1:] if len(known) == len(task) else (None, None)
+                start, end = task_times[at][1:] if len(task_times) == len(task) else (None, None)
                 unknown += start is None
                 yield row | ({"start_s": start, "end_s": end} if traced else {}), 256
 
@@ -97,7 +97,7 @@ def _row(record: Record, version: int) -> dict[str, Any]:
 def _times(reading: ImportSession, paths: list[Path]) -> Times:
     """Task → its sessions by number, each with the start of its first and the end of its last generation."""
     times: Times = {}
-    known = set(reading.fields)
+    rollout_fields = set(reading.fields)
     for path in paths:
         for record in reading.records(path):
             phases = record.values.get("phases")
@@ -108,8 +108,8 @@ def _times(reading: ImportSession, paths: list[Path]) -> Times:
             if start is None or end is None or end < start:
                 start = end = None
             times.setdefault(record.whole("task_id"), []).append((record.whole("session_id"), start, end))
-    reading.fields = known  # of rollouts only
-    return {task: sorted(known, key=lambda session: session[0]) for task, known in times.items()}
+    reading.fields = rollout_fields  # of rollouts only
+    return {task: sorted(task_sessions, key=lambda session: session[0]) for task, task_sessions in times.items()}
 
 
 def _second(value: Any) -> float | None:
@@ -125,7 +125,7 @@ FORMAT = Format(
     "AReaL's rollouts (rollout/{version}/{task_id}.jsonl, with session_tracer/ if it exists)",
     detect,
     read,
-    known=frozenset(
+    known_fields=frozenset(
         {"task_id", "sample_idx", "seqlen", "prompt_len", "head_version", "tail_version", "version_rle", "reward"}
         | {"original_reward", "prompt", "completion"}
     ),

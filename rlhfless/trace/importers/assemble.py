@@ -131,13 +131,13 @@ def _seconds(values: pd.Series) -> pd.Series:
 def _from_the_run_start(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     """Shift times to start at the first of them, if they are on a machine's clock."""
     times = [name for name in TIMES if name in frame.columns]
-    known = [_seconds(frame[name]) for name in times]
-    first = min((float(values.min()) for values in known if values.notna().any()), default=0.0)
+    times_s = [_seconds(frame[name]) for name in times]
+    first = min((float(values.min()) for values in times_s if values.notna().any()), default=0.0)
     if not reading.machine_clock and first < LONGEST_RUN_S:
         return frame
     if times:
         reading.note("times: counted from the first time in the log")
-    moved = {name: (values - first).where(values.notna(), frame[name]) for name, values in zip(times, known, strict=True)}
+    moved = {name: (values - first).where(values.notna(), frame[name]) for name, values in zip(times, times_s, strict=True)}
     return frame.assign(**moved)
 
 
@@ -180,15 +180,15 @@ def _ended_by_text(rollouts: pd.DataFrame, tokens: np.ndarray, limit: int, readi
     """Set finish reasons from text lengths: below the limit a text ended by the end token, which is now counted; else by the
     limit.
     """
-    cut = tokens >= limit
+    truncated = tokens >= limit
     reading.note(
         f"response_tokens: a response of fewer than {limit} text tokens stopped, and its end token is counted; others were cut"
     )
     if (above := int((tokens > limit).sum())) > 0:
         reading.note(f"response_tokens: {above:,} texts have more tokens than the limit when tokenised again; the limit counts")
-    lengths = np.where(cut, limit, tokens + 1)
-    return rollouts.assign(response_tokens=lengths, finish_reason=_reasons(cut, rollouts))
+    lengths = np.where(truncated, limit, tokens + 1)
+    return rollouts.assign(response_tokens=lengths, finish_reason=_reasons(truncated, rollouts))
 
 
-def _reasons(cut: np.ndarray, rollouts: pd.DataFrame) -> Any:
-    return pd.Series(np.where(cut, "length", "stop"), index=rollouts.index, dtype=object)
+def _reasons(truncated: np.ndarray, rollouts: pd.DataFrame) -> Any:
+    return pd.Series(np.where(truncated, "length", "stop"), index=rollouts.index, dtype=object)

@@ -31,7 +31,7 @@ class Format:
         detect: returns whether a path is such a log, judged by names and the first record; it never raises.
         read: yields batches of responses in the order of the log (columns: see ``assemble.py``); reports steps' scalars, notes
             and repeated rows to the import session. It raises TraceError, one sentence, for what it cannot read.
-        known: fields that it knows; others are named in the summary. Empty if any field is allowed.
+        known_fields: fields that it knows; others are named in the summary. Empty if any field is allowed.
         expected: fields of the current version; those that a log lacks are named in the summary.
     """
 
@@ -39,7 +39,7 @@ class Format:
     title: str
     detect: Callable[[Path], bool]
     read: Callable[[ImportSession], Iterator[pd.DataFrame]]
-    known: frozenset[str] = frozenset()
+    known_fields: frozenset[str] = frozenset()
     expected: frozenset[str] = frozenset()
 
 
@@ -59,11 +59,11 @@ def file_of(path: Path, pattern: str) -> list[tuple[int, Path]]:
     return [(int(match[1]), path)] if match and len(match[1]) < 16 and path.is_file() else []
 
 
-def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
+def refuse_unknown(path: Path, names: Sequence[str]) -> NoReturn:
     """Raise the error about a log that no importer recognises; it says what is wrong with the first file of JSON lines, if any.
 
     Args:
-        known: names of the formats.
+        names: names of the formats.
 
     Raises:
         TraceError: always.
@@ -75,10 +75,10 @@ def refuse_unknown(path: Path, known: Sequence[str]) -> NoReturn:
             raise TraceError(f"{lines[0]}: is empty; one JSON object per line is needed")
         raise TraceError(
             f"{path}: is not a log of a known format, its first record has the fields {listed(first.values)}; name its "
-            f"framework with --from ({', '.join(known)})"
+            f"framework with --from ({', '.join(names)})"
         )
     if path.is_file() and path.name.lower().endswith((".json", ".json.gz")):
         with ImportSession(path, ImportOptions()).open(path) as stream:
             is_array = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
         raise TraceError(f"{path}: {JSON_HINT if is_array else NAME_HINT}")
-    raise TraceError(f"{path}: is not a log of a known format; known are {', '.join(known)} (csv, jsonl or parquet)")
+    raise TraceError(f"{path}: is not a log of a known format; known are {', '.join(names)} (csv, jsonl or parquet)")

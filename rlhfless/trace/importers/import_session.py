@@ -69,7 +69,7 @@ class ImportSession:
         ended: the importer itself reports finish reasons, and which of them are unknown.
         machine_clock: times are on a machine's clock, not since the run's start.
         duplicates: rows dropped as repetitions.
-        dispatch_order_known: rows are in the order in which prompts were dispatched, or in one that is independent of lengths.
+        dispatch_order_known: rows are in the order in which prompts were dispatched.
     """
 
     def __init__(self, path: Path, options: ImportOptions) -> None:

@@ -25,8 +25,8 @@ def starts(path: Path) -> list[list[tuple[int, Path]]]:
     """Return step and path of the files, grouped by start of the run: of the folder itself, of each ``exp_*``, or the one
     file.
     """
-    if own := numbered(path, PATTERN) or file_of(path, PATTERN):
-        return [own]
+    if files_here := numbered(path, PATTERN) or file_of(path, PATTERN):
+        return [files_here]
     inside = (numbered(folder, PATTERN) for _, folder in numbered(path, r"exp_(\d+)"))
     return [files for files in inside if files]
 
@@ -38,29 +38,29 @@ def detect(path: Path) -> bool:
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Yield batches of responses; the step is in the file's name."""
-    found = _of_last_attempts(starts(reading.path), reading)
-    reading.expect(path for _, path in found)
-    for step, path in found:
+    step_files = _of_last_attempts(starts(reading.path), reading)
+    reading.expect(path for _, path in step_files)
+    for step, path in step_files:
         for batch in batches((_row(record, step), 0) for record in reading.records(path)):
             yield pd.DataFrame(batch)
 
 
 def _of_last_attempts(of_starts: list[list[tuple[int, Path]]], reading: ImportSession) -> list[tuple[int, Path]]:
     """Return the steps of all starts, without steps that a later start repeated."""
-    found: list[tuple[int, Path]] = []
+    step_files: list[tuple[int, Path]] = []
     for files in of_starts:
         first, folder = files[0][0], files[0][1].parent.name
-        kept = [(step, path) for step, path in found if step < first]
-        if len(kept) < len(found):
+        kept = [(step, path) for step, path in step_files if step < first]
+        if len(kept) < len(step_files):
             reading.note(
-                f"restarts: {folder} begins at step {first:,}; {len(found) - len(kept):,} steps of earlier experiments "
+                f"restarts: {folder} begins at step {first:,}; {len(step_files) - len(kept):,} steps of earlier experiments "
                 "from there on are left out"
             )
-        found = kept + files
+        step_files = kept + files
     if len(of_starts) > 1:
         names = listed(files[0][1].parent.name for files in of_starts)
         reading.note(f"experiments: {names} are read as one restarted run; to read one experiment alone, name its folder")
-    return found
+    return step_files
 
 
 def _row(record: Record, step: int) -> dict[str, Any]:
@@ -95,7 +95,7 @@ FORMAT = Format(
     "NeMo-RL's training data (train_data_step{N}.jsonl)",
     detect,
     read,
-    known=frozenset(
+    known_fields=frozenset(
         {"content", "rewards", "filtered_rewards", "input_lengths", "token_ids", "token_loss_mask", "sample_loss_mask"}
         | {"advantages", "generation_logprobs", "prev_logprobs", "agent_ref", "idx"}
     ),

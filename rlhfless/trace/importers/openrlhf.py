@@ -63,9 +63,9 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             broken, first_broken = broken + 1, first_broken or number
             continue
         reading.fields.update(map(str, values))
-        own = numbers(Record({str(name): value for name, value in values.items()}, reading.path, number), SOURCES)
+        scalars = numbers(Record({str(name): value for name, value in values.items()}, reading.path, number), SOURCES)
         reading.guard.check_rows(reading.path, len(reading.scalars) + 1)
-        reading.scalars.append({**own, **standard(own, SOURCES), "step": int(match[1])})
+        reading.scalars.append({**scalars, **standard(scalars, SOURCES), "step": int(match[1])})
     if broken:
         reading.note(
             f"{broken:,} lines of steps are incomplete or mixed with others and were left out, first line {first_broken}"

@@ -36,16 +36,16 @@ def files(path: Path) -> list[tuple[int, Path]]:
 
 def detect(path: Path) -> bool:
     """Return whether the path is such a folder or file, whose first record has traces or nodes."""
-    found = files(path)
-    return bool(found) and bool(first_record(found[0][1]).keys() & {"traces", "nodes"})
+    step_files = files(path)
+    return bool(step_files) and bool(first_record(step_files[0][1]).keys() & {"traces", "nodes"})
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Yield batches of responses, one response per trace of an episode."""
-    found = files(reading.path)
-    reading.expect(path for _, path in found)
+    step_files = files(reading.path)
+    reading.expect(path for _, path in step_files)
     reading.machine_clock = True
-    for step, path in found:
+    for step, path in step_files:
         rows = (row for episode in reading.records(path) for row in _rows(episode, step, reading))
         for batch in batches((row, 256) for row in rows):
             yield pd.DataFrame(batch)
@@ -122,8 +122,8 @@ def _group(episode: Record, trace: dict[str, Any]) -> str | None:
 def _reason(trace: dict[str, Any]) -> str | None:
     if trace.get("errors"):
         return "aborted"
-    cut = trace.get("is_truncated")
-    return {True: "length", False: "stop"}[cut] if isinstance(cut, bool) else None
+    truncated = trace.get("is_truncated")
+    return {True: "length", False: "stop"}[truncated] if isinstance(truncated, bool) else None
 
 
 def _reward(rewards: Any, at: int, reading: ImportSession) -> float | None:
@@ -155,7 +155,7 @@ FORMAT = Format(
     "prime-rl's traces (rollouts/step_{N}/train/all/traces.jsonl)",
     detect,
     read,
-    known=frozenset(
+    known_fields=frozenset(
         {"id", "group", "traces", "rewards", "timing", "nodes", "task", "info", "errors", "stop_condition", "is_truncated"}
         | {"policy_version", "usage", "metrics"}
     ),

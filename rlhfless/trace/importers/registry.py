@@ -98,10 +98,10 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
-    for one in FORMATS:
-        if one.detect(path):
-            return one
-    refuse_unknown(path, [one.name for one in FORMATS])
+    for log_format in FORMATS:
+        if log_format.detect(path):
+            return log_format
+    refuse_unknown(path, [log_format.name for log_format in FORMATS])
 
 
 def import_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> ImportedLog:
@@ -119,16 +119,18 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     path, options = Path(path), options or ImportOptions()
     if not path.exists():
         raise TraceError(f"{path}: there is no such file or folder; a log is needed")
-    one = recognise(path) if framework == "auto" else named(framework)
-    if options.mapping and one.name not in MAPPED:
-        raise TraceError(f"--map is for tables, and {path} is {one.title}; leave --map out, or read the log with --from table")
+    log_format = recognise(path) if framework == "auto" else named(framework)
+    if options.mapping and log_format.name not in MAPPED:
+        raise TraceError(
+            f"--map is for tables, and {path} is {log_format.title}; leave --map out, or read the log with --from table"
+        )
     reading = ImportSession(path, options)
     try:
-        rollouts = assemble(reading, one.read(reading))
+        rollouts = assemble(reading, log_format.read(reading))
     finally:
         reading.close()
     if rollouts is None and not reading.scalars:
-        raise TraceError(f"{path}: nothing in it could be read as {one.title}; at least one response is needed")
+        raise TraceError(f"{path}: nothing in it could be read as {log_format.title}; at least one response is needed")
     scalars, again = scalars_frame(reading.scalars)
     if again:
         reading.note(f"restarts: the scalars of {counted(again, 'step')} were logged twice; the later ones count")
@@ -138,11 +140,11 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         rollouts,
         reading.duplicates,
         tuple(reading.notes),
-        tuple(sorted(reading.fields - one.known)) if one.known else (),
-        tuple(sorted(one.expected - reading.fields)),
+        tuple(sorted(reading.fields - log_format.known_fields)) if log_format.known_fields else (),
+        tuple(sorted(log_format.expected - reading.fields)),
         len(scalars),
     )
-    return ImportedLog(rollouts, scalars, summary, one, path, reading.dispatch_order_known)
+    return ImportedLog(rollouts, scalars, summary, log_format, path, reading.dispatch_order_known)
 
 
 def contradictions(rollouts: pd.DataFrame | None, scalars: pd.DataFrame) -> list[CrossCheck]:
@@ -170,7 +172,7 @@ class OpenedLog:
 
     @property
     def dispatch_order_known(self) -> bool:
-        """Whether responses are in the order in which prompts were dispatched, or in one that is independent of lengths."""
+        """Whether responses are in the order in which prompts were dispatched."""
         return self.trace.meta.get(ORDER) != "unknown"
 
     def of_run(self, run: str | None) -> OpenedLog:
@@ -185,8 +187,8 @@ class OpenedLog:
         names = sorted(tables["rollouts"]["run"].unique())
         if run not in names:
             raise TraceError(f"the log has no run {run}; one of {', '.join(map(str, names))} is needed")
-        own = {name: table[table["run"] == run].reset_index(drop=True) for name, table in tables.items()}
-        return replace(self, trace=Trace(**own, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source))
+        run_tables = {name: table[table["run"] == run].reset_index(drop=True) for name, table in tables.items()}
+        return replace(self, trace=Trace(**run_tables, plans=self.trace.plans, meta=self.trace.meta, source=self.trace.source))
 
 
 def open_log(path: str | Path, options: ImportOptions | None = None, framework: str = "auto") -> OpenedLog:
@@ -211,7 +213,9 @@ def named(name: str) -> Format:
     Raises:
         TraceError: there is none.
     """
-    for one in FORMATS:
-        if one.name == name:
-            return one
-    raise TraceError(f"--from {name}: is not a known format; one of {', '.join(one.name for one in FORMATS)} is needed")
+    for log_format in FORMATS:
+        if log_format.name == name:
+            return log_format
+    raise TraceError(
+        f"--from {name}: is not a known format; one of {', '.join(log_format.name for log_format in FORMATS)} is needed"
+    )

@@ -32,11 +32,11 @@ def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray
     back = rows.groupby("run", sort=False)["step"].diff() < 0
     rows["ascent"] = back.groupby(rows["run"], sort=False).cumsum()
     keep = np.ones(len(rows), dtype=bool)
-    for _, own in rows[rows["run"].isin(rows.loc[back, "run"])].groupby("run", sort=False):
-        if not own.drop_duplicates(["step", "prompt", "ascent"]).duplicated(["step", "prompt"]).any():
+    for _, run_rows in rows[rows["run"].isin(rows.loc[back, "run"])].groupby("run", sort=False):
+        if not run_rows.drop_duplicates(["step", "prompt", "ascent"]).duplicated(["step", "prompt"]).any():
             continue  # a log by prompts
-        if _was_restarted(own):
-            keep[own.index] = own["ascent"] == own.groupby("step")["ascent"].transform("max")
+        if _was_restarted(run_rows):
+            keep[run_rows.index] = run_rows["ascent"] == run_rows.groupby("step")["ascent"].transform("max")
         else:
             reading.note(
                 "restarts: step numbers go back, but without the column 'sample' a restart cannot be recognised, so all rows "
@@ -83,10 +83,10 @@ def again_with_other_values(frame: pd.DataFrame, distinct: pd.Series) -> pd.Seri
     if not {"step", "prompt_id", "sample"} <= set(keys):
         return pd.Series(False, index=frame.index)
     codes = pd.DataFrame({name: codes_of(frame[name]) for name in keys}, index=frame.index)
-    where = keys[: keys.index("prompt_id")]
-    other = codes[where][distinct & codes[distinct].duplicated(keys).reindex(codes.index, fill_value=False)]
-    steps = pd.MultiIndex.from_frame(codes[where])
-    return pd.Series(steps.isin(pd.MultiIndex.from_frame(other)), index=frame.index)
+    step_keys = keys[: keys.index("prompt_id")]
+    repeated = codes[step_keys][distinct & codes[distinct].duplicated(keys).reindex(codes.index, fill_value=False)]
+    steps = pd.MultiIndex.from_frame(codes[step_keys])
+    return pd.Series(steps.isin(pd.MultiIndex.from_frame(repeated)), index=frame.index)
 
 
 def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
@@ -100,22 +100,22 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     codes = pd.DataFrame({name: codes_of(frame[name]) for name in keys}, index=frame.index)
     if not codes.duplicated(keys).any():
         return frame
-    where = keys[: keys.index("prompt_id")]
-    stretch = _stretches(codes, keys, where)
+    step_keys = keys[: keys.index("prompt_id")]
+    stretch = _stretches(codes, keys, step_keys)
     restarted, single, keep = 0, 0, np.ones(len(frame), dtype=bool)
     while (twice := codes[keep].duplicated(keys, keep=False).to_numpy()).any():
         at = codes[keep][twice].assign(stretch=stretch[keep][twice])
         spread = at.groupby(keys, sort=False)["stretch"].agg(["min", "max"])
         if (spread["min"] == spread["max"]).any():
             break  # twice in one stretch is no restart; validate says which row repeats which
-        begin = at.groupby(where, sort=False)["stretch"].max().rename("begin").reset_index()
-        starts = codes[where].merge(begin, on=where, how="left")["begin"].to_numpy(dtype=float)
-        whole = _come_whole(codes, where, starts, stretch, keep)
+        begin = at.groupby(step_keys, sort=False)["stretch"].max().rename("begin").reset_index()
+        starts = codes[step_keys].merge(begin, on=step_keys, how="left")["begin"].to_numpy(dtype=float)
+        whole = _come_whole(codes, step_keys, starts, stretch, keep)
         latest = codes[keys].merge(spread["max"].reset_index(), on=keys, how="left")["max"].to_numpy(dtype=float)
         replaced = keep & ~whole & (stretch < latest)
         single += int(replaced.sum())
         keep &= ~(whole & (stretch < starts)) & ~replaced
-        restarted = max(restarted, len(codes.loc[whole, where].drop_duplicates()))
+        restarted = max(restarted, len(codes.loc[whole, step_keys].drop_duplicates()))
     if restarted:
         _note(reading, restarted, keep, single)
     if single:
@@ -123,16 +123,18 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
     return frame[keep]
 
 
-def _come_whole(codes: pd.DataFrame, where: list[str], starts: np.ndarray, stretch: np.ndarray, keep: np.ndarray) -> np.ndarray:
+def _come_whole(
+    codes: pd.DataFrame, step_keys: list[str], starts: np.ndarray, stretch: np.ndarray, keep: np.ndarray
+) -> np.ndarray:
     """(R,) whether a row's step was repeated completely: with as many rows as before, or as steps that occur once.
 
     Args:
         starts: (R,) number of the block of rows with which the step begins again, NaN if it occurs once.
     """
-    steps = codes[where].assign(
+    steps = codes[step_keys].assign(
         later=keep & (stretch >= starts), earlier=keep & (stretch < starts), once=keep & np.isnan(starts)
     )
-    sizes = steps.groupby(where, sort=False)[["later", "earlier", "once"]].transform("sum")
+    sizes = steps.groupby(step_keys, sort=False)[["later", "earlier", "once"]].transform("sum")
     once = sizes["once"].to_numpy()
     usual = float(np.median(once[once > 0])) if (once > 0).any() else np.inf
     later = sizes["later"].to_numpy()
@@ -146,18 +148,18 @@ def _note(reading: ImportSession, steps: int, keep: np.ndarray, single: int = 0)
     )
 
 
-def _stretches(codes: pd.DataFrame, keys: list[str], where: list[str]) -> np.ndarray:
+def _stretches(codes: pd.DataFrame, keys: list[str], step_keys: list[str]) -> np.ndarray:
     """(R,) number of the block of consecutive rows of one step that a row is in.
 
     If a step was logged, lost and logged again, its rows are adjacent; they are split into two blocks where the rows repeat.
     They are not split if that would affect most steps: then the rows repeat because a column does not mean what it is mapped
     to.
     """
-    stretch = (codes[where] != codes[where].shift()).any(axis=1).cumsum().to_numpy()
+    stretch = (codes[step_keys] != codes[step_keys].shift()).any(axis=1).cumsum().to_numpy()
     time = codes.assign(stretch=stretch).groupby([*keys, "stretch"], sort=False).cumcount().to_numpy()
-    again = len(codes.loc[time > 0, where].drop_duplicates())
+    again = len(codes.loc[time > 0, step_keys].drop_duplicates())
     back = (np.diff(time) < 0) & (np.diff(stretch) == 0)
-    if back.any() or 2 * again > len(codes[where].drop_duplicates()):
+    if back.any() or 2 * again > len(codes[step_keys].drop_duplicates()):
         return np.asarray(stretch)
     change = (np.diff(time, prepend=0) != 0) | (np.diff(stretch, prepend=stretch[0]) != 0)
     return np.asarray(np.cumsum(change))

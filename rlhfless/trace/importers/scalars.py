@@ -56,19 +56,19 @@ def numbers(record: Record, sources: Mapping[str, tuple[str, ...]]) -> dict[str,
     }
 
 
-def standard(own: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
+def standard(values: Mapping[str, float], sources: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
     """Return the standard columns of one step, computed from the framework's own fields.
 
     Args:
-        own: the step's numbers by the framework's names.
+        values: the step's numbers by the framework's names.
         sources: standard column → own names to add up; names that the step lacks are left out of the sum.
     """
-    found = {}
+    standard_values = {}
     for column, names in sources.items():
-        present = [own[name] for name in names if name in own]
+        present = [values[name] for name in names if name in values]
         if present:
-            found[column] = float(sum(present))
-    return found
+            standard_values[column] = float(sum(present))
+    return standard_values
 
 
 def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]:
@@ -84,9 +84,9 @@ def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]
             again.add(row["step"])
         steps[row["step"]] = dict(row)
     frame = pd.DataFrame([steps[step] for step in sorted(steps)], columns=None if steps else ["step"])
-    own = sorted(set(frame.columns) - set(STANDARD) - {"step"})
+    further = sorted(set(frame.columns) - set(STANDARD) - {"step"})
     present = [name for name in STANDARD if name in frame.columns]
-    return frame[["step", *present, *own]].astype({"step": np.int64}), len(again)
+    return frame[["step", *present, *further]].astype({"step": np.int64}), len(again)
 
 
 def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:

@@ -39,10 +39,10 @@ def detect(path: Path) -> bool:
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Yield a batch of responses per rollout; the rollout's number is the step."""
-    found = files(reading.path)
-    reading.expect(path for _, path in found)
+    rollout_files = files(reading.path)
+    reading.expect(path for _, path in rollout_files)
     reading.machine_clock = True
-    for rollout, path in found:
+    for rollout, path in rollout_files:
         samples = load(reading, path)
         rows = [_row(Record(sample, path, at), rollout, reading) for at, sample in enumerate(samples, start=1)]
         for sample in samples:
@@ -68,12 +68,12 @@ def load(reading: ImportSession, path: Path) -> list[dict[str, Any]]:
         try:
             content = torch.load(stream, map_location="cpu", weights_only=not unsafe)
         except Exception as error:  # an unsafe pickle may raise whatever it likes, a safe one does in several ways
-            why = reason(error)
+            reason_text = reason(error)
             hint = "an intact dump is needed"
             if not unsafe and "weights" in str(error).lower():
-                why = "it contains more than plain data, and loading it can run arbitrary code"
+                reason_text = "it contains more than plain data, and loading it can run arbitrary code"
                 hint = "for your own files only, `rlhfless import --unsafe-pickle` loads it nevertheless"
-            raise TraceError(f"{path}: cannot be loaded ({why}); {hint}") from error
+            raise TraceError(f"{path}: cannot be loaded ({reason_text}); {hint}") from error
     if unsafe:
         reading.note("WARNING: --unsafe-pickle ran any code that the dumps contain")
     samples = content.get("samples") if isinstance(content, dict) else None
@@ -147,18 +147,18 @@ def _reward(record: Record, reading: ImportSession) -> float | None:
 def _times(trace: Any) -> tuple[float | None, float | None]:
     """Start of the first and end of the last request of a sample, on the machine's clock."""
     events = trace.get("events") if isinstance(trace, dict) else None
-    found: dict[str, list[float]] = {"span_start": [], "span_end": []}
+    seconds: dict[str, list[float]] = {"span_start": [], "span_end": []}
     for event in events if isinstance(events, list) else []:
         if isinstance(event, dict) and event.get("name") == GENERATE and is_number(event.get("ts")):
             second, kind = finite(event["ts"]), event.get("type")
-            if second is not None and second >= 0 and isinstance(kind, str) and kind in found:
-                found[kind].append(second)
-    start, end = min(found["span_start"], default=None), max(found["span_end"], default=None)
+            if second is not None and second >= 0 and isinstance(kind, str) and kind in seconds:
+                seconds[kind].append(second)
+    start, end = min(seconds["span_start"], default=None), max(seconds["span_end"], default=None)
     return (None, None) if start is None or end is None or end < start else (start, end)
 
 
 FORMAT = Format("slime", "slime's dumps (rollout_data/{rollout_id}.pt)", detect, read,
-    known=frozenset(
+    known_fields=frozenset(
         {"group_index", "index", "prompt", "tokens", "multimodal_inputs", "multimodal_train_inputs", "response"}
         | {"response_length", "label", "reward", "loss_mask", "weight_versions", "rollout_log_probs", "status", "metadata"}
         | {"rollout_routed_experts", "remove_sample", "teacher_log_probs", "mopd_teacher_log_probs", "trace"}

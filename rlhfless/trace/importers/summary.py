@@ -14,9 +14,15 @@ DISABLES = {
     "finish_reason": "truncation is unknown, so every length counts as the whole response",
     "reward": "rewards and their plots are left out",
     "weights_version": "the staleness of responses is unknown",
-    "end_s": "end times are unknown; unless scalars have the generation time, times come from a latency profile alone",
+    "end_s": "end times are unknown; unless spans or scalars have the generation time, times come from a latency profile alone",
 }
 """What is not possible without a column."""
+
+DISABLES_IN_PART = DISABLES | {
+    "end_s": "end times are unknown; unless spans or scalars have the generation time of their steps, the known times of these "
+    "steps give lower bounds of it"
+}
+"""The same of rows that lack a value, where others have it."""
 
 PREVIEW_ROWS = 3
 PREVIEW_CELL = 24
@@ -59,12 +65,12 @@ class ImportSummary:
         """Return the share of truncated responses in words; a range if some finish reasons are unknown."""
         if self.truncation_rate is None:
             return "truncation unknown"
-        known = self.rows - self.end_unknown
-        least = self.truncation_rate * known / self.rows
+        judged = self.rows - self.end_unknown
+        lowest = self.truncation_rate * judged / self.rows
         if not self.end_unknown:
-            return f"{least:.1%} truncated"
-        most = least + self.end_unknown / self.rows
-        return f"{least:.1%} to {most:.1%} truncated (unknown for {counted(self.end_unknown, 'response')})"
+            return f"{lowest:.1%} truncated"
+        highest = lowest + self.end_unknown / self.rows
+        return f"{lowest:.1%} to {highest:.1%} truncated (unknown for {counted(self.end_unknown, 'response')})"
 
     def __str__(self) -> str:
         lines = []
@@ -111,7 +117,7 @@ def summarize(
         if unknown == len(rollouts):
             missing[column] = f"not in the log; {disabled}"
         elif unknown:
-            missing[column] = f"unknown in {unknown:,} of {counted(len(rollouts), 'row')}; for those {disabled}"
+            missing[column] = f"unknown in {unknown:,} of {counted(len(rollouts), 'row')}; for those {DISABLES_IN_PART[column]}"
     return replace(
         log,
         rows=len(rollouts),

@@ -25,9 +25,9 @@ from solver.model.plurals import counted
 
 PATTERN = r"completions_(\d+)\.parquet(?:\.gz)?"
 MARKS = {"step", "prompt", "completion"}
-KNOWN = frozenset({*MARKS, "advantage"})
+FIELDS = frozenset({*MARKS, "advantage"})
 LONGEST_OVERLAP = 1_000_000
-MOST_GENERATIONS = 1.5  # of a step's scalars; more are means over several, of which the completions hold the last
+MAX_GENERATIONS = 1.5  # of a step's scalars; more are means over several, of which the completions hold the last
 
 
 def files(path: Path) -> list[tuple[int, Path]]:
@@ -48,13 +48,13 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
                 f"--map {ours}={theirs}: TRL's completions have fixed columns; only the reward can be "
                 "mapped, with --map reward=COLUMN"
             )
-    found = files(reading.path) or [(0, reading.path)]
+    step_files = files(reading.path) or [(0, reading.path)]
     states = trl_scalars.files(reading.path)
-    reading.expect([*(path for _, path in found), *states])
+    reading.expect([*(path for _, path in step_files), *states])
     reading.ended = True
     scalars = StepScalars(reading, states)
     before: list[str] = []
-    for _, path in found:
+    for _, path in step_files:
         here: list[str] = []
         parts = []
         for frame in reading.parquet(path):
@@ -67,7 +67,7 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         before = here
         if len(rows) > again:
             yield scalars.ended(rows.iloc[again:], whole=not again)
-    scalars.tell()
+    scalars.add_notes()
 
 
 class StepScalars:
@@ -80,10 +80,10 @@ class StepScalars:
     def __init__(self, reading: ImportSession, states: list[Path]) -> None:
         self._reading = reading
         self._logging_steps = max([trl_scalars.read_state(reading, state) for state in states], default=1)
-        self._by_step = {own["step"]: own for own in reading.scalars}
+        self._by_step = {scalars["step"]: scalars for scalars in reading.scalars}
         self._since: dict[int, float] = {}
         counted = 0.0
-        for step in sorted(step for step, own in self._by_step.items() if "num_tokens" in own):
+        for step in sorted(step for step, scalars in self._by_step.items() if "num_tokens" in scalars):
             self._since[step] = self._by_step[step]["num_tokens"] - counted
             counted = self._by_step[step]["num_tokens"]
         self._met: list[int] = []
@@ -98,19 +98,19 @@ class StepScalars:
         """
         texts = rows["response_tokens"].to_numpy()
         steps = rows["step"].unique()
-        own = self._by_step.get(int(steps[0]), {}) if len(steps) == 1 else {}
+        scalars = self._by_step.get(int(steps[0]), {}) if len(steps) == 1 else {}
         ends = None
-        if "truncation_rate" in own:
-            if not whole or self._generations(rows, own) > MOST_GENERATIONS:
-                self._averaged.append(own["truncation_rate"])
+        if "truncation_rate" in scalars:
+            if not whole or self._generations(rows, scalars) > MAX_GENERATIONS:
+                self._averaged.append(scalars["truncation_rate"])
                 for name in trl_scalars.OF_RESPONSES:
-                    own.pop(name, None)
-            elif (ends := ends_of_scalars(texts, own)) is not None:
-                self._met.append(own["step"])
+                    scalars.pop(name, None)
+            elif (ends := ends_of_scalars(texts, scalars)) is not None:
+                self._met.append(scalars["step"])
             else:
-                self._not_met.append(own["step"])
+                self._not_met.append(scalars["step"])
         limit = self._reading.options.max_response_tokens
-        if ends is None and limit is not None and "truncation_rate" not in own:
+        if ends is None and limit is not None and "truncation_rate" not in scalars:
             ends = ends_of_limit(texts, limit)
             self._reading.note(
                 f"finish_reason: 'length' at {limit} text tokens, 'stop' below {NEAR:.0%} of that, unknown between, because "
@@ -121,14 +121,14 @@ class StepScalars:
             return rows.assign(finish_reason=None)
         return rows.assign(response_tokens=ends.tokens, finish_reason=pd.Series(ends.reasons, index=rows.index, dtype=object))
 
-    def _generations(self, rows: pd.DataFrame, own: dict[str, float]) -> float:
+    def _generations(self, rows: pd.DataFrame, scalars: dict[str, float]) -> float:
         """Return how many generations, each as large as these rows, the step's scalars are a mean of."""
-        since = self._since.get(int(own["step"]))
-        mean = max(own.get("response_tokens_mean", 0.0), float(rows["response_tokens"].mean()))
-        one = len(rows) * (float(rows["prompt_tokens"].mean()) + mean)
-        return float(self._logging_steps) if since is None or one <= 0 else since / one
+        since = self._since.get(int(scalars["step"]))
+        mean = max(scalars.get("response_tokens_mean", 0.0), float(rows["response_tokens"].mean()))
+        group_tokens = len(rows) * (float(rows["prompt_tokens"].mean()) + mean)
+        return float(self._logging_steps) if since is None or group_tokens <= 0 else since / group_tokens
 
-    def tell(self) -> None:
+    def add_notes(self) -> None:
         """Add notes: which steps the scalars corrected, which they do not match, and which are not compared."""
         note = self._reading.note
         if self._met:
@@ -142,10 +142,10 @@ class StepScalars:
                 "counts contradict TRL's own clipped_ratio and mean_length; the tokenizer of the run's model is needed"
             )
         if self._averaged:
-            least, most = (f"{share:.1%}" for share in (min(self._averaged), max(self._averaged)))
+            lowest, highest = (f"{share:.1%}" for share in (min(self._averaged), max(self._averaged)))
             note(
                 f"scalars: in {counted(len(self._averaged), 'step')} TRL averages over more responses than it logged, so these "
-                f"are not compared; {least if least == most else f'{least} to {most}'} of all responses were cut"
+                f"are not compared; {lowest if lowest == highest else f'{lowest} to {highest}'} of all responses were cut"
             )
 
 
@@ -189,7 +189,7 @@ def _cells(frame: pd.DataFrame) -> Iterator[tuple[object, ...]]:
 
 def _reward_columns(frame: pd.DataFrame) -> list[str]:
     """Return the numeric columns between TRL's own ones: one per reward function, with any name."""
-    return [name for name in frame.columns if name not in KNOWN and pd.api.types.is_float_dtype(frame[name])]
+    return [name for name in frame.columns if name not in FIELDS and pd.api.types.is_float_dtype(frame[name])]
 
 
 def _rewards(frame: pd.DataFrame, path: Path, reading: ImportSession) -> list[float | None]:
@@ -210,5 +210,5 @@ def _rewards(frame: pd.DataFrame, path: Path, reading: ImportSession) -> list[fl
 
 
 FORMAT = Format(
-    "trl", "TRL's GRPO completions (completions_{step}.parquet)", detect, read, known=KNOWN, expected=KNOWN
+    "trl", "TRL's GRPO completions (completions_{step}.parquet)", detect, read, known_fields=FIELDS, expected=FIELDS
 )  # fmt: skip

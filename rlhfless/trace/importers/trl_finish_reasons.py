@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-MOST_STRETCHED = 0.1  # texts that need more are those of another tokenizer, or have more in them than was generated
+MAX_STRETCH = 0.1  # texts that need more are those of another tokenizer, or have more in them than was generated
 EXACT = 0.5  # tokens of the mean within which end tokens alone explain it
 LONGEST = 2**31  # tokens; more is no length
 NEAR = 0.9  # a text this close to the limit may be a cut response whose special tokens are missing
@@ -44,34 +44,34 @@ def ends_of_scalars(texts: np.ndarray, scalars: Mapping[str, float]) -> Ends | N
     if abs(share * len(texts) - clipped) > 0.01:
         return None
     order = np.argsort(-texts, kind="stable")
-    is_cut = np.zeros(len(texts), dtype=bool)
-    is_cut[order[:clipped]] = True
-    stopped = texts[~is_cut]
+    truncated = np.zeros(len(texts), dtype=bool)
+    truncated[order[:clipped]] = True
+    stopped = texts[~truncated]
     factor = 1.0
     needed = mean * len(texts) - clipped * longest - len(stopped)  # tokens of the terminated without their end tokens
     if len(stopped) and abs(needed - stopped.sum()) > EXACT * len(texts):
         factor = needed / max(float(stopped.sum()), 1.0)
-    if abs(factor - 1.0) > MOST_STRETCHED:
+    if abs(factor - 1.0) > MAX_STRETCH:
         return None
     ended = np.minimum(np.rint(texts * factor) + 1, longest)
-    tokens = np.where(is_cut, longest, ended).astype(np.int64)
+    tokens = np.where(truncated, longest, ended).astype(np.int64)
     if abs(tokens.mean() - mean) > 1.0:
         return None
-    return Ends(tokens, _reasons(texts, is_cut, longest))
+    return Ends(tokens, _reasons(texts, truncated, longest))
 
 
-def _reasons(texts: np.ndarray, is_cut: np.ndarray, longest: float) -> list[str | None]:
+def _reasons(texts: np.ndarray, truncated: np.ndarray, longest: float) -> list[str | None]:
     """Return finish reasons; None for texts around the border between truncated and ended ones, if lengths do not separate
     the two.
     """
     unknown = np.zeros(len(texts), dtype=bool)
-    if is_cut.any() and not is_cut.all():
-        shortest_cut, longest_ended = texts[is_cut].min(), texts[~is_cut].max()
-        lacking = max(0.0, longest - shortest_cut)
-        if shortest_cut - longest_ended <= lacking:
-            unknown = (texts >= shortest_cut - lacking) & (texts <= longest_ended + lacking)
-    names = np.where(is_cut, "length", "stop")
-    return [None if hidden else str(name) for name, hidden in zip(names, unknown, strict=True)]
+    if truncated.any() and not truncated.all():
+        shortest_truncated, longest_ended = texts[truncated].min(), texts[~truncated].max()
+        lacking = max(0.0, longest - shortest_truncated)
+        if shortest_truncated - longest_ended <= lacking:
+            unknown = (texts >= shortest_truncated - lacking) & (texts <= longest_ended + lacking)
+    names = np.where(truncated, "length", "stop")
+    return [None if is_unknown else str(name) for name, is_unknown in zip(names, unknown, strict=True)]
 
 
 def ends_of_limit(texts: np.ndarray, limit: int) -> Ends:

@@ -51,8 +51,8 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     reading.expect(states)
     for path in states:
         read_state(reading, path)
-    for own in reading.scalars:
-        reading.fields.update(own)
+    for values in reading.scalars:
+        reading.fields.update(values)
     yield from ()
 
 
@@ -77,8 +77,8 @@ def read_state(reading: ImportSession, path: Path) -> int:
             raise TraceError(f"{path}: entry {number} of 'log_history' is not a JSON object; a trainer_state.json is needed")
         record = Record(entry, path, number)
         steps.setdefault(record.whole("step"), {}).update(numbers(record, SOURCES))
-    for step, own in steps.items():  # a step has several entries: losses, an evaluation, the end of training
-        reading.scalars.append({**own, **standard(own, SOURCES), "step": step})
+    for step, values in steps.items():  # a step has several entries: losses, an evaluation, the end of training
+        reading.scalars.append({**values, **standard(values, SOURCES), "step": step})
     every = state.get("logging_steps")
     return every if isinstance(every, int) and every > 0 else 1
 

@@ -3,9 +3,10 @@
 It reads both generations. V1 (verl 0.9 and later) gives every response a ``uid`` of prompt, rollout and output. V0 has none, so
 equal ``input`` means equal prompt; its reward extras are separate columns, which are left out. Neither logs lengths.
 
-verl changes a batch in two ways before it dumps it (``_balance_batch``, checked in verl 0.9.1). V0 reorders the rows by length,
-unless ``trainer.balance_batch`` is off, so the order of dispatch is lost; V1 sorts by ``uid``, which is random. V1 adds padding
-rows until ranks and mini-batches divide the batch; their uid begins with ``pad`` and 32 hexadecimal digits.
+verl changes a batch in two ways before it dumps it (checked in verl 0.9.1). V0 reorders the rows by length, unless
+``trainer.balance_batch`` is off. V1 sorts by ``uid``, and gives every prompt a random UUID (``uuid4``). Both lose the order of
+dispatch; uids that are no UUIDs come from the data and keep it. V1 adds padding rows until ranks and mini-batches divide the
+batch; their uid begins with ``pad`` and 32 hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from solver.model.plurals import counted
 
 PATTERN = r"(\d+)\.jsonl(?:\.gz)?"
 MARKS = {"input", "output", "score"}
+RANDOM = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}(_|$)")
 PADDING = re.compile(r"pad[0-9a-f]{32}_\d+_0")
 
 
@@ -35,15 +37,16 @@ def files(path: Path) -> list[tuple[int, Path]]:
 
 def detect(path: Path) -> bool:
     """Return whether the path is a ``{step}.jsonl``, or a folder of them, whose first record has input, output and score."""
-    found = files(path)
-    return bool(found) and first_record(found[0][1]).keys() >= MARKS
+    step_files = files(path)
+    return bool(step_files) and first_record(step_files[0][1]).keys() >= MARKS
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     """Yield batches of responses; if a record lacks its step, the file's name gives it."""
-    found = files(reading.path)
-    reading.expect(path for _, path in found)
+    step_files = files(reading.path)
+    reading.expect(path for _, path in step_files)
     padding = 0
+    reasons: set[str] = set()
 
     def responses(path: Path) -> Iterator[Record]:
         nonlocal padding
@@ -54,54 +57,59 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
             else:
                 yield record
 
-    for step, path in found:
+    for step, path in step_files:
         order = _Order()
         for batch in batches(_rows(responses(path), step, order)):
             frame = pd.DataFrame(batch)
             frame["prompt_tokens"] = reading.count_tokens(frame.pop("input").tolist())
             frame["response_tokens"] = reading.count_tokens(frame.pop("output").tolist())
             yield frame
-        if not order.is_known:
-            reading.dispatch_order_known = False
+        reasons |= {order.lost_by} - {""}
+    reading.dispatch_order_known = not reasons
     if padding:
         reading.note(
             f"padding: left out {counted(padding, 'row')} that verl added to fill its batches, because they are not responses"
         )
-    if not reading.dispatch_order_known:
-        reading.note(
-            "order: verl balances lengths between its ranks before it writes, so the log's order is not the order of dispatch"
-        )
+    for reason in sorted(reasons):
+        reading.note(f"order: verl {reason} before it writes, so the log's order is not the order of dispatch")
 
 
 class _Order:
-    """Finds out whether a file without uids is in the order of dispatch: only then are the responses to a prompt adjacent.
+    """Finds out whether a file is in the order of dispatch.
 
-    Attributes:
-        is_known: for the part that was read; with one response per prompt the order cannot be recognised and is unknown.
+    With uids it is, unless they are random. Without uids it is only if the responses to a prompt are adjacent. With one
+    response per prompt the order cannot be recognised.
     """
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
         self._last = ""
-        self._named = self._scattered = False
+        self._named = self._random = self._scattered = False
 
-    def see(self, prompt: str, named: bool) -> None:
-        """Add the next row's prompt, and whether the row has a uid."""
-        self._named |= named
+    def see(self, prompt: str, uid: object) -> None:
+        """Add the next row's prompt, and its uid or None."""
+        self._named |= uid is not None
+        self._random |= isinstance(uid, str) and RANDOM.match(uid) is not None
         self._scattered |= prompt != self._last and prompt in self._rows
         self._last = prompt
         self._rows[prompt] += 1
 
     @property
-    def is_known(self) -> bool:
-        return self._named or len(self._rows) < 2 or (not self._scattered and min(self._rows.values()) > 1)
+    def lost_by(self) -> str:
+        """What lost the order of the rows that were read, in words; the empty text if nothing did."""
+        if len(self._rows) < 2:
+            return ""
+        if self._random:
+            return "sorts prompts by random ids"
+        known = self._named or (not self._scattered and min(self._rows.values()) > 1)
+        return "" if known else "balances lengths between its ranks"
 
 
 def _rows(responses: Iterable[Record], step: int, order: _Order) -> Iterator[tuple[dict[str, Any], int]]:
     for record in responses:
         prompt, response = record.text("input"), record.text("output")
         named = record.maybe_whole("step")
-        order.see(text_id(prompt), record.values.get("uid") is not None)
+        order.see(text_id(prompt), record.values.get("uid"))
         row = {
             "step": step if named is None else named,
             **_names(record, prompt),
@@ -129,6 +137,6 @@ FORMAT = Format(
     "verl's rollout dumps ({step}.jsonl of trainer.rollout_data_dir)",
     detect,
     read,
-    known=frozenset({"input", "output", "gts", "score", "step", "uid", "request_id"}),
+    known_fields=frozenset({"input", "output", "gts", "score", "step", "uid", "request_id"}),
     expected=frozenset({"input", "output", "gts", "score", "step", "uid"}),
 )

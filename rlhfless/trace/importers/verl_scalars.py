@@ -49,13 +49,13 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         data = record.values.get("data")
         if not isinstance(data, dict):
             record.refuse("data", data, "an object of the step's scalars")
-        own = numbers(Record(data, record.path, record.line), SOURCES)
-        reading.fields.update(EXPECTED & own.keys())
-        reading.scalars.append({**own, **standard(own, SOURCES), "step": record.whole("step")})
+        values = numbers(Record(data, record.path, record.line), SOURCES)
+        reading.fields.update(EXPECTED & values.keys())
+        reading.scalars.append({**values, **standard(values, SOURCES), "step": record.whole("step")})
     yield from ()
 
 
 FORMAT = Format(
     "verl-scalars", "verl's scalars (the file logger's .jsonl)", detect, read,
-    known=EXPECTED | {"step", "data"}, expected=EXPECTED | {"step", "data"},
+    known_fields=EXPECTED | {"step", "data"}, expected=EXPECTED | {"step", "data"},
 )  # fmt: skip

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+LowerBound = Literal["", "ours", "logged"]
 COUNTED = "counted from the responses"
 """Where what ``counted_steps`` finds comes from, in words."""
 
@@ -71,7 +72,8 @@ class CrossCheck:
         steps: number of steps with both values. logged, ours: means over these steps, in the quantity's unit.
         worst_step: step with the largest difference; worst_logged, worst_ours: its values.
         contradicts: they differ by more than the quantity's tolerance.
-        at_least: our value covers only a part of what was logged, so a smaller one is no contradiction.
+        lower_bound: ``ours`` or ``logged``, where that value is a lower bound, so that a larger other one is no contradiction;
+            else the empty text.
     """
 
     column: str
@@ -83,12 +85,13 @@ class CrossCheck:
     worst_logged: float
     worst_ours: float
     contradicts: bool
-    at_least: bool = False
+    lower_bound: LowerBound = ""
 
     @property
     def allowed(self) -> str:
         """Return the tolerance in words."""
-        return f"at most {self.quantity.tolerance} more" if self.at_least else self.quantity.tolerance
+        beyond = {"ours": "more", "logged": "less"}.get(self.lower_bound)
+        return f"at most {self.quantity.tolerance} {beyond}" if beyond else self.quantity.tolerance
 
     @property
     def quantity(self) -> Quantity:
@@ -107,6 +110,19 @@ class CrossCheck:
         text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         return f"{text} {self.quantity.unit}".strip()
 
+    def logged_value(self, value: float) -> str:
+        """Return a value of the log with its unit, and whether it is a lower bound."""
+        return f"at least {self.value(value)}" if self.lower_bound == "logged" else self.value(value)
+
+    def ours_value(self, value: float) -> str:
+        """Return a value of ours with its unit, and whether it is a lower bound."""
+        return f"at least {self.value(value)}" if self.lower_bound == "ours" else self.value(value)
+
+    @property
+    def verdict(self) -> str:
+        """Return ``contradiction`` or ``agrees``."""
+        return "contradiction" if self.contradicts else "agrees"
+
     @property
     def difference(self) -> str:
         """Our mean minus the logged mean: relative to the logged one, or in percentage points for shares."""
@@ -115,10 +131,10 @@ class CrossCheck:
         return f"{self.relative:+.1%}" if np.isfinite(self.relative) else "unknown"
 
     def __str__(self) -> str:
-        text = f"{self.quantity.name}: {self.value(self.logged)} in the log, {self.value(self.ours)} {self.how}"
+        text = f"{self.quantity.name}: {self.logged_value(self.logged)} in the log, {self.ours_value(self.ours)} {self.how}"
         text += f" ({self.difference}"
         if self.steps > 1:
-            text += f"; step {self.worst_step}: {self.value(self.worst_logged)} and {self.value(self.worst_ours)}"
+            text += f"; step {self.worst_step}: {self.logged_value(self.worst_logged)} and {self.ours_value(self.worst_ours)}"
         return f"{text})"
 
 
@@ -130,20 +146,20 @@ def counted_steps(rollouts: pd.DataFrame) -> pd.DataFrame:
     """
     steps = rollouts.groupby("step", sort=True)
     tokens = steps["response_tokens"]
-    found = {
+    columns = {
         "responses": steps.size(), "response_tokens_mean": tokens.mean(), "response_tokens_min": tokens.min(),
         "response_tokens_max": tokens.max(),
     }  # fmt: skip
     values = {"truncation_rate": (rollouts["finish_reason"] == "length").where(rollouts["finish_reason"].notna())}
     values |= {"prompt_tokens_mean": rollouts["prompt_tokens"], "reward_mean": rollouts["reward"]}
-    for name, own in values.items():
-        own = own.astype(float)
-        found[name] = own.groupby(rollouts["step"]).mean().where(own.notna().groupby(rollouts["step"]).all())
-    return pd.DataFrame(found).astype(float)
+    for name, column in values.items():
+        column = column.astype(float)
+        columns[name] = column.groupby(rollouts["step"]).mean().where(column.notna().groupby(rollouts["step"]).all())
+    return pd.DataFrame(columns).astype(float)
 
 
 def cross_check(
-    logged: pd.DataFrame, ours: pd.DataFrame, how: str, *, every_step: bool = False, at_least: bool = False
+    logged: pd.DataFrame, ours: pd.DataFrame, how: str, *, every_step: bool = False, lower_bound: LowerBound = ""
 ) -> Iterator[CrossCheck]:
     """Compare every quantity that both tables have.
 
@@ -151,8 +167,9 @@ def cross_check(
         logged: one row per ``step``, under the standard columns. ours: the same columns, indexed by step.
         how: source of our values, in words.
         every_step: one differing step is a contradiction; by default only differing means over the steps are.
-        at_least: our values cover only a part of what was logged, so smaller ones are no contradiction.
+        lower_bound: see ``CrossCheck``.
     """
+    one_sided = {"ours": 1.0, "logged": -1.0}.get(lower_bound)
     measured = logged.drop_duplicates("step", keep="last").set_index("step")
     for column, quantity in QUANTITIES.items():
         if column not in measured.columns or column not in ours.columns:
@@ -162,25 +179,25 @@ def cross_check(
         if both.empty:
             continue
         apart = both["ours"] - both["logged"]
-        beyond = (apart if at_least else apart.abs()) - both["logged"].map(quantity.allowed)
+        beyond = (one_sided * apart if one_sided else apart.abs()) - both["logged"].map(quantity.allowed)
         worst = beyond.idxmax()
         mean = both.mean()
         gap = mean["ours"] - mean["logged"]
-        off = (gap if at_least else abs(gap)) - quantity.allowed(mean["logged"])
+        off = (one_sided * gap if one_sided else abs(gap)) - quantity.allowed(mean["logged"])
         yield CrossCheck(
             column, how, len(both), float(mean["logged"]), float(mean["ours"]), int(worst), float(both.loc[worst, "logged"]),
-            float(both.loc[worst, "ours"]), bool((beyond.max() if every_step else off) > 1e-6), at_least,
+            float(both.loc[worst, "ours"]), bool((beyond.max() if every_step else off) > 1e-6), lower_bound,
         )  # fmt: skip
 
 
 def checks_frame(checks: Sequence[CrossCheck]) -> pd.DataFrame:
     """One row per comparison: ``quantity, unit, how, steps, logged, ours, relative, worst_step, worst_logged, worst_ours,
-    tolerance, contradicts``."""
+    lower_bound, tolerance, contradicts``."""
     rows: list[dict[str, Any]] = [
         {
             "quantity": c.quantity.name, "unit": c.quantity.unit, "how": c.how, "steps": c.steps, "logged": c.logged,
             "ours": c.ours, "relative": c.relative, "worst_step": c.worst_step, "worst_logged": c.worst_logged,
-            "worst_ours": c.worst_ours, "tolerance": c.allowed, "contradicts": c.contradicts,
+            "worst_ours": c.worst_ours, "lower_bound": c.lower_bound, "tolerance": c.allowed, "contradicts": c.contradicts,
         }
         for c in checks
     ]  # fmt: skip

@@ -27,17 +27,20 @@ def held_gpu_seconds(trace: Trace) -> pd.DataFrame:
     start, end, phase = (spans[name].to_numpy() for name in ("start_s", "end_s", "phase"))
     purpose = np.where(np.isin(phase, PARTS), phase, "work")
     rows = []
-    for one in trace.allocations.itertuples():
-        own = at.get((one.run, one.step, one.holder), np.zeros(0, dtype=np.int64))
+    for allocation in trace.allocations.itertuples():
+        span_indices = at.get((allocation.run, allocation.step, allocation.holder), np.zeros(0, dtype=np.int64))
         covered, parts = 0.0, {}
         for count, part in enumerate(PARTS[:3], start=1):
-            these = own[np.isin(purpose[own], PARTS[:count])]
-            now = interval_union_s(np.maximum(start[these], one.start_s), np.minimum(end[these], one.end_s))
+            these = span_indices[np.isin(purpose[span_indices], PARTS[:count])]
+            now = interval_union_s(np.maximum(start[these], allocation.start_s), np.minimum(end[these], allocation.end_s))
             parts[part], covered = now - covered, now
-        duration = one.end_s - one.start_s
+        duration = allocation.end_s - allocation.start_s
         parts |= {"hold": duration - covered, "total": duration}
-        gpus = len(one.gpu_ids)
-        rows.append({"run": one.run, "step": one.step, "role": one.role} | {name: gpus * s for name, s in parts.items()})
+        gpus = len(allocation.gpu_ids)
+        rows.append(
+            {"run": allocation.run, "step": allocation.step, "role": allocation.role}
+            | {name: gpus * s for name, s in parts.items()}
+        )
     keys = ["run", "step", "role"]
     frame = pd.DataFrame(rows, columns=[*keys, *PARTS, "total"])
     return frame.groupby(keys, sort=False, as_index=False).sum()

@@ -1,8 +1,9 @@
 """Splits the cost of executed steps by phase, as billed (elastic) and as if every GPU had been held all the time (serverful).
 
 Elastic: every billed second belongs to the phase of its span, or to its holder's role where no span covers it. Serverful: the
-same step with the same duration, but all GPUs held from start to end. A serverful second belongs to learning if the learner
-works, else to generation if an actor generates, else to preparation, else to sync, and else (starts, waits) to generation.
+same step with the same duration, but all GPUs held from start to end. A serverful second belongs to the first of these that
+applies: learning, if the learner works; generation, if an actor generates; preparation; sync. Starts and waits belong to
+generation.
 """
 
 from __future__ import annotations
@@ -44,28 +45,35 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
         TraceError: nothing was executed, the trace does not name a cluster, or GPUs have several prices.
     """
     allocations, spans = trace.allocations, trace.spans
-    where = trace.source or "the trace"
+    source = trace.source or "the trace"
     if allocations.empty:
-        raise TraceError(f"{where}: has no allocations, so its cost is unknown; an executed run is needed")
+        raise TraceError(f"{source}: has no allocations, so its cost is unknown; an executed run is needed")
     prices = sorted(allocations["usd_per_gpu_s"].unique())
     if len(prices) > 1:
         raise TraceError(
-            f"{where}: GPUs have {len(prices)} different prices; all GPUs must have the same price to compute a serverful cost"
+            f"{source}: GPUs have {len(prices)} different prices; all GPUs must have the same price to compute a serverful cost"
         )
-    held = _gpus(trace, where) if gpus is None else dict.fromkeys(trace.steps, gpus)
+    held = _gpus(trace, source) if gpus is None else dict.fromkeys(trace.steps, gpus)
     rows: list[dict[str, Any]] = []
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
     steps_at = spans.groupby(["run", "step"], sort=False).indices if len(spans) else {}
     start, end, phase = (spans[name].to_numpy() for name in ("start_s", "end_s", "phase"))
-    for (run, step), own in allocations.groupby(["run", "step"], sort=False):
+    for (run, step), of_step in allocations.groupby(["run", "step"], sort=False):
         elastic = dict.fromkeys(STEP_PHASES, 0.0)
-        for one in own.itertuples():
-            its = at.get((run, step, one.holder), np.zeros(0, dtype=np.int64))
-            parts = _partition(start[its], end[its], phase[its], one.start_s, one.end_s, _OF_ROLE.get(one.role, "generation"))
+        for allocation in of_step.itertuples():
+            its = at.get((run, step, allocation.holder), np.zeros(0, dtype=np.int64))
+            parts = _partition(
+                start[its],
+                end[its],
+                phase[its],
+                allocation.start_s,
+                allocation.end_s,
+                _OF_ROLE.get(allocation.role, "generation"),
+            )
             for name, seconds in parts.items():
-                elastic[name] += len(one.gpu_ids) * seconds
+                elastic[name] += len(allocation.gpu_ids) * seconds
         its = steps_at.get((run, step), np.zeros(0, dtype=np.int64))
-        times = _partition(start[its], end[its], phase[its], own["start_s"].min(), own["end_s"].max(), "generation")
+        times = _partition(start[its], end[its], phase[its], of_step["start_s"].min(), of_step["end_s"].max(), "generation")
         for name in STEP_PHASES:
             rows.append(
                 {
@@ -82,17 +90,17 @@ def _partition(
 ) -> dict[str, float]:
     """Seconds of ``from_s`` to ``to_s`` by phase: each is of the first of ``SPAN_PHASES`` that covers it, or ``otherwise``."""
     parts, covered_s = dict.fromkeys(STEP_PHASES, 0.0), 0.0
-    known: Sequence[str] = ()
+    covered: Sequence[str] = ()
     for name, spans in SPAN_PHASES.items():
-        known = (*known, *spans)
-        these = np.isin(phase, known)
+        covered = (*covered, *spans)
+        these = np.isin(phase, covered)
         now_s = interval_union_s(np.maximum(start_s[these], from_s), np.minimum(end_s[these], to_s))
         parts[name], covered_s = now_s - covered_s, now_s
     parts[otherwise] += to_s - from_s - covered_s
     return parts
 
 
-def _gpus(trace: Trace, where: str) -> dict[int, int]:
+def _gpus(trace: Trace, source: str) -> dict[int, int]:
     """Return by step: GPUs of its cluster, plus GPUs outside the cluster that were allocated while the run was on it.
 
     A run that was resumed on another cluster has ``earlier_clusters``, each with ``before_step``, the first step after it.
@@ -101,13 +109,13 @@ def _gpus(trace: Trace, where: str) -> dict[int, int]:
     clusters = [*earlier, {**now, "before_step": None}]
     if not all({"nodes", "gpus_per_node", "before_step"} <= set(cluster) for cluster in clusters):
         raise TraceError(
-            f"{where}: meta.json has no cluster with one GPU kind; pass gpus, the number of GPUs of the serverful system"
+            f"{source}: meta.json has no cluster with one GPU kind; pass gpus, the number of GPUs of the serverful system"
         )
     gpus: dict[int, int] = {}
     for cluster in clusters:
         before = math.inf if cluster["before_step"] is None else cluster["before_step"]
-        own = [step for step in trace.steps if step < before and step not in gpus]
-        held = trace.allocations.loc[trace.allocations["step"].isin(own), "gpu_ids"]
+        same_cluster = [step for step in trace.steps if step < before and step not in gpus]
+        held = trace.allocations.loc[trace.allocations["step"].isin(same_cluster), "gpu_ids"]
         last = max((int(max(ids, default=-1)) for ids in held), default=-1)
-        gpus |= dict.fromkeys(own, max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1))
+        gpus |= dict.fromkeys(same_cluster, max(int(cluster["nodes"]) * int(cluster["gpus_per_node"]), last + 1))
     return gpus

@@ -48,12 +48,12 @@ def allocation_metrics(trace: Trace) -> pd.DataFrame:
     table["gpus"] = np.array([len(ids) for ids in table["gpu_ids"]], dtype=np.int64)
     table["duration_s"] = table["end_s"] - table["start_s"]
     busy_s, empty_slot_s = np.zeros(len(table)), np.zeros(len(table))
-    for row, one in enumerate(table.itertuples()):
-        own = at.get((one.run, one.step, one.holder), np.zeros(0, dtype=np.int64))
-        begin, until = np.maximum(start[own], one.start_s), np.minimum(end[own], one.end_s)
-        busy_s[row] = interval_union_s(begin[foreground[own]], until[foreground[own]])
-        decoding = decode[own] & (until > begin)
-        empty_slot_s[row] = float(((until - begin) * empty_share[own])[decoding].sum())
+    for row, allocation in enumerate(table.itertuples()):
+        span_indices = at.get((allocation.run, allocation.step, allocation.holder), np.zeros(0, dtype=np.int64))
+        begin, until = np.maximum(start[span_indices], allocation.start_s), np.minimum(end[span_indices], allocation.end_s)
+        busy_s[row] = interval_union_s(begin[foreground[span_indices]], until[foreground[span_indices]])
+        decoding = decode[span_indices] & (until > begin)
+        empty_slot_s[row] = float(((until - begin) * empty_share[span_indices])[decoding].sum())
     table["gpu_seconds"] = table["gpus"] * table["duration_s"]
     table["idle_gpu_seconds"] = table["gpus"] * np.maximum(table["duration_s"] - busy_s, 0.0)
     table["slot_idle_gpu_seconds"] = table["gpus"] * empty_slot_s
@@ -68,13 +68,14 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
         A frame with ``run, step``; ``time_s`` (last end minus first start of the allocations), ``gpu_seconds``,
         ``idle_gpu_seconds``, ``slot_idle_gpu_seconds``, ``cost_usd`` (sums over the allocations), ``actors`` (holders
         with the role decode); ``responses, response_tokens, mean_response_tokens, mean_reward`` (of the responses with a
-        reward) and ``truncated_share`` (ended by ``length``, of those whose finish reason is known). What the trace does
-        not record is NaN or NA.
+        reward), ``truncated_share`` (ended by ``length``, of those whose finish reason is known), and ``planning_s``, of
+        which ``planning_delay_s`` delayed generation. What the trace does not record is NaN or NA.
     """
     keys = ["run", "step"]
     return (
         _billed(trace)
         .merge(_generated(trace), on=keys, how="outer")
+        .merge(_planned(trace), on="step", how="left")
         .sort_values(keys, kind="stable", ignore_index=True)
         .astype({"actors": "Int64", "responses": "Int64", "response_tokens": "Int64"})
     )
@@ -103,3 +104,10 @@ def _generated(trace: Trace) -> pd.DataFrame:
             "truncated_share": groups["truncated"].mean(),
         }
     ).reset_index()
+
+
+def _planned(trace: Trace) -> pd.DataFrame:
+    """Return the planning time of each step that has a plan."""
+    names = ("planning_s", "planning_delay_s")
+    rows = [{"step": plan["step"], **{name: plan.get(name, np.nan) for name in names}} for plan in trace.plans]
+    return pd.DataFrame(rows, columns=["step", *names]).astype({"step": np.int64, **dict.fromkeys(names, float)})

@@ -1,9 +1,10 @@
 """Derives a logged run's times per step from its spans and response times, where the logged scalars do not have them.
 
-Spans take precedence. The time of a phase is what at least one of its foreground spans covers, on the run's own clock; outside
-generation, time that an earlier column already has is not counted again. Without spans of generation, its time is from the
-first start to the last end of a step's responses, if all of them have times. Both are valid only if no other step generates at
-the same time. In asynchronous training several do; such steps get no generation time here.
+Spans take precedence. The time of a phase is what at least one of its foreground spans covers, on the run's own clock. Outside
+generation, time that an earlier column already has is not counted again. In steps without spans of generation, its time is from
+the first start to the last end of their responses, if all of them have times. Both are valid only if no other step generates at
+the same time. In asynchronous training several do; such steps get no generation time here. Where some responses of a step lack
+a time, the step took at least from its first known time to its last: a lower bound, which is no time of the step.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ COLUMNS = {"generate_s": "generation", "learn_s": "learning", "prepare_s": "prep
 OVERLAP = 0.01  # share of a step's generation that another step's may reach into: clocks differ
 
 
+NO_BOUNDS = pd.Series(dtype=float)
+
+
 class StepTimes(NamedTuple):
     """Scalars of a run, completed by derived times.
 
@@ -30,10 +34,12 @@ class StepTimes(NamedTuple):
         scalars: the given ones, and those of ``COLUMNS`` that had no value at all, where something was found; sorted by step,
             with further rows where needed.
         overlapping: steps without a generation time, because other steps generated at the same time.
+        at_least_s: lower bounds on the seconds of generation by step, of steps in which some responses lack a time.
     """
 
     scalars: pd.DataFrame
-    overlapping: int
+    overlapping: tuple[int, ...] = ()
+    at_least_s: pd.Series = NO_BOUNDS
 
 
 def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
@@ -45,24 +51,29 @@ def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
     """
     lacking = [name for name in COLUMNS if name not in scalars.columns or not scalars[name].notna().any()]
     if len(trace.allocations) or len(trace.runs) > 1 or not lacking:
-        return StepTimes(scalars, 0)
-    found, extents = _of_spans(trace.spans)
-    if extents.empty:
-        extents = _of_responses(trace.rollouts)
-        took_s = (extents["end_s"] - extents["start_s"]).where(extents["whole"])
-        found = found.reindex(found.index.union(extents.index)).assign(generate_s=took_s)
+        return StepTimes(scalars)
+    times, extents = _of_spans(trace.spans)
+    of_responses = _of_responses(trace.rollouts)
+    of_responses = of_responses[~of_responses.index.isin(extents.index)]
+    took_s = of_responses["end_s"] - of_responses["start_s"]
+    whole = of_responses["whole"].astype(bool)
+    times = times.reindex(times.index.union(took_s.index))
+    times["generate_s"] = times["generate_s"].fillna(took_s[whole])
+    extents = pd.concat([frame for frame in (extents, of_responses) if len(frame)] or [extents])
     overlapping = _overlapping(extents)
-    found.loc[overlapping, "generate_s"] = np.nan
-    found = found[[name for name in lacking if found[name].notna().any()]].dropna(how="all").rename_axis("step")
-    count = len(overlapping) if "generate_s" in lacking else 0
-    if found.empty:
-        return StepTimes(scalars, count)
+    times.loc[overlapping, "generate_s"] = np.nan
+    lacks = "generate_s" in lacking
+    at_least_s = took_s[~whole & ~took_s.index.isin(overlapping) & (took_s > 0)] if lacks else NO_BOUNDS
+    left_out = tuple(sorted(map(int, overlapping))) if lacks else ()
+    times = times[[name for name in lacking if times[name].notna().any()]].dropna(how="all").rename_axis("step")
+    if times.empty:
+        return StepTimes(scalars, left_out, at_least_s)
     if scalars.empty:
-        return StepTimes(found.reset_index(), count)
-    filled = scalars.assign(**{name: scalars["step"].map(found[name]) for name in found.columns})
-    further = found[~found.index.isin(scalars["step"])].reset_index()
+        return StepTimes(times.reset_index(), left_out, at_least_s)
+    filled = scalars.assign(**{name: scalars["step"].map(times[name]) for name in times.columns})
+    further = times[~times.index.isin(scalars["step"])].reset_index()
     both = pd.concat([filled, further]) if len(further) else filled
-    return StepTimes(both.sort_values("step", kind="stable", ignore_index=True), count)
+    return StepTimes(both.sort_values("step", kind="stable", ignore_index=True), left_out, at_least_s)
 
 
 def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -70,12 +81,12 @@ def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     foreground = spans[~spans["background"].to_numpy(dtype=bool)]
     seconds: dict[int, dict[str, float]] = {}
     extents: dict[int, dict[str, float]] = {}
-    for step, own in foreground.groupby("step", sort=True):
-        start_s, end_s = own["start_s"].to_numpy(dtype=float), own["end_s"].to_numpy(dtype=float)
+    for step, step_spans in foreground.groupby("step", sort=True):
+        start_s, end_s = step_spans["start_s"].to_numpy(dtype=float), step_spans["end_s"].to_numpy(dtype=float)
         its = seconds.setdefault(int(step), {})
-        covered, chosen = 0.0, np.zeros(len(own), dtype=bool)
+        covered, chosen = 0.0, np.zeros(len(step_spans), dtype=bool)
         for column, phase in COLUMNS.items():
-            spent = own["phase"].isin(SPAN_PHASES[phase]).to_numpy()
+            spent = step_spans["phase"].isin(SPAN_PHASES[phase]).to_numpy()
             if not spent.any():
                 continue
             if column == "generate_s":
@@ -88,13 +99,12 @@ def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _of_responses(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """By step, first ``start_s`` and last ``end_s`` of its responses that have both, and whether all have (``whole``)."""
-    if not {"start_s", "end_s"} <= set(rollouts.columns):
-        return _frame({}, ["start_s", "end_s", "whole"])
-    known = (rollouts["start_s"].notna() & rollouts["end_s"].notna()).to_numpy(dtype=bool)
-    steps = rollouts[known].groupby("step")
-    extents = steps.agg(start_s=("start_s", "min"), end_s=("end_s", "max")).astype(float)
-    return extents.assign(whole=~extents.index.isin(rollouts.loc[~known, "step"]))
+    """By step, first and last known time of its responses (``start_s, end_s``), and whether all have both (``whole``)."""
+    known = rollouts.reindex(columns=["start_s", "end_s"]).astype(float)
+    steps = known.groupby(rollouts["step"])
+    first_s, last_s = steps.min().min(axis=1), steps.max().max(axis=1)
+    whole = known.notna().all(axis=1).groupby(rollouts["step"]).all()
+    return pd.DataFrame({"start_s": first_s, "end_s": last_s, "whole": whole}).dropna()
 
 
 def _overlapping(extents: pd.DataFrame) -> pd.Index:

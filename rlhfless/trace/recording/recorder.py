@@ -34,7 +34,7 @@ from rlhfless.trace.schema.validation import validate
 
 FLUSH_ROWS = 256
 FLUSH_S = 1.0
-MOST_WAITING = 10_000  # rows that wait for a disk to take them again; older ones are given up
+MAX_WAITING = 10_000  # rows that wait for a disk to take them again; older ones are given up
 _log = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -78,7 +78,7 @@ class Recorder:
         self.folder, self.run = cast(Path, folder), run  # a path as soon as it is known to be one
         self.recorded = self.lost = 0
         self._lock = threading.RLock()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._waiting: list[bytes] = []
         self._journal: RecordingJournal | None = None
         self._flushed = self._began = time.monotonic()
@@ -87,18 +87,18 @@ class Recorder:
     @_harmless("nothing is recorded")
     def _open(self, meta: Mapping[str, Any] | None) -> None:
         self.folder = Path(self.folder)
-        told = dict(meta or {})
-        known = (self.folder / "meta.json").exists()
-        if known and not storage.read_json(self.folder / "meta.json").get("recorder"):
+        entries = dict(meta or {})
+        exists = (self.folder / "meta.json").exists()
+        if exists and not storage.read_json(self.folder / "meta.json").get("recorder"):
             raise TraceError(f"{self.folder}: contains a trace that was not written by a recorder; name another folder")
-        if not known:
+        if not exists:
             new_folder(self.folder)
         journal = RecordingJournal(self.folder)
         try:
-            if known:
-                self._began -= _ended_s(fold(self.folder, journal))
+            if exists:
+                self._began -= _ended_s(merge_journal(self.folder, journal))
             else:
-                write_folder(self.folder, {}, [], complete_meta({**told, "clock": None, "recorder": True}, []))
+                write_folder(self.folder, {}, [], complete_meta({**entries, "clock": None, "recorder": True}, []))
         except BaseException:
             journal.close()
             raise
@@ -159,7 +159,7 @@ class Recorder:
         journal, self._journal = self._journal, None
         self._give_up(len(self._waiting))
         try:
-            if not len(fold(self.folder, journal)["rollouts"]):
+            if not len(merge_journal(self.folder, journal)["rollouts"]):
                 _log.warning("recording into %s: no response was recorded, so the folder is not a trace yet", self.folder)
         finally:
             journal.close()
@@ -174,8 +174,8 @@ class Recorder:
 
     def failed(self, what: str, error: Exception) -> None:
         """Count lost rows, and log the first failure of a kind."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._reported:
+            self._reported.add(what)
             _log.warning(
                 "recording into %s: %s (%s); training goes on, and this warning is not repeated", self.folder, what, error
             )
@@ -197,7 +197,7 @@ class Recorder:
         try:
             self._journal.append(self._waiting)
         except OSError:
-            self._give_up(len(self._waiting) - MOST_WAITING)
+            self._give_up(len(self._waiting) - MAX_WAITING)
             raise
         self._waiting = []
 
@@ -208,7 +208,7 @@ class Recorder:
             del self._waiting[:rows]
 
 
-def fold(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataFrame]:
+def merge_journal(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataFrame]:
     """Merge the rows of a folder's journal into its tables. A process killed at any moment leaves a trace with all rows.
 
     A trace needs at least one response; until then the rows stay in the journal.

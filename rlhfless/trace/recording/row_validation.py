@@ -26,9 +26,9 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TraceError: one sentence: column, value, and what would be right.
     """
-    known = _COLUMNS[table]
+    columns = _COLUMNS[table]
     row: dict[str, Any] = {}
-    for name, column in known.items():
+    for name, column in columns.items():
         if name in values:
             try:
                 cell = cast_cell(column, values[name])
@@ -39,7 +39,7 @@ def checked_row(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
             raise TraceError(
                 f"{table}: column '{name}' ({column.doc}) is missing, the row has {', '.join(values) or 'no columns'}"
             )
-    for name in values.keys() - known.keys():
+    for name in values.keys() - columns.keys():
         if table != "rollouts":
             raise TraceError(f"{table}: '{name}' is not one of its columns; put it into the column 'detail'")
         cell = jsonable(values[name])

@@ -149,7 +149,7 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
         first = int(trainer.accelerator.process_index) * len(tokens)
         of_tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         ends = (of_tokenizer.eos_token_id, of_tokenizer.pad_token_id)
-        for i, own in enumerate(tokens):
+        for i, token_ids in enumerate(tokens):
             name = text_id(_text(prompts[i])) if self.prompt_id is None else str(inputs[i][self.prompt_id])
             row: dict[str, Any] = {"prompt": _text(prompts[i]), "response": _text(completions[i])} if self.texts else {}
             self.recorder.append(
@@ -157,8 +157,8 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
                 prompt_id=name,
                 sample=self._seen[name],
                 prompt_tokens=len(prompt_ids[i]),
-                response_tokens=len(own) if mask is None else int(sum(mask[i])),
-                finish_reason="stop" if own[-1] in ends else "length",
+                response_tokens=len(token_ids) if mask is None else int(sum(mask[i])),
+                finish_reason="stop" if token_ids[-1] in ends else "length",
                 reward=rewards[first + i],
                 weights_version=self._step - 1,
                 **row,

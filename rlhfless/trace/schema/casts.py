@@ -45,9 +45,9 @@ def row_number(index: pd.Index, position: int) -> int:
 def refuse(source: str, values: pd.Series, position: int, needed: str) -> NoReturn:
     """Raise a ``TraceError`` that names the cell, its value and what is needed."""
     value = values.iloc[position]
-    found = "empty" if is_null(value) else as_given(value)
+    value_text = "empty" if is_null(value) else as_given(value)
     row = row_number(values.index, position)
-    raise TraceError(f"{source}: row {row}, column '{values.name}' is {found}; {needed} is needed")
+    raise TraceError(f"{source}: row {row}, column '{values.name}' is {value_text}; {needed} is needed")
 
 
 def is_null(value: Any) -> bool:

@@ -41,7 +41,7 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
     name = str(source) if source is not None else table
     frame = as_frame(rows)
     columns = TABLES[table]
-    known = [column.name for column in columns]
+    names = [column.name for column in columns]
     if table == "rollouts" and frame.empty:
         raise TraceError(f"{name}: the log has no rows; at least one response is needed")
     _refuse_columns(table, frame, name)
@@ -54,8 +54,8 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
             cells[column.name] = cast(column, absent, name)
     if table == "rollouts" and "epoch" not in cells:
         cells["epoch"] = derive_epoch(pd.DataFrame({key: cells[key] for key in ("run", "prompt_id", "step")}))
-    extras = [column for column in frame.columns if column not in known]
-    ordered = {key: cells[key] for key in known if key in cells} | {key: frame[key] for key in extras}
+    extras = [column for column in frame.columns if column not in names]
+    ordered = {key: cells[key] for key in names if key in cells} | {key: frame[key] for key in extras}
     result = pd.DataFrame(ordered, index=frame.index)
     _refuse_disorder(result, name)
     if table == "rollouts":
@@ -108,7 +108,7 @@ def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
     overlap = same & (later.start_s.to_numpy() < earlier.end_s.to_numpy() - OVERLAP_TOLERANCE_S)
     if overlap.any():
         first, second = earlier.iloc[int(np.argmax(overlap))], later.iloc[int(np.argmax(overlap))]
-        rows = [row_number(allocations.index, int(one.position)) for one in (first, second)]
+        rows = [row_number(allocations.index, int(allocation.position)) for allocation in (first, second)]
         holder = allocations["holder"].iloc[int(first.position)]
         raise TraceError(
             f"{source}: row {rows[1]}, column 'gpu_ids' takes GPU {second.gpu_ids} at {second.start_s:g} s, but row "
@@ -117,7 +117,7 @@ def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
 
 
 def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
-    known = [column.name for column in TABLES[table]]
+    names = [column.name for column in TABLES[table]]
     present = listed(frame.columns) or "no columns"
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
@@ -126,10 +126,10 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
         if column.required and column.name not in frame.columns and len(frame):
             hint = "; if it has another name, import the log with --map OURS=THEIRS" if table == "rollouts" else ""
             raise TraceError(f"{source}: column '{column.name}' ({column.doc}) is missing, the table has {present}{hint}")
-    extras = [column for column in frame.columns if column not in known]
+    extras = [column for column in frame.columns if column not in names]
     if table != "rollouts" and extras:
         raise TraceError(
-            f"{source}: column '{extras[0]}' is not one of the {table} table's columns ({', '.join(known)}); "
+            f"{source}: column '{extras[0]}' is not one of the {table} table's columns ({', '.join(names)}); "
             "put it into the column 'detail' of spans or events"
         )
 

@@ -108,14 +108,14 @@ class Algorithm(Protocol):
         """Take the optimizer steps on a batch."""
 
 
-def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Check that a value is one of the known ones.
 
     Raises:
         InputError: it is not; the message names the known ones.
     """
-    if value not in known:
-        raise InputError(f"{name} is {value!r}; choose from {', '.join(known)}")
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; choose from {', '.join(choices)}")
 
 
 def frozen_copy(model: Any) -> Any:
@@ -166,9 +166,9 @@ def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
     difference, kl = [], []
     for part in parts:
         engine, learner = part.tokens["engine"], part.tokens["recomputed"]
-        told = part.mask & ~engine.isnan()
-        difference.append((learner - engine)[told].abs())
-        kl.append(k3(engine, learner, told)[told])
+        reported = part.mask & ~engine.isnan()
+        difference.append((learner - engine)[reported].abs())
+        kl.append(k3(engine, learner, reported)[reported])
     every = torch.cat(ranks.of_all(torch.cat(difference)))
     if not len(every):
         return {}
@@ -178,8 +178,8 @@ def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
         "mismatch_kl": float(torch.cat(ranks.of_all(torch.cat(kl))).mean()),
     }
     if "importance" in parts[0].tokens:
-        own = torch.cat([part.tokens["importance"][part.mask] for part in parts])
-        numbers["importance_mean"] = float(torch.cat(ranks.of_all(own)).mean())
+        ratios = torch.cat([part.tokens["importance"][part.mask] for part in parts])
+        numbers["importance_mean"] = float(torch.cat(ranks.of_all(ratios)).mean())
     return numbers
 
 

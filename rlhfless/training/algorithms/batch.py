@@ -86,15 +86,15 @@ class Batch:
         lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
         parts = []
         for chosen in dealt(lengths, max_tokens_per_micro_batch, ranks.count)[ranks.rank]:
-            own = [index[i] for i in chosen]
-            if own:
-                ids, mask = right_padded([self.prompt_ids[i] for i in own], [self.response_ids[i] for i in own])
+            kept = [index[i] for i in chosen]
+            if kept:
+                ids, mask = right_padded([self.prompt_ids[i] for i in kept], [self.response_ids[i] for i in kept])
             else:  # a row none of whose tokens count, so that this process computes when the others do
-                own, ids = index[:1], torch.zeros((1, PAD_MULTIPLE), dtype=torch.long)
+                kept, ids = index[:1], torch.zeros((1, PAD_MULTIPLE), dtype=torch.long)
                 mask = torch.zeros((1, PAD_MULTIPLE - 1), dtype=torch.bool)
-            part = Part(own, ids.to(device), mask.to(device))
+            part = Part(kept, ids.to(device), mask.to(device))
             if self.engine_logprobs is not None:
-                part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in own])
+                part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in kept])
             parts.append(part)
         return parts
 

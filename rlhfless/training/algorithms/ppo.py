@@ -159,21 +159,21 @@ class Ppo:
         if o.whiten:
             every = of_all("advantages")
             white = whitened(torch.cat(every)).split_with_sizes([len(tokens) for tokens in every])[self.ranks.rank]
-            for part, own in zip(parts, white.split_with_sizes([int(part.mask.sum()) for part in parts]), strict=True):
-                part.tokens["advantages"] = torch.zeros_like(part.tokens["values"]).masked_scatter(part.mask, own)
+            for part, of_part in zip(parts, white.split_with_sizes([int(part.mask.sum()) for part in parts]), strict=True):
+                part.tokens["advantages"] = torch.zeros_like(part.tokens["values"]).masked_scatter(part.mask, of_part)
         return metrics
 
     def _accumulate(self, part: Part, weights: np.ndarray, divisor: float, tokens: float, sums: dict[str, float]) -> None:
         """Add a part's gradient to the weights' and its numbers to ``sums``."""
-        o, known, mask = self.options, part.tokens, part.mask
+        o, tensors, mask = self.options, part.tokens, part.mask
         with autocast(o, mask.device):
             new, values = self.trained(part.input_ids, o.temperature)
         losses, counts = clipped_loss(
-            new, known["old"], known["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, known.get("importance")
+            new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")
         )
         weight = torch.as_tensor(weights, dtype=new.dtype, device=new.device)
         loss = (losses * weight[:, None]).sum() / divisor
-        errors, held = value_loss(values, known["values"], known["returns"], mask, o.value_clip)
+        errors, held = value_loss(values, tensors["values"], tensors["returns"], mask, o.value_clip)
         error = errors.sum() / tokens
         (loss + o.vf_coef * error).backward()  # type: ignore[no-untyped-call]
         sums["loss"] += float(loss.detach())

@@ -61,9 +61,9 @@ class Ranks:
         """Return the (N,) values of every process, in the order of ranks; lengths may differ."""
         if self.mesh is None:
             return [values]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, values.cpu())
-        return [other.to(values.device) for other in found]
+        gathered: list[Any] = [None] * self.count
+        dist.all_gather_object(gathered, values.cpu())
+        return [values_of_rank.to(values.device) for values_of_rank in gathered]
 
 
 ONE = Ranks()

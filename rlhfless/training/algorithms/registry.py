@@ -29,7 +29,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Return an algorithm that trains ``model``.
 
-    Call it before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``: the reference of a
+    Call it before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``. The reference of a
     KL penalty and a critic's first weights are copies of the current ``model``.
 
     Args:
@@ -43,12 +43,12 @@ def make_algorithm(
     Raises:
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
-    given = algorithm_options(name, **options)
-    reference = ranks.shard(frozen_copy(model)) if given.kl_coef else None
-    if isinstance(given, GrpoOptions):
+    validated = algorithm_options(name, **options)
+    reference = ranks.shard(frozen_copy(model)) if validated.kl_coef else None
+    if isinstance(validated, GrpoOptions):
         trained = ranks.shard(model)
         groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
-        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
     both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
     groups = [
         {"params": list(both.policy.parameters()), "lr": learning_rate},
@@ -57,7 +57,7 @@ def make_algorithm(
             "lr": learning_rate if critic_learning_rate is None else critic_learning_rate,
         },
     ]
-    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), given, reference, ranks)
+    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
 
 
 def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
@@ -68,8 +68,8 @@ def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
     """
     one_of("algorithm", name, ALGORITHMS)
     kind: Any = GrpoOptions if name == "grpo" else PpoOptions
-    known = {field.name for field in fields(kind)}
-    if unknown := sorted(set(options) - known):
-        raise InputError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-    given: GrpoOptions | PpoOptions = kind(**options)
-    return given
+    names = {field.name for field in fields(kind)}
+    if unknown := sorted(set(options) - names):
+        raise InputError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(sorted(names))}")
+    validated: GrpoOptions | PpoOptions = kind(**options)
+    return validated

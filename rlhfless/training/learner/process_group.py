@@ -78,21 +78,21 @@ class LearnerProcesses:
 
     def __init__(self, count: int, name: str, model: Any, **options: Any) -> None:
         device = model.device.type
-        if device == "cuda" and (there := torch.cuda.device_count()) < count:
+        if device == "cuda" and (gpu_count := torch.cuda.device_count()) < count:
             raise InputError(
-                f"learner_processes is {count}, but torch finds {counted(there, 'GPU')}; each needs one, or device 'cpu'"
+                f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
         self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
-        self._crew: list[tuple[BaseProcess, Connection]] = []
+        self._processes: list[tuple[BaseProcess, Connection]] = []
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
-        weakref.finalize(self, _end, self._crew)
+        weakref.finalize(self, _end, self._processes)
 
     @property
     def pids(self) -> list[int]:
         """Process ids by rank; empty before the first order and after the processes ended."""
-        return [process.pid for process, _ in self._crew if process.pid is not None]
+        return [process.pid for process, _ in self._processes if process.pid is not None]
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``; ``seconds`` are from the order until the model in this process has its new weights.
@@ -120,16 +120,16 @@ class LearnerProcesses:
 
     def close(self) -> None:
         """Stop the processes."""
-        _end(self._crew)
+        _end(self._processes)
 
     def _order(self, order: str, argument: Any) -> Any:
         """Send all processes an order and wait for them; return the answer of the first one."""
-        if not self._crew and self._began and order != "read":
+        if not self._processes and self._began and order != "read":
             raise LearnerError("the learner's processes have ended and their weights are lost; read a checkpoint first")
         try:
-            if not self._crew:
+            if not self._processes:
                 self._start()
-            for _, connection in self._crew:
+            for _, connection in self._processes:
                 with contextlib.suppress(OSError):  # it is gone, which its silence says
                     connection.send((order, argument))
             return self._answers(DONE, order)[0]
@@ -140,7 +140,7 @@ class LearnerProcesses:
     def _start(self) -> None:
         """Start new processes, with the weights from the start of training."""
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
-        beginning = LearnerStart(
+        startup = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
             self._options,
         )  # fmt: skip
@@ -149,9 +149,9 @@ class LearnerProcesses:
             for rank in range(self.count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=worker.main, args=(theirs, rank, beginning), name=f"rlhfless-learner-{rank}", daemon=True
+                    target=worker.main, args=(theirs, rank, startup), name=f"rlhfless-learner-{rank}", daemon=True
                 )
-                self._crew.append((process, ours))
+                self._processes.append((process, ours))
                 with undisturbed(), without_main():
                     process.start()
                 theirs.close()
@@ -163,7 +163,7 @@ class LearnerProcesses:
     def _answers(self, expected: str, order: str) -> list[Any]:
         """Return the answer of every process, by rank."""
         answers: dict[int, Any] = {}
-        rank_of = {connection: rank for rank, (_, connection) in enumerate(self._crew)}
+        rank_of = {connection: rank for rank, (_, connection) in enumerate(self._processes)}
         while len(answers) < self.count:
             for connection in wait([c for c, rank in rank_of.items() if rank not in answers]):
                 assert isinstance(connection, Connection)
@@ -172,7 +172,7 @@ class LearnerProcesses:
                     kind, answer = connection.recv()
                 except (EOFError, OSError):
                     raise LearnerError(
-                        f"process {rank} of the learner {how_it_ended(self._crew[rank][0], END_S)} during {order!r}; "
+                        f"process {rank} of the learner {how_it_ended(self._processes[rank][0], END_S)} during {order!r}; "
                         "this step was not learned from; resume the run to repeat it"
                     ) from None
                 if kind == FAILED:
@@ -188,13 +188,13 @@ class LearnerProcesses:
             parameter.copy_(values)
 
 
-def _end(crew: list[tuple[BaseProcess, Connection]]) -> None:
+def _end(processes: list[tuple[BaseProcess, Connection]]) -> None:
     """Kill the processes; they have nothing to clean up."""
-    for process, _ in crew:
+    for process, _ in processes:
         if process.pid is not None:
             process.kill()
-    for process, connection in crew:
+    for process, connection in processes:
         if process.pid is not None:
             process.join(END_S)
         connection.close()
-    crew.clear()
+    processes.clear()

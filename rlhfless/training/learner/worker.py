@@ -54,11 +54,11 @@ class LearnerStart:
     options: dict[str, Any]
 
 
-def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
+def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
     """Run the process until its pipe ends."""
     die_with_parent()
     try:
-        learner, model = _learner(rank, beginning)
+        learner, model = _learner(rank, startup)
         connection.send((READY, None))
         while True:
             order, argument = connection.recv()
@@ -69,7 +69,7 @@ def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
             else:
                 numbers = getattr(learner, order)(argument)
             if order != "write":
-                publish(model, rank, beginning.board)
+                publish(model, rank, startup.board)
             connection.send((DONE, numbers))
     except (EOFError, OSError) as error:
         if isinstance(error, EOFError):
@@ -79,22 +79,22 @@ def main(connection: Connection, rank: int, beginning: LearnerStart) -> None:
         _report(connection, error)
 
 
-def _learner(rank: int, beginning: LearnerStart) -> tuple[LocalLearner, Any]:
+def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     """Connect to the other processes and shard the model over them; return the learner and its model."""
-    on_gpu = beginning.device == "cuda"
+    on_gpu = startup.device == "cuda"
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
     if on_gpu:
         torch.cuda.set_device(rank)
     else:
         torch.set_num_threads(1)
-    backend, meeting = "nccl" if on_gpu else "gloo", Path(beginning.meeting).as_uri()
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=beginning.count)
-    ranks = Ranks(rank, beginning.count, init_device_mesh(beginning.device, (beginning.count,)))
-    model = AutoModelForCausalLM.from_config(beginning.config, dtype=torch.float32, **NO_CODE).eval()
-    for parameter, values in zip(model.parameters(), laid_out(model.parameters(), beginning.first), strict=True):
+    backend, meeting = "nccl" if on_gpu else "gloo", Path(startup.meeting).as_uri()
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
+    ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
+    model = AutoModelForCausalLM.from_config(startup.config, dtype=torch.float32, **NO_CODE).eval()
+    for parameter, values in zip(model.parameters(), laid_out(model.parameters(), startup.first), strict=True):
         parameter.detach().copy_(values)
-    model = model.to(beginning.device)
-    return LocalLearner.make(beginning.name, model, ranks=ranks, **beginning.options), model
+    model = model.to(startup.device)
+    return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
 
 
 def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
@@ -115,9 +115,9 @@ def publish(model: Any, rank: int, board: Tensor) -> None:
 
 def _report(connection: Connection, error: Exception) -> None:
     """Send the exception to the trainer, as itself if it can be pickled."""
-    said: Any = error
+    failure: Any = error
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        said = RuntimeError("".join(traceback.format_exception(error)))
-    connection.send((FAILED, said))
+        failure = RuntimeError("".join(traceback.format_exception(error)))
+    connection.send((FAILED, failure))

@@ -37,8 +37,8 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     except InputError:
         raise
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
-        why = textwrap.shorten(str(error), 200, placeholder=" ...")
+        reason = textwrap.shorten(str(error), 200, placeholder=" ...")
         raise TrainError(
-            f"{folder}: its model cannot be loaded by {kind.__name__} ({why}); give a folder written by "
+            f"{folder}: its model cannot be loaded by {kind.__name__} ({reason}); give a folder written by "
             "a model's save_pretrained"
         ) from error

@@ -85,9 +85,10 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
             written.replace(folder / written.name)
         sync(folder)
     except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise TrainError(
-            f"{folder}: the model could not be written ({why}); free disk space and write it again, which resuming its run does"
+            f"{folder}: the model could not be written ({reason}); free disk space and write it again, "
+            "which resuming its run does"
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -103,10 +104,10 @@ def choose_device(name: str, *, emulated: bool = True) -> torch.device:
     Raises:
         TrainError: torch finds no CUDA device.
     """
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
         raise TrainError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and there and emulated) else "cpu")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda and emulated) else "cpu")
 
 
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
@@ -117,6 +118,6 @@ def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[
         InputError: it lacks the tokenizer.
     """
     model = load_pretrained(AutoModelForCausalLM, folder)
-    own = Path(folder) / TOKENIZER_FILE
-    tokenizer = CharTokenizer.load(own) if own.is_file() else PretrainedTokenizer.load(folder)
+    tokenizer_file = Path(folder) / TOKENIZER_FILE
+    tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
     return model.to(device), tokenizer

@@ -83,12 +83,15 @@ def _optimizers(model: Any, config: WarmUp) -> list[tuple[Any, float]]:
     Muon (Jordan et al. 2024) learns to copy from the prompt in about half of the steps that AdamW alone needs here.
     """
     matrices: list[Any] = []
-    others: list[Any] = []
+    other_parameters: list[Any] = []
     for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim == 2 and "embed" not in name else others).append(parameter)
+        (matrices if parameter.ndim == 2 and "embed" not in name else other_parameters).append(parameter)
     return [
         (torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.0), config.matrix_learning_rate),
-        (torch.optim.AdamW(others, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0), config.learning_rate),
+        (
+            torch.optim.AdamW(other_parameters, lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+            config.learning_rate,
+        ),
     ]
 
 

@@ -1,7 +1,7 @@
 """Rewards of responses: rules, user functions, reward models, and weighted sums of them.
 
-Needs no torch, except for ``rewards.model``. An error, a time-out or a result that is not a number concerns one response only:
-it gets no reward, a warning says so, and it is left out of learning.
+Needs no torch, except for ``rewards.model``. An error, a time-out or a result that is not a number concerns one response only.
+It gets no reward, a warning says so, and it is left out of learning.
 """
 
 from __future__ import annotations

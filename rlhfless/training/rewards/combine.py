@@ -18,7 +18,7 @@ from rlhfless.errors import InputError
 from rlhfless.training.rewards.process import FunctionProcess, ProcessLost, Refused, TimedOut
 from rlhfless.training.rewards.response import Failure, Response, Reward, Scores, finite
 
-MOST_LOST = 5
+MAX_LOST = 5
 """After so many time-outs, or ends of its process, in one batch a function is not asked again for that batch."""
 
 
@@ -47,8 +47,8 @@ class FunctionReward:
         values, failures, lost = np.full(len(responses), np.nan), [], 0
         for i, response in enumerate(responses):
             try:
-                if lost == MOST_LOST:
-                    raise Refused(f"skipped after its process timed out or ended {MOST_LOST} times in this batch")
+                if lost == MAX_LOST:
+                    raise Refused(f"skipped after its process timed out or ended {MAX_LOST} times in this batch")
                 values[i] = self._judge(response)
             except KeyboardInterrupt:
                 raise

@@ -66,14 +66,14 @@ class FunctionProcess:
 
     def __init__(self, *work: str) -> None:
         self._work = work
-        self._crew: list[tuple[subprocess.Popen[bytes], Connection]] = []
-        weakref.finalize(self, _end, self._crew)
+        self._processes: list[tuple[subprocess.Popen[bytes], Connection]] = []
+        weakref.finalize(self, _end, self._processes)
         self._start()
 
     @property
     def pid(self) -> int | None:
         """Id of the running process; None if there is none."""
-        return self._crew[0][0].pid if self._crew else None
+        return self._processes[0][0].pid if self._processes else None
 
     def judge(self, response: Response, timeout_s: float | None = None) -> float:
         """Return the function's number for a response.
@@ -84,19 +84,19 @@ class FunctionProcess:
         """
         job = (random.getrandbits(32), _seen(response.problem), response.text, response.tokens, response.truncated)
         packed = pickle.dumps(job)
-        if not self._crew or self._crew[0][0].poll() is not None:
+        if not self._processes or self._processes[0][0].poll() is not None:
             try:
                 self._start()
             except InputError as error:
                 raise Ended(str(error)) from None
-        kind, said = self._ask(packed, timeout_s)
+        kind, answer = self._ask(packed, timeout_s)
         if kind == REASON:
-            raise Refused(said)
-        return float(said)
+            raise Refused(answer)
+        return float(answer)
 
     def close(self) -> None:
         """Stop the process; another response would start it again."""
-        _end(self._crew)
+        _end(self._processes)
 
     def _start(self) -> None:
         self.close()
@@ -105,26 +105,26 @@ class FunctionProcess:
             command = [sys.executable, "-u", "-c", PROGRAM, json.dumps(sys.path), str(theirs.fileno())]
             # a group of its own: Ctrl-C is for this program, and what the function starts ends with it
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], process_group=0)
-        self._crew.append((process, ours))
+        self._processes.append((process, ours))
         try:
-            kind, said = self._ask(json.dumps(self._work).encode(), LOAD_S)
+            kind, answer = self._ask(json.dumps(self._work).encode(), LOAD_S)
         except ProcessLost as error:
             raise InputError(f"{':'.join(self._work[1:])}: loading it {error}") from None
         if kind == REASON:
             self.close()
-            raise InputError(said)
+            raise InputError(answer)
 
     def _ask(self, message: bytes, timeout_s: float | None) -> tuple[str, Any]:
         """Return the answer of the process. Any interruption ends the process, because its late answer would be taken for
         the next one.
         """
-        process, connection = self._crew[0]
+        process, connection = self._processes[0]
         try:
             connection.send_bytes(message)
             if not connection.poll(timeout_s):
                 raise TimedOut(f"took longer than {timeout_s:g} s")
-            kind, said = json.loads(connection.recv_bytes())
-            return kind, said
+            kind, answer = json.loads(connection.recv_bytes())
+            return kind, answer
         except (EOFError, OSError):
             how = _how_it_ended(process)
             self.close()
@@ -136,8 +136,14 @@ class FunctionProcess:
 
 def _seen(problem: Any) -> dict[str, Any]:
     """A problem's attributes: those that every problem has, and its own."""
-    own = [field.name for field in fields(problem)] if is_dataclass(problem) else getattr(problem, "__dict__", {})
-    names = ["prompt_id", "prompt", "answer", "reference_answer_tokens", *(name for name in own if not name.startswith("_"))]
+    attributes = [field.name for field in fields(problem)] if is_dataclass(problem) else getattr(problem, "__dict__", {})
+    names = [
+        "prompt_id",
+        "prompt",
+        "answer",
+        "reference_answer_tokens",
+        *(name for name in attributes if not name.startswith("_")),
+    ]
     return {name: getattr(problem, name) for name in names if hasattr(problem, name)}
 
 
@@ -149,9 +155,9 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
-def _end(crew: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
+def _end(processes: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
     """Kill the process and its process group, without waiting for an answer."""
-    for process, connection in crew:
+    for process, connection in processes:
         connection.close()
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has left its group
@@ -159,4 +165,4 @@ def _end(crew: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_S)
-    crew.clear()
+    processes.clear()

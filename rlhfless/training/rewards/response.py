@@ -95,11 +95,11 @@ class Scores:
     def warn(self) -> None:
         """Issue one warning per reward that failed."""
         for name in self.parts:
-            own = [failure for failure in self.failures if failure.reward == name]
-            if own:
+            failed = [failure for failure in self.failures if failure.reward == name]
+            if failed:
                 warnings.warn(
-                    f"reward {name!r} failed on {len(own)} of {len(self.values)} responses, which are left out of learning; "
-                    f"the first, response {own[0].response}: {own[0].reason}",
+                    f"reward {name!r} failed on {len(failed)} of {len(self.values)} responses, which are left out of learning; "
+                    f"the first, response {failed[0].response}: {failed[0].reason}",
                     RewardWarning,
                     stacklevel=3,
                 )

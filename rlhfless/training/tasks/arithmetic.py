@@ -89,7 +89,7 @@ class ArithmeticTask:
         """
         rng = random.Random(f"{self.seed}/worked/{seed}")
         for count in itertools.count():
-            problem = _draw(rng, held_out=False, most_operands=3 + count * max(OPERANDS) // GROWING)
+            problem = _draw(rng, held_out=False, max_operands=3 + count * max(OPERANDS) // GROWING)
             style = rng.choices(STYLES, STYLE_WEIGHTS)[0]
             yield problem.prompt, solution(problem.prompt, style)
 
@@ -138,10 +138,10 @@ def _columns(before: int, operation: str) -> str:
     return f"{text},{tens}+1={tens + 1}" if result > 9 else text
 
 
-def _draw(rng: random.Random, *, held_out: bool, most_operands: int = max(OPERANDS)) -> ArithmeticProblem:
+def _draw(rng: random.Random, *, held_out: bool, max_operands: int = max(OPERANDS)) -> ArithmeticProblem:
     """A number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
     while True:
-        operands = min(rng.choices(OPERANDS, OPERAND_WEIGHTS)[0], most_operands)
+        operands = min(rng.choices(OPERANDS, OPERAND_WEIGHTS)[0], max_operands)
         total = rng.randint(10, MAX_TOTAL)
         prompt = str(total)
         for _ in range(operands - 1):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
+from rlhfless.trace.limits import Limits
 from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.problem import TextProblem, TextTokenizer
 from rlhfless.training.rewards.response import Response
@@ -19,7 +20,7 @@ class DatasetTask:
     """Task with prompts and answers from a file, the hub or memory.
 
     Args:
-        source, split: see ``read_rows``.
+        source, split, limits: see ``read_rows``.
         tokenizer: encodes prompts; a ``PretrainedTokenizer`` with a chat template applies it to prompts.
         seed, prompts: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
             smaller one. None takes all rows.
@@ -31,6 +32,7 @@ class DatasetTask:
 
     Raises:
         InputError: a column is missing, a row has no text, there are fewer rows than ``prompts``, or a template is missing.
+        TraceError: a parquet file is damaged, or a file is larger than the limits.
     """
 
     def __init__(
@@ -48,27 +50,28 @@ class DatasetTask:
         reward: Callable[[Response], float] = contains_answer,
         instruction: str = "",
         name: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        found, rows = read_rows(source, split)
-        self.name, self.rule = name or found, reward
-        where = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
+        source_name, rows = read_rows(source, split, limits)
+        self.name, self.rule = name or source_name, reward
+        location = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
         reference_column = reference_column or answer_column
-        require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, where)
+        require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, location)
         if prompts is not None and not 1 <= prompts <= len(rows):
-            raise InputError(f"{where}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
+            raise InputError(f"{location}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
         if chat and not has_template:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
         self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
         self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
         order = np.random.default_rng(seed).permutation(len(rows))[:prompts].tolist()
-        self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{where}: row {i}") for i in order)
+        self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{location}: row {i}") for i in order)
 
     def reward(self, problem: TextProblem, response_text: str) -> float:
         """Return the reward by the task's own rule."""
         return self.rule(Response(problem, response_text))
 
-    def answer_of(self, row: Mapping[str, Any], where: str) -> str:
+    def answer_of(self, row: Mapping[str, Any], location: str) -> str:
         """Return the answer of a row that rewards compare with.
 
         Raises:
@@ -76,16 +79,16 @@ class DatasetTask:
         """
         answer = row[self._columns[1]]
         if answer is None or not str(answer).strip():
-            raise InputError(f"{where} has no answer in column {self._columns[1]!r}")
+            raise InputError(f"{location} has no answer in column {self._columns[1]!r}")
         return str(answer)
 
-    def _problem(self, index: int, row: Mapping[str, Any], where: str) -> TextProblem:
-        prompt, messages = self._prompt(row[self._columns[0]], where)
-        answer = self.answer_of(row, where)
+    def _problem(self, index: int, row: Mapping[str, Any], location: str) -> TextProblem:
+        prompt, messages = self._prompt(row[self._columns[0]], location)
+        answer = self.answer_of(row, location)
         tokens = len(self._tokenizer.encode(str(row[self._columns[2]]), eos=True))
         return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
 
-    def _prompt(self, value: Any, where: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
+    def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
         """The text that is encoded, and the conversation it came from."""
         if isinstance(value, str) and value.strip():
             text = value + self._instruction
@@ -95,8 +98,10 @@ class DatasetTask:
         elif isinstance(value, list) and value and all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in value):
             messages = tuple(value)
         else:
-            raise InputError(f"{where} has no prompt in column {self._columns[0]!r}: a text or a list of messages is needed")
+            raise InputError(f"{location} has no prompt in column {self._columns[0]!r}: a text or a list of messages is needed")
         if not self._chat:
-            raise InputError(f"{where} is a conversation, which needs a tokenizer with a chat template; give prompts as text")
+            raise InputError(
+                f"{location} is a conversation, which needs a tokenizer with a chat template; give prompts as text"
+            )
         assert isinstance(self._tokenizer, PretrainedTokenizer)
         return self._tokenizer.filled_in(messages), messages

@@ -26,12 +26,18 @@ class Gsm8kTask(DatasetTask):
     """
 
     def __init__(self, source: Any, tokenizer: TextTokenizer, **options: Any) -> None:
-        given = {"prompt_column": "question", "reward": exact_answer, "instruction": INSTRUCTION, "name": "gsm8k", **options}
-        super().__init__(source, tokenizer, **given)
+        arguments = {
+            "prompt_column": "question",
+            "reward": exact_answer,
+            "instruction": INSTRUCTION,
+            "name": "gsm8k",
+            **options,
+        }
+        super().__init__(source, tokenizer, **arguments)
 
-    def answer_of(self, row: Mapping[str, Any], where: str) -> str:
+    def answer_of(self, row: Mapping[str, Any], location: str) -> str:
         """Return the number after ``####``."""
-        number = gsm8k_answer(super().answer_of(row, where))
+        number = gsm8k_answer(super().answer_of(row, location))
         if number is None:
-            raise InputError(f"{where} has no number after #### in its answer; rows of GSM8K are needed")
+            raise InputError(f"{location} has no number after #### in its answer; rows of GSM8K are needed")
         return number

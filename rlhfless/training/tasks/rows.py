@@ -1,4 +1,7 @@
-"""Reads rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or from memory."""
+"""Reads rows of a data set from a jsonl or parquet file, from the ``datasets`` library, or from memory.
+
+Files have the limits of logs (``rlhfless.trace.limits``): a few kilobytes of parquet can hold millions of equal rows.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError, missing_extra, reason
+from rlhfless.trace.limits import Guard, Limits
+from rlhfless.trace.storage import read_table
 
 Rows = list[Mapping[str, Any]]
 
 
-def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
+def read_rows(source: Any, split: str = "train", limits: Limits | None = None) -> tuple[str, Rows]:
     """Return a name for ``source`` and its rows.
 
     Args:
         source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory:
             a ``datasets.Dataset``, a pandas frame, a list of mappings.
-        split: of a data set of the hub.
+        split: of a data set of the hub. limits: maximal amounts to read of a file; None takes the default.
 
     Raises:
         InputError: it cannot be read, or is empty.
+        TraceError: a parquet file is damaged, or a file is larger than the limits.
         MissingExtra: the source is on the hub and ``datasets`` is not installed.
     """
     if isinstance(source, str | Path):
         path = Path(source)
-        name, rows = (path.stem, _from_file(path)) if path.suffix in (".jsonl", ".parquet") else _from_hub(str(source), split)
+        name, rows = (
+            (path.stem, _from_file(path, Guard(limits)))
+            if path.suffix in (".jsonl", ".parquet")
+            else _from_hub(str(source), split)
+        )
     else:
         name, rows = "dataset", _in_memory(source)
     if not rows:
@@ -34,7 +44,7 @@ def read_rows(source: Any, split: str = "train") -> tuple[str, Rows]:
     return name, rows
 
 
-def require_columns(rows: Rows, columns: Mapping[str, str], where: str) -> None:
+def require_columns(rows: Rows, columns: Mapping[str, str], location: str) -> None:
     """Check that every row has the needed columns.
 
     Args:
@@ -47,35 +57,31 @@ def require_columns(rows: Rows, columns: Mapping[str, str], where: str) -> None:
         for number, row in enumerate(rows):
             if column not in row:
                 raise InputError(
-                    f"{where}: row {number} has no column {column!r} for the {purpose}; it has {', '.join(map(str, row))}"
+                    f"{location}: row {number} has no column {column!r} for the {purpose}; it has {', '.join(map(str, row))}"
                 )
 
 
-def _from_file(path: Path) -> Rows:
+def _from_file(path: Path, guard: Guard) -> Rows:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
     if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            return list(pq.read_table(path).to_pylist())
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{path}: cannot be read as parquet ({reason(error)}); a parquet file is needed") from None
-    with path.open("rb") as lines:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
-        return [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+        return list(read_table(path, guard).to_pylist())
+    with path.open("rb") as stream:  # bytes end lines at line feeds only; texts hold other ends, such as U+2028
+        return [_row(line, f"{path}: line {number}") for number, line in guard.lines(path, stream) if line.strip()]
 
 
-def _row(line: bytes, where: str) -> Mapping[str, Any]:
+def _row(line: bytes, location: str) -> Mapping[str, Any]:
     """The object of a line of JSON."""
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise InputError(f"{where} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
+        raise InputError(f"{location} is not UTF-8 (byte {error.start}: {error.reason}); save the file as UTF-8") from None
     except ValueError as error:
-        raise InputError(f"{where} is not JSON ({getattr(error, 'msg', error)}); one JSON object per line is needed") from None
+        raise InputError(
+            f"{location} is not JSON ({getattr(error, 'msg', error)}); one JSON object per line is needed"
+        ) from None
     if not isinstance(row, dict):
-        raise InputError(f"{where} is of type {type(row).__name__}; one JSON object per line is needed")
+        raise InputError(f"{location} is of type {type(row).__name__}; one JSON object per line is needed")
     return row
 
 

@@ -37,8 +37,8 @@ class Items:
         self.together = len(work) < len(work.order)
         self.steps: list[float] = work.steps.tolist()
         self.shortest: list[float] = np.minimum.reduceat(np.where(works, work.iterations, np.inf), starts).tolist()
-        self.again: list[int] = np.add.reduceat(work.recomputes, starts, dtype=np.int64).tolist()
-        self.own: list[list[float]] = work.own.tolist()
+        self.recomputing: list[int] = np.add.reduceat(work.recomputes, starts, dtype=np.int64).tolist()
+        self.uncached_load: list[list[float]] = work.uncached_load.tolist()
         shares = not self.together and bool((work.computes != work.recomputes).any() or work.repeated.any())
         self.repeated: list[list[float]] | None = work.repeated.tolist() if shares else None
         everything = np.arange(len(work.order))
@@ -50,16 +50,16 @@ class ActorUnderFill:
     """An actor while it is filled; times in seconds and iterations since it could decode."""
 
     __slots__ = (
-        "again", "allowed", "at_once", "busy", "call_s", "calls", "ends", "free_s", "group", "items", "joins", "kv", "memory",
-        "offer", "own", "rate", "repeated", "rest_until", "shortest", "size", "slots", "step_s", "steps", "there",
-        "used_s",
+        "allowed", "at_once", "base_s", "busy", "cached_prompts", "call_s", "calls", "closed_until", "ends", "free_s", "group",
+        "items", "joins", "kv", "memory", "offer", "rate", "recomputing", "repeated", "shortest", "size", "slots",
+        "steps", "uncached_load", "used_s",
     )  # fmt: skip
 
     def __init__(self, work: MixedWork, items: Items, offer: int, free_s: float, tilt: tuple[float, int]) -> None:
         self.items, self.offer, self.free_s = items, offer, free_s
-        self.step_s, self.call_s = float(work.step_s[offer]), float(work.call_s[offer])
-        self.rate, self.rest_until = float(work.rate[offer]) * tilt[0], tilt[1]
-        self.own, self.allowed = items.own[offer], items.allowed[offer]
+        self.base_s, self.call_s = float(work.base_s[offer]), float(work.call_s[offer])
+        self.rate, self.closed_until = float(work.rate[offer]) * tilt[0], tilt[1]
+        self.uncached_load, self.allowed = items.uncached_load[offer], items.allowed[offer]
         self.repeated = None if items.repeated is None else items.repeated[offer]
         self.slots, self.memory = int(work.slots[offer]), float(work.kv_tokens[offer])
         self.at_once = items.at_once[offer]
@@ -68,9 +68,9 @@ class ActorUnderFill:
         self.size = 0  # responses
         self.ends: list[int] = []  # a heap: when each taken slot is free again
         self.joins: set[int] = set()  # iterations with a prefill call
-        self.there: set[int] = set()  # prompts, where actors share them
+        self.cached_prompts: set[int] = set()  # prompts, where actors share them
         self.group: list[int] = []  # items
-        self.steps, self.shortest, self.again, self.calls = 0.0, math.inf, 0, 0.0  # of prompts that stay together
+        self.steps, self.shortest, self.recomputing, self.calls = 0.0, math.inf, 0, 0.0  # of prompts that stay together
 
     def refilled(self, i: int) -> tuple[float, float]:
         """Return about how many iterations and prefill calls the responses taken and those of item i need together."""
@@ -82,18 +82,18 @@ class ActorUnderFill:
             return longest, calls
         shortest = min(self.shortest, items.shortest[i])
         iterations = max(longest, (self.steps + items.steps[i] - shortest) / self.at_once + shortest)
-        late = (self.again + items.again[i]) * max(0.0, 1.0 - self.at_once / (self.size + size))
+        late = (self.recomputing + items.recomputing[i]) * max(0.0, 1.0 - self.at_once / (self.size + size))
         return iterations, calls - iterations * math.expm1(-late / iterations)  # several may join in the same iteration
 
     def take(self, i: int, extra_s: float) -> None:
-        """Take item i, which adds ``extra_s``."""
+        """Assign item i to this actor, which makes it busy for ``extra_s`` longer."""
         items = self.items
         length, size, held, prompt, computes, recomputes = items.rows[i]
         if items.together:
             self.busy, self.calls = self.refilled(i)
             self.steps += items.steps[i]
             self.shortest = min(self.shortest, items.shortest[i])
-            self.again += items.again[i]
+            self.recomputing += items.recomputing[i]
             self.kv += held
         else:
             if len(self.ends) < self.slots and (not self.ends or self.kv + held <= self.memory):
@@ -105,10 +105,10 @@ class ActorUnderFill:
                 heapq.heapreplace(self.ends, begin + length)
             if begin + length > self.busy:
                 self.busy = begin + length
-            if recomputes if prompt in self.there else computes:
+            if recomputes if prompt in self.cached_prompts else computes:
                 self.joins.add(begin)
             if self.repeated is not None:
-                self.there.add(prompt)
+                self.cached_prompts.add(prompt)
         self.size += size
         self.used_s += extra_s
         self.group.append(i)

@@ -1,7 +1,7 @@
 """Assigns whole items to a list of actors within a makespan; each actor opens at a given position of the sorted items.
 
 Inputs: ``MixedWork`` and a function that values time and cost. Items (responses, or whole prompts that stay together) are taken
-longest first. Each goes to the open actor where it adds least cost and still ends within the makespan; where prompts are shared
+longest first. Each goes to the open actor where it adds least cost and still ends within the makespan. Where prompts are shared
 it adds less next to its siblings. An actor opens at its position, or earlier if no other actor has room. If memory instead of
 slots makes responses wait, times are estimates; in the end ``solver.evaluate`` times the plans.
 """
@@ -16,11 +16,11 @@ import numpy as np
 from solver.model.workload import IntArray
 from solver.planning.mixed_kinds.actor_fill import ActorUnderFill, Items, iterations_and_calls
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.work_budget import WorkBudget
 
-# what filling takes, a response of it, and every open actor that it looks at for an item, or a whole prompt (see
+# what filling takes, a response of it, and every open actor that is tried for an item, or a whole prompt (see
 # ``work_budget``)
-FILL_S, RESPONSE_S, LOOK_S, PROMPT_LOOK_S = 1e-4, 1.3e-6, 4e-7, 1.2e-6
+FILL_S, RESPONSE_S, TRY_S, PROMPT_TRY_S = 1e-4, 1.3e-6, 4e-7, 1.2e-6
 
 Actors = tuple[tuple[int, int], ...]
 """(offer, sorted position of the item at which the actor opens), sorted by position."""
@@ -63,9 +63,9 @@ class GreedyFiller:
         work: MixedWork,
         value_of: Callable[[float, float], float],
         held_after_s: float | None = None,
-        effort: WorkBudget | None = None,
+        work_budget: WorkBudget | None = None,
     ) -> None:
-        self.effort = effort or WorkBudget()
+        self.work_budget = work_budget or WorkBudget()
         self.work, self.value_of, self.held_after_s = work, value_of, held_after_s
         self.items = Items(work)
         self.working = int(work.works.sum())
@@ -93,7 +93,7 @@ class GreedyFiller:
 
     def fill(self, actors: Actors, makespan_s: float, tilts: Tilts | None = None) -> FilledPlan | None:
         """Return the items assigned to these actors within ``makespan_s``, or None if they do not fit this way."""
-        self.effort.spend(FILL_S)
+        self.work_budget.spend(FILL_S)
         work = self.work
         tilts = tilts or ((1.0, 0),) * len(actors)
         filling = [
@@ -101,7 +101,7 @@ class GreedyFiller:
             for (r, _), tilt, ready_s in zip(actors, tilts, self._ready_s(actors, self.prewarm(actors)), strict=True)
         ]
         opened: list[ActorUnderFill] = []
-        looks = 0
+        actors_tried = 0
         together = self.items.together
         for i, (length, _, held, prompt, computes, recomputes) in enumerate(self.items.rows[: self.working]):
             best, best_s, best_cost = None, 0.0, float("inf")
@@ -110,21 +110,21 @@ class GreedyFiller:
             while True:
                 # this loop is where the time goes
                 for actor in candidates:
-                    if (i < actor.rest_until and actor.group) or (actor.allowed is not None and not actor.allowed[i]):
+                    if (i < actor.closed_until and actor.group) or (actor.allowed is not None and not actor.allowed[i]):
                         continue
-                    extra_s = actor.own[i]
+                    extra_s = actor.uncached_load[i]
                     if together:
                         last, number = actor.refilled(i)
-                        extra_s += actor.step_s * (last - actor.busy) + actor.call_s * (number - actor.calls)
+                        extra_s += actor.base_s * (last - actor.busy) + actor.call_s * (number - actor.calls)
                     else:
                         calls = computes
-                        if actor.repeated is not None and prompt in actor.there:
+                        if actor.repeated is not None and prompt in actor.cached_prompts:
                             extra_s, calls = extra_s - actor.repeated[i], recomputes
                         ends, begin = actor.ends, 0
                         if ends and (len(ends) == actor.slots or actor.kv + held > actor.memory):
                             begin = ends[0]
                         if begin + length > actor.busy:
-                            extra_s += actor.step_s * (begin + length - actor.busy)
+                            extra_s += actor.base_s * (begin + length - actor.busy)
                         if calls and begin not in actor.joins:
                             extra_s += actor.call_s
                     if actor.used_s + extra_s <= actor.free_s and actor.rate * extra_s < best_cost:
@@ -132,19 +132,19 @@ class GreedyFiller:
                 if best is not None:
                     break
                 if len(opened) == len(actors):
-                    self._spend(i, looks - len(opened) * (self.working - i))
+                    self._spend(i, actors_tried - len(opened) * (self.working - i))
                     return None
                 candidates = [filling[len(opened)]]
                 opened.append(candidates[0])
-                looks += self.working - i
+                actors_tried += self.working - i
             best.take(i, best_s)
-        self._spend(self.working, looks)
+        self._spend(self.working, actors_tried)
         return self._price(actors, tilts, filling)
 
-    def _spend(self, items: int, looks: int) -> None:
-        """Count the work of assigning this many items, for which ``looks`` open actors were tried."""
-        look_s = PROMPT_LOOK_S if self.items.together else LOOK_S
-        self.effort.spend(RESPONSE_S * float(self.work.edge[items]) + look_s * looks)
+    def _spend(self, items: int, actors_tried: int) -> None:
+        """Count the work of assigning this many items, for which ``actors_tried`` open actors were tried."""
+        try_s = PROMPT_TRY_S if self.items.together else TRY_S
+        self.work_budget.spend(RESPONSE_S * float(self.work.edge[items]) + try_s * actors_tried)
 
     def _price(self, actors: Actors, tilts: Tilts, filled: list[ActorUnderFill]) -> FilledPlan | None:
         """Return time, cost and value of filled actors; items of length 0 go where they are allowed."""
@@ -165,23 +165,26 @@ class GreedyFiller:
         used_s = [filled[j].used_s for j in kept]
         if self.items.together:
             used_s = [self._together_s(filled[j], group) for j, group in zip(kept, groups, strict=True)]
-        warm = self.prewarm(kept_actors, used_s)
-        done = [ready_s + used for ready_s, used in zip(self._ready_s(kept_actors, warm), used_s, strict=True)]
-        makespan = max(done)
-        if self.held_after_s is None:
-            cost = sum(float(work.rate[r]) * t for (r, _), t in zip(kept_actors, done, strict=True))
-        else:
-            cost = sum(float(work.rate[r]) for r, _ in kept_actors) * (makespan + self.held_after_s)
+        warm, makespan, cost = self.timed(kept_actors, used_s)
         chosen = tuple(tuple(work.order[group].tolist()) for group in groups)
         kept_tilts = tuple(tilts[j] for j in kept)
         value = self.value_of(makespan, cost)
         return FilledPlan(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
 
+    def timed(self, actors: Actors, used_s: Sequence[float]) -> tuple[list[bool], float, float]:
+        """Return which actors are prewarmed, the makespan and the cost of actors that decode for these seconds."""
+        warm = self.prewarm(actors, used_s)
+        done = [ready_s + used for ready_s, used in zip(self._ready_s(actors, warm), used_s, strict=True)]
+        makespan_s, rates = max(done), [float(self.work.rate[r]) for r, _ in actors]
+        if self.held_after_s is None:
+            return warm, makespan_s, sum(rate * t for rate, t in zip(rates, done, strict=True))
+        return warm, makespan_s, sum(rates) * (makespan_s + self.held_after_s)
+
     def _together_s(self, actor: ActorUnderFill, responses: IntArray) -> float:
         """Return the seconds for which an actor of whole prompts decodes and prefills their responses in this order."""
         work, r = self.work, actor.offer
         iterations, calls = iterations_and_calls(work, responses, work.at_once(r, responses))
-        return float(work.own[r, actor.group].sum()) + actor.step_s * iterations + actor.call_s * calls
+        return float(work.uncached_load[r, actor.group].sum()) + actor.base_s * iterations + actor.call_s * calls
 
     def _responses(self, items: list[int]) -> IntArray:
         """The responses of items, the longest first, as positions in ``MixedWork.order``."""

@@ -12,26 +12,29 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from solver.model.errors import PlanningError
-from solver.model.plan import ActorPlan, Plan, Reference
+from solver.model.plan import ActorPlan, Plan
+from solver.model.problem import PlanningProblem
+from solver.planning.mixed_kinds.exchanges import exchanged
 from solver.planning.mixed_kinds.fill import FilledPlan, GreedyFiller
-from solver.planning.mixed_kinds.infeasible import no_room
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.local_search import Improver
-from solver.planning.mixed_kinds.problem import MixedProblem
+from solver.planning.mixed_kinds.node_placement import place
 from solver.planning.mixed_kinds.reference import random_groups
-from solver.planning.mixed_kinds.step_value import PlanValue, place
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.mixed_kinds.refusal import no_room
+from solver.planning.reference import reference_of
+from solver.planning.work_budget import WorkBudget
 from solver.timing.build_plan import timed
+from solver.timing.step_cost import StepObjective
 
 QUICK_SHARES = (0.85, 1.0)  # of the random split's makespan, at which its own actors are filled first
 TIMING_S = 3e-6  # what a response takes to time in a plan (see ``work_budget``)
 
 
 class Plans:
-    """The plans found for ``problem`` so far.
+    """The plans found so far for ``problem``, which has no scenarios and affine latency models.
 
     Attributes:
-        split, reference: the random split and its time and cost. worth: values plans by the objective, relative to the
+        split, reference: the random split and its time and cost. goal: values plans by the objective, relative to the
             reference.
         plan, value: the best so far; failures: changes without success since the best plan last improved.
 
@@ -39,20 +42,18 @@ class Plans:
         PlanningError: not even the random split fits.
     """
 
-    def __init__(self, problem: MixedProblem, work: MixedWork, effort: WorkBudget) -> None:
-        self.problem, self.workload, self.work, self.effort = problem, problem.points, work, effort
-        objective, phases, least = problem.objective, problem.phases, problem.needed_actors
-        worth = PlanValue(objective, phases, problem.learner_rate(objective.cost), (1.0, 1.0), problem.release)
+    def __init__(self, problem: PlanningProblem, work: MixedWork, work_budget: WorkBudget, seed: int = 0) -> None:
+        self.problem, self.workload, self.work, self.work_budget = problem, problem.workload, work, work_budget
+        least = problem.needed_actors
+        goal = StepObjective.of_problem(problem)
         most = len(work) if problem.max_actors is None else problem.max_actors
-        split = random_groups(work, self.workload, worth, problem.seed, least, most)
+        split = random_groups(work, self.workload, goal, seed, least, most)
         if split is None:
             raise PlanningError(no_room(work, least, most))
         self.split, self._split_offers = self.plan_of(split, "random"), [r for r, _ in split.actors]
-        time_s = max(phases.step_time_s(self.split.makespan_s), 1e-12)
-        gpu_s = max(phases.step_gpu_s(self.split.makespan_s, self.split.gpu_seconds), 1e-12)
-        usd = max(self.split.cost_usd + problem.learner_rate("usd") * time_s, 1e-12)
-        self.reference = Reference(len(self.split.actors), time_s, gpu_s, usd)
-        self.worth = replace(worth, norms=self.reference.norms(objective.cost))
+        dealt = self.split
+        self.reference = reference_of(problem, len(dealt.actors), dealt.makespan_s, dealt.gpu_seconds, dealt.cost_usd)
+        self.goal = replace(goal, norms=self.reference.norms(problem.objective.cost))
         self.plan, self.value = replace(self.split, policy="solver"), self.value_of(self.split)
         self._filled: FilledPlan | None = None  # what the plan was made of
         works = [work]
@@ -60,8 +61,8 @@ class Plans:
             works.append(MixedWork.of(replace(problem, keep_together=True)))
         self._improvers = [
             Improver(
-                GreedyFiller(w, self.worth.value, self.worth.held_after_s, effort), self._accept, latest_s=problem.deadline_s,
-                seed=problem.seed, min_actors=least, max_actors=problem.max_actors,
+                GreedyFiller(w, self.goal.value, self.goal.held_after_s, work_budget), self._accept,
+                latest_s=problem.generation_within_s, seed=seed, min_actors=least, max_actors=problem.max_actors,
             )
             for w in works
         ]  # fmt: skip
@@ -73,7 +74,7 @@ class Plans:
     def plan_of(self, filled: FilledPlan, policy: str = "solver") -> Plan:
         """Return the plan of filled actors, timed by the planning model."""
         work, problem = self.work, self.problem
-        self.effort.spend(TIMING_S * len(self.workload))
+        self.work_budget.spend(TIMING_S * len(self.workload))
         places = place(work.pools, [(int(work.pool[r]), int(work.gpus[r])) for r, _ in filled.actors])
         assert places is not None
         actors = []
@@ -88,7 +89,7 @@ class Plans:
                 )
             )  # fmt: skip
         plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
-        return timed(plan, self.workload, problem.latencies, problem.phases, admission=problem.admission)
+        return timed(plan, problem)
 
     def _cost(self, plan: Plan) -> float:
         return plan.gpu_seconds if self.problem.objective.cost == "gpu_s" else plan.cost_usd
@@ -97,7 +98,7 @@ class Plans:
         """Return the objective's value of a plan; infinite if it has too few actors, which is possible for the random split."""
         if len(plan.actors) < self.problem.needed_actors:
             return math.inf
-        return self.worth.value(plan.makespan_s, self._cost(plan))
+        return self.goal.value(plan.makespan_s, self._cost(plan))
 
     def _accept(self, filled: FilledPlan) -> float:
         """Return the exact value of a filled list, and keep its plan if it is the best."""
@@ -116,7 +117,7 @@ class Plans:
         for improver in self._improvers:
             last = max(0, improver.filler.working - 1)
             for share in QUICK_SHARES:
-                makespan_s = min(self.split.makespan_s * share, self.problem.deadline_s)
+                makespan_s = min(self.split.makespan_s * share, self.problem.generation_within_s)
                 if improver.consider(improver.filler.fill(tuple((r, last) for r in offers), makespan_s)):
                     break
         if not self.work.works.any():
@@ -146,6 +147,26 @@ class Plans:
     def cheapest(self) -> tuple[float, float]:
         """Return makespan and cost of generation of the cheapest plan found."""
         return min((self._cost(self.split), self.split.makespan_s), *(i.cheapest for i in self._improvers))[::-1]
+
+    def exchange(self, most_s: float, stop_at: float) -> None:
+        """Improve the best plan by exchanges between its actors, and a cheaper one that misses the deadline by little.
+
+        Args:
+            most_s: counted seconds for each. stop_at: time of the clock (``perf_counter``) to stop.
+        """
+        starts = [(improver.late, improver) for improver in self._improvers]
+        starts = [(late, improver) for late, improver in starts if late is not None and self._promises(late)]
+        for filled, improver in [*starts, (self._filled, self._improvers[0])]:
+            if filled is None:
+                continue
+            self.work_budget.spend(most_s)
+            better = exchanged(filled, self.problem, improver.filler, self.goal, most_s, stop_at)
+            if better is not None:
+                self._accept(better)
+
+    def _promises(self, late: FilledPlan) -> bool:
+        """Return whether a late plan would be the best if it were in time."""
+        return self.goal.value(min(late.makespan_s, self.problem.generation_within_s), late.cost) < self.value
 
     def others(self, most: int, last_at: float) -> list[Plan]:
         """Return up to ``most`` other good plans with their values, best first, as far as the clock

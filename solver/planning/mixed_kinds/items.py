@@ -6,13 +6,13 @@ as long as its longest response.
 **Load.** w_ir is what item i adds to the seconds of an actor of offer r besides iterations, such that an actor takes at least
 the sum of w_ir over its items, whichever they are. Decoding adds b n + c (KV tokens of all its iterations) per response,
 wherever it runs, and so does the prefill of its own tokens and, without ``share_prefill``, of its prompt. With
-``share_prefill`` only the prompt's longest response (of equal ones any) carries the prompt: the actor that holds it computes
-the prompt at least once, for this response or for a sibling that joined before, and no other item of that actor carries it.
-(Any division of a prompt among its responses would do, as an actor with a part of them pays the whole. The longest response
-puts the load where it is needed first, at the front of the sorted items.)
+``share_prefill`` only the prompt's longest response (of equal ones any) carries the prompt. The actor that holds it computes
+the prompt at least once, for this response or for a sibling that joined before. No other item of that actor carries it. (Any
+division of a prompt among its responses would do, as an actor with a part of them pays the whole. The longest response puts the
+load where it is needed first, at the front of the sorted items.)
 
-**Iterations.** An actor runs for as many as its longest item, at least for (sum of its items' iterations) / slots because no
-more responses decode at once, and for (sum of what they occupy) / KV tokens. All three hold for items as they do for responses.
+**Iterations.** An actor runs for as many as its longest item. It runs at least (sum of its items' iterations) / slots, because
+no more responses decode at once, and (sum of what they occupy) / KV tokens. All three hold for items as they do for responses.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solver.model.cluster import GpuPool
-from solver.model.errors import PlanningError
 from solver.model.offers import Offer
+from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray, Workload
-from solver.planning.mixed_kinds.problem import MixedProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +42,14 @@ class MixedWork:
         computes: (n,) whether it has tokens to prefill if its prompt is not cached; recomputes: (n,) whether it has if it
             is (as everywhere without ``share_prefill``).
         length: (m,) iterations of each item's longest response; steps: (m,) of all of them.
-        load: (R, m) the load of the module docstring; own: (R, m) seconds that an item adds to an actor where nothing of its
-            prompt is there; repeated: (R, m) the part that falls away where it is (``share_prefill``, items of one response).
+        load: (R, m) the load of the module docstring; uncached_load: (R, m) seconds that an item adds to an actor that has not
+            cached its prompt; repeated: (R, m) the part saved where it has (``share_prefill``, items of one response).
         allowed: (R, m) whether the KV memory of one actor can hold each of its responses.
         occupied: (m,) KV tokens times iterations that it occupies at least.
         works: (m,) whether it needs an iteration.
-        step_s, sync_s, start_s, call_s: (R,) a; seconds before an actor's first iteration, start_s unless it is prewarmed;
-            one prefill call.
-        call_at_least: whether every actor that is worth starting makes at least one prefill call.
+        base_s, sync_s, start_s, call_s: (R,) a; seconds before an actor's first iteration, start_s unless it is prewarmed;
+            one prefill call. feeding: (R,) the most iterations that one actor takes to feed all prompts beside a full batch.
+        call_at_least: whether every actor worth starting makes at least one prefill call.
         slots, kv_tokens, gpus, pool: (R,) of an actor of the offer; rate: (R,) cost of holding it for a second.
     """
 
@@ -66,15 +65,16 @@ class MixedWork:
     length: IntArray
     steps: FloatArray
     load: FloatArray
-    own: FloatArray
+    uncached_load: FloatArray
     repeated: FloatArray
     allowed: NDArray[np.bool_]
     occupied: FloatArray
     works: NDArray[np.bool_]
-    step_s: FloatArray
+    base_s: FloatArray
     sync_s: FloatArray
     start_s: FloatArray
     call_s: FloatArray
+    feeding: FloatArray
     call_at_least: bool
     slots: IntArray
     kv_tokens: IntArray
@@ -83,25 +83,19 @@ class MixedWork:
     rate: FloatArray
 
     @classmethod
-    def of(cls, problem: MixedProblem) -> MixedWork:
-        """Sort the predicted lengths and compute their loads under the affine fits of the offers.
-
-        Raises:
-            PlanningError: there are no offers.
-        """
-        workload, offers, admission = problem.points, problem.offers, problem.admission
-        if not offers:
-            raise PlanningError("there are no offers; at least one actor size on one pool is needed")
+    def of(cls, problem: PlanningProblem) -> MixedWork:
+        """Sort the predicted lengths and compute their loads under the affine fits of the offers."""
+        workload, offers, admission = problem.workload, problem.offers, problem.admission
         carries = _carriers(workload) if problem.share_prefill else workload.remaining_tokens > 0
         order, edge = _sorted_items(workload, carries, problem.keep_together)
         remaining, owner = workload.remaining_tokens[order], workload.prompt_of[order]
         n, p = remaining.astype(float), workload.context_tokens[order].astype(float)
-        most = workload.reserved_tokens[order].astype(float)
+        reserved = workload.reserved_tokens[order].astype(float)
         kv_steps = p * n + n * (n - 1) / 2
         works = n > 0
         generated = np.where(works, workload.generated_tokens[order], 0.0)
         prompts = np.where(works, workload.prompt_tokens[owner], 0.0)
-        must = generated + np.where(carries[order], prompts, 0.0)
+        required_prefill = generated + np.where(carries[order], prompts, 0.0)
         computes = generated + prompts > 0
         repeated = prompts if problem.share_prefill and not problem.keep_together else np.zeros_like(prompts)
         models = [offer.latency.affine for offer in offers]
@@ -115,9 +109,13 @@ class MixedWork:
         decode = column("per_response_s")[:, None] * n + column("per_kv_token_s")[:, None] * kv_steps
         decode += column("join_s")[:, None] * works
         per_token = column("prefill_per_token_s")[:, None]
-        load = of_items(decode + per_token * must)
+
+        def charged(missing: FloatArray) -> FloatArray:
+            return np.stack([model.charged_tokens(missing) for model in models])
+
+        load = of_items(decode + per_token * charged(required_prefill))
         kv_tokens = column("kv_capacity_tokens").astype(np.int64)
-        allowed = most[edge[:-1]] <= kv_tokens[:, None]  # the responses of a prompt all reserve the same
+        allowed = reserved[edge[:-1]] <= kv_tokens[:, None]  # the responses of a prompt all reserve the same
         gpus = np.array([offer.gpus for offer in offers], dtype=np.int64)
         usd = problem.objective.cost == "usd"
         price = np.array([offer.usd_per_gpu_s for offer in offers]) if usd else np.ones(len(offers))
@@ -126,27 +124,28 @@ class MixedWork:
         no_zero = bool(length[-1] > 0) or (problem.needed_actors == 1 and bool(allowed.all()))
         contexts = p[works]
         return cls(
-            offers=tuple(offers),
+            offers=offers,
             pools=tuple(problem.cluster.pools),
             order=order,
             edge=edge,
             iterations=remaining,
             prompt=owner,
-            held=most if admission == "reserve" else p + n,
+            held=reserved if admission == "reserve" else p + n,
             computes=computes,
             recomputes=generated > 0 if problem.share_prefill else computes,
             length=length,
             steps=of_items(n),
             load=load,
-            own=load if not repeated.any() else of_items(decode + per_token * (generated + prompts)),
-            repeated=of_items(per_token * repeated),
+            uncached_load=load if not repeated.any() else of_items(decode + per_token * charged(generated + prompts)),
+            repeated=of_items(per_token * (charged(generated + repeated) - charged(generated))),
             allowed=allowed,
-            occupied=of_items(n * most if admission == "reserve" else kv_steps),
+            occupied=of_items(n * reserved if admission == "reserve" else kv_steps),
             works=length > 0,
-            step_s=column("base_s"),
+            base_s=column("base_s"),
             sync_s=column("sync_s"),
             start_s=column("start_s"),
             call_s=column("prefill_base_s"),
+            feeding=np.array([m.feeding_iterations(float((generated + prompts).sum())) for m in models]),
             # whoever decodes first on an actor computes its context there
             call_at_least=no_zero and bool(len(contexts)) and bool((contexts > 0).all()),
             slots=column("max_batch").astype(np.int64),
@@ -182,8 +181,8 @@ class MixedWork:
         """
         if self.held[positions].sum() <= self.kv_tokens[offer]:
             return int(self.slots[offer])
-        most = max(1.0, float(self.held[positions].max()))
-        return max(1, min(int(self.slots[offer]), int(self.kv_tokens[offer] // most)))
+        largest = max(1.0, float(self.held[positions].max()))
+        return max(1, min(int(self.slots[offer]), int(self.kv_tokens[offer] // largest)))
 
     @property
     def alone_s(self) -> FloatArray:
@@ -191,7 +190,7 @@ class MixedWork:
         where it is not allowed."""
         cold = np.array([0.0 if self.pools[i].prewarmed else 1.0 for i in self.pool]) * self.start_s
         busy = np.maximum(self.steps / self.slots[:, None], self.occupied / self.kv_tokens[:, None])
-        alone = (self.least_ready_s + cold)[:, None] + self.step_s[:, None] * np.maximum(self.length, busy) + self.load
+        alone = (self.least_ready_s + cold)[:, None] + self.base_s[:, None] * np.maximum(self.length, busy) + self.load
         return np.where(self.allowed, alone, np.inf)
 
     @property
@@ -208,8 +207,17 @@ class MixedWork:
     @property
     def longest_makespan_s(self) -> float:
         """Return the makespan of everything one after the other on the slowest actor; a longer limit excludes no plan."""
-        serial = self.step_s * float(self.steps.sum()) + self.load.sum(axis=1) + self.call_s * len(self.order)
+        serial = self.base_s * (float(self.steps.sum()) + self.feeding) + self.load.sum(axis=1) + self.call_s * len(self.order)
         return float((self.sync_s + self.start_s + self.call_s + serial).max())
+
+    @property
+    def least_cost(self) -> float:
+        """Return a lower bound on the cost of generation where actors release their GPUs once done.
+
+        Every item costs its load and its share of the slots on its cheapest offer.
+        """
+        paid = self.rate[:, None] * (self.load + (self.base_s / self.slots)[:, None] * self.steps)
+        return float(np.where(self.allowed, paid, np.inf).min(axis=0).sum())
 
 
 def _carriers(workload: Workload) -> NDArray[np.bool_]:

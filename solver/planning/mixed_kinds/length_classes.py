@@ -19,7 +19,7 @@ from solver.planning.mixed_kinds.items import MixedWork
 class Classes:
     """K classes and J cells of m items (see ``MixedWork``) on R offers.
 
-    The share of a cell that an offer takes is measured in one load for all offers, the mean of their loads: shares of whole
+    The share of a cell that an offer takes is measured in one load for all offers, the mean of their loads. Shares of whole
     items then add up to 1 over the offers, and what a share brings to an offer is at least the share times ``load``.
 
     Attributes:

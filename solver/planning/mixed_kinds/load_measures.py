@@ -12,7 +12,7 @@ import numpy as np
 
 from solver.model.workload import FloatArray, IntArray
 from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.work_budget import WorkBudget
 
 SINGLES = 64  # longest items that are positions of their own
 BLOCKS = 1024  # of the others together
@@ -38,12 +38,12 @@ class Measures:
     sigma: FloatArray
 
     @classmethod
-    def of(cls, work: MixedWork, effort: WorkBudget) -> Measures:
+    def of(cls, work: MixedWork, work_budget: WorkBudget) -> Measures:
         """Return iterations and the loads of all offers as measures, with their shares of slots and memory where those bind."""
         count = int(work.works.sum())
         loads, steps = work.load[:, :count], work.steps[:count]
-        slot_loads = loads + work.step_s[:, None] * steps / work.slots[:, None]
-        kv_loads = loads + work.step_s[:, None] * work.occupied[:count] / work.kv_tokens[:, None]
+        slot_loads = loads + work.base_s[:, None] * steps / work.slots[:, None]
+        kv_loads = loads + work.base_s[:, None] * work.occupied[:count] / work.kv_tokens[:, None]
         memory = float(work.held.max(initial=0.0)) * np.minimum(len(work.order), work.slots) > work.kv_tokens
         refills = int((work.iterations > 0).sum()) > int(work.slots.min())
         rows = [steps, *loads, *(slot_loads if refills else []), *(kv_loads if memory.any() else [])]
@@ -62,7 +62,7 @@ class Measures:
             ratio = np.minimum.reduceat(per[:, None, :] / measures[None, :, :], first, axis=2)
             return np.asarray(np.minimum.accumulate(ratio[:, :, ::-1], axis=2)[:, :, ::-1])
 
-        effort.spend(3 * RATIO_S * loads.size * len(measures))
+        work_budget.spend(3 * RATIO_S * loads.size * len(measures))
         # slots and memory as one: both divide the same room, so the larger of the two counts
         sigma = np.maximum(least_after(slot_loads), least_after(kv_loads) if memory.any() else 0.0)
         return cls(first, work.length[:count].astype(float)[last], covered, least_after(loads), sigma)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from solver.planning.mixed_kinds.fill import Actors, FilledPlan, GreedyFiller
-from solver.planning.mixed_kinds.step_value import place
+from solver.planning.mixed_kinds.node_placement import place
 
 STRETCH = (1.0, 1.01, 1.03, 1.06, 1.12)  # makespans at which a list of a relaxation is filled: rounding needs some room
+LATE = 1.05  # of the latest makespan, for plans that exchanges may bring in time
 KEPT = 16
 Tilted = tuple[int, int, tuple[float, int]]
 """Offer, opening position and tilt of an actor."""
@@ -46,10 +47,11 @@ class Improver:
         self.failures = 0
         self.fastest_s = float("inf")
         self.cheapest = (float("inf"), float("inf"))  # cost and makespan
+        self.late: FilledPlan | None = None  # the cheapest that misses ``latest_s`` by little
         self._random = np.random.default_rng(seed)
         self._fits: dict[tuple[int, ...], bool] = {}
         self._cheap = np.argsort(self.work.rate * self.work.least_ready_s, kind="stable").tolist()
-        work_cost = self.work.rate * (self.work.load.sum(axis=1) + self.work.step_s * float(self.work.length[0]))
+        work_cost = self.work.rate * (self.work.load.sum(axis=1) + self.work.base_s * float(self.work.length[0]))
         self._best_for_work = np.argsort(work_cost, kind="stable").tolist()
 
     def fits(self, offers: Sequence[int]) -> bool:
@@ -88,16 +90,24 @@ class Improver:
         """
         better = False
         for stretch in STRETCH:
-            if self.filler.effort.over:
+            if self.filler.work_budget.over:
                 break
             limit = makespan_s * stretch
             if limit > self.latest_s:
                 if stretch > 1.0:
+                    self._note_late(actors)
                     break
                 limit = self.latest_s
             filled = self._grown(tuple(sorted(actors, key=lambda actor: actor[1])), limit, 4 if stretch == 1.0 else 1)
             better |= self.consider(filled)
         return better
+
+    def _note_late(self, actors: Sequence[tuple[int, int]]) -> None:
+        """Keep what a relaxation's list does a little after the latest makespan; exchanges may bring it in time."""
+        if actors and self.fits([r for r, _ in actors]) and len(actors) >= self.least:
+            filled = self.filler.fill(tuple(sorted(actors, key=lambda actor: actor[1])), LATE * self.latest_s)
+            if filled is not None and (self.late is None or filled.cost < self.late.cost):
+                self.late = filled
 
     def _grown(self, actors: Actors, makespan_s: float, most_more: int) -> FilledPlan | None:
         """Fill the actors, with up to ``most_more`` further ones where items do not fit, and at least as many as the
@@ -113,7 +123,7 @@ class Improver:
         if not actors or not self.fits([r for r, _ in actors]):
             return None
         filled = self.filler.fill(actors, makespan_s)
-        while filled is None and most_more > 0 and not self.filler.effort.over:
+        while filled is None and most_more > 0 and not self.filler.work_budget.over:
             r = next((r for r in self._best_for_work if self.fits([*(r for r, _ in actors), r])), None)
             if r is None:
                 return None

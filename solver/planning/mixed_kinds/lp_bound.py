@@ -1,6 +1,6 @@
 """Lower bound on the cost of any plan within a makespan on several offers, from a linear programme.
 
-Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest; on an actor of
+Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest. On an actor of
 offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir. The actor has s slots and K KV tokens
 of memory, costs ``rate`` a second and decodes R seconds after its GPUs are allocated (start unless prewarmed, sync, first
 prefill call). The model, for plans with makespan at most M:
@@ -18,16 +18,16 @@ prefill call). The model, for plans with makespan at most M:
 
     cost = sum of rate_r (R c_rm + a e_rm) + sum of rate_r load_jr y_jr .
 
-**Every plan within M is a solution that costs no more than the plan.** Put an actor into the class m of its longest item;
-let I be its iterations and W the load of its items. Its batch never exceeds s nor its memory K, so I is at least its
-longest item, (sum n) / s and (sum h) / K; it ends by M, so R + a I + W <= M, a call of prefill being in R where every
-actor makes one. Add up over the actors of (r, m): (time) holds with v at least their loads; x, h are the sums of their
-items, and beta, gamma the least load per iteration, and per KV token times iteration, of items of class m or shorter.
-An item of class up to k lies on an actor whose longest is of class up to k, which is (cover): v, x and h of those actors
-contain it. A share of a cell brings at least the share times the cell's least numbers (see ``Classes``). (pools): floor is
-superadditive and an actor's GPUs lie in one node of G. The actor is held for at least R + a I + W. Where GPUs are held until
-the end, an actor costs its rate times M_low, the least makespan that the bound is asked for, and (time) stays as it is.
-Dropping that c is whole, or asking for c within a box only, keeps it a relaxation of the plans in the box.
+**Every plan within M is a solution that costs no more than the plan.** Put an actor into the class m of its longest item. Let I
+be its iterations and W the load of its items. Its batch never exceeds s nor its memory K, so I is at least its longest item,
+(sum n) / s and (sum h) / K. It ends by M, so R + a I + W <= M, a call of prefill being in R where every actor makes one. Add up
+over the actors of (r, m): (time) holds with v at least their loads; x, h are the sums of their items, and beta, gamma the least
+load per iteration, and per KV token times iteration, of items of class m or shorter. An item of class up to k lies on an actor
+whose longest is of class up to k, which is (cover): v, x and h of those actors contain it. A share of a cell brings at least
+the share times the cell's least numbers (see ``Classes``). (pools): floor is superadditive and an actor's GPUs lie in one node
+of G. The actor is held for at least R + a I + W. Where GPUs are held until the end, an actor costs its rate times M_low, the
+least makespan that the bound is asked for, and (time) stays as it is. Dropping that c is whole, or asking for c within a box
+only, keeps it a relaxation of the plans in the box.
 
 To stay solvable at every M, shares and counts may fall short at a penalty. A plan within M costs at most the price of all
 GPUs for M seconds, so a bound above that proves that there is no plan.
@@ -41,13 +41,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.model.workload import FloatArray
+from solver.planning.bound import PlanLimits
+from solver.planning.bound_search import Box
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.parametric_lp import INFINITE, LinearModel
-from solver.planning.mixed_kinds.work_budget import WorkBudget
-
-Box = tuple[tuple[tuple[int, int], tuple[float, float]], ...]
-"""Limits on counts: ((offer or -1 for all, class), (least, most)) for the actors whose longest item is up to the class."""
+from solver.planning.work_budget import WorkBudget
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,49 +66,44 @@ class Relaxation:
     """The linear programme of the module docstring, built once and solved at many makespans and in many boxes.
 
     Args:
-        classes: the resolution of ``work``; min_actors, max_actors: of the plan.
-        release: when GPUs are released; after_s: seconds of the step after generation (for ``release="step"``).
+        classes: the resolution of ``work``.
     """
 
     def __init__(
         self,
         work: MixedWork,
         classes: Classes,
-        *,
-        min_actors: int = 1,
-        max_actors: int | None = None,
-        release: str = "done",
-        after_s: float = 0.0,
-        effort: WorkBudget | None = None,
+        limits: PlanLimits | None = None,
+        work_budget: WorkBudget | None = None,
     ) -> None:
-        self.work, self.classes, self.release = work, classes, release
-        self.after_s = after_s if release == "step" else 0.0
-        self.model = LinearModel(effort)
+        self.work, self.classes, self.plan_limits = work, classes, limits or PlanLimits()
+        self.done = self.plan_limits.release == "done"
+        self.model = LinearModel(work_budget)
         self.top_s = work.longest_makespan_s
         self.whole_rate = sum(
             float(pool.gpus * (work.rate / work.gpus)[work.pool == i].max(initial=0.0)) for i, pool in enumerate(work.pools)
         )
         # a rough cost of everything on the best offer: only how fast shortfalls show depends on it
         self.penalty = 30.0 * float(
-            np.min(work.rate * (work.least_ready_s + work.load.sum(axis=1) + work.step_s * work.length[0]))
+            np.min(work.rate * (work.least_ready_s + work.load.sum(axis=1) + work.base_s * work.length[0]))
         )
         self.penalty = max(self.penalty, 1e-3)
         self._rows: dict[tuple[int, int], int] = {}
         self._set: Box = ()
         self._counts: list[list[list[int]]] = []  # [offer][class] -> columns, cold and prewarmed
         self._shares: list[list[int]] = []
-        self._build(min_actors, max_actors)
+        self._build()
 
-    def _build(self, min_actors: int, max_actors: int | None) -> None:
+    def _build(self) -> None:
         work, classes, model = self.work, self.classes, self.model
         unit = max(1.0, float(work.length[0]))  # iterations are counted in lengths of the longest item
-        done = self.release == "done"
+        done, limits = self.done, self.plan_limits
         cells = [np.flatnonzero(classes.class_of == k).tolist() for k in range(len(classes))]
         slots_bind = len(work.order) > int(work.slots.min())
         ready = work.least_ready_s
         self._cold: list[int] = []
         for r, offer in enumerate(work.offers):
-            a, rate = float(work.step_s[r]), float(work.rate[r])
+            a, rate = float(work.base_s[r]), float(work.rate[r])
             warm = work.pools[offer.pool].prewarmed > 0
             readies = [float(ready[r] + work.start_s[r]), *([float(ready[r])] if warm else [])]
             held = float(work.held.max()) * min(len(work.order), int(work.slots[r])) > work.kv_tokens[r]
@@ -173,7 +167,7 @@ class Relaxation:
             if pool.prewarmed:
                 model.row(-INFINITE, pool.prewarmed, [(cs[1], 1.0, 0.0) for r in of_pool for cs in self._counts[r]])
         self._limit((-1, 0), 1.0, INFINITE)
-        self._limit((-1, len(classes) - 1), float(max(1, min_actors)), float(max_actors or INFINITE))
+        self._limit((-1, len(classes) - 1), float(max(1, limits.min_actors)), float(limits.max_actors or INFINITE))
         self._always = {key: self.model.sides(row) for key, row in self._rows.items()}
 
     def _limit(self, key: tuple[int, int], low: float, high: float) -> None:
@@ -202,14 +196,14 @@ class Relaxation:
             for k, columns in enumerate(self._counts[r]):
                 for column, extra in zip(columns, (float(work.start_s[r]), 0.0), strict=False):
                     # an actor needs time for one item of its class; beside rounding, an exact bound on the column
-                    fits = makespan_s * (1 + 1e-9) >= ready[r] + extra + work.step_s[r] * classes.least[k]
+                    fits = makespan_s * (1 + 1e-9) >= ready[r] + extra + work.base_s[r] * classes.least[k]
                     fits = fits and work.allowed[r, classes.edges[k] : classes.edges[k + 1]].any()
                     self.model.set_column(column, 0.0, float(offer.max_actors) if fits else 0.0)
-                    if self.release != "done":
-                        self.model.set_cost(column, float(work.rate[r]) * (low_s + self.after_s))
+                    if not self.done:
+                        self.model.set_cost(column, float(work.rate[r]) * (low_s + self.plan_limits.after_s))
         solved = self.model.solve(makespan_s * (1 + 1e-12))
         cost = max(0.0, solved.bound)
-        held_s = makespan_s if self.release == "done" else math.inf
+        held_s = makespan_s if self.done else math.inf
         if held_s < self.top_s and cost > self.whole_rate * held_s * (1 + 1e-9):
             cost = math.inf
         values = solved.values

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from solver.model.workload import FloatArray
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.work_budget import WorkBudget
 
 ROUNDING = 1e-9
 INFINITE = math.inf
@@ -44,8 +44,8 @@ class LinearModel:
     """A linear programme. Add rows and columns first; ``solve`` may be called repeatedly with other bounds,
     parameters and new rows."""
 
-    def __init__(self, effort: WorkBudget | None = None) -> None:
-        self.effort = effort or WorkBudget()
+    def __init__(self, work_budget: WorkBudget | None = None) -> None:
+        self.work_budget = work_budget or WorkBudget()
         self._low: list[float] = []
         self._high: list[float] = []
         self._cost: list[float] = []
@@ -139,12 +139,12 @@ class LinearModel:
         for i in np.union1d(changed[3], changed[4]).tolist():
             self._rows[i].SetBounds(float(row_low[i]), float(row_high[i]))
         self._known = [low, high, cost, row_low, row_high]
-        self.effort.spend(ENTRY_S * len(coefficient))
-        most = int(max(1, min(MOST_ITERATIONS, self.effort.left_s / ITERATION_S)))
-        seconds = max(1e-3, self.effort.stop_at - time.perf_counter())
+        self.work_budget.spend(ENTRY_S * len(coefficient))
+        most = int(max(1, min(MOST_ITERATIONS, self.work_budget.left_s / ITERATION_S)))
+        seconds = max(1e-3, self.work_budget.stop_at - time.perf_counter())
         self._solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most} max_time_in_seconds: {seconds}")
         status = self._solver.Solve()
-        self.effort.spend(ITERATION_S * int(self._solver.iterations()))
+        self.work_budget.spend(ITERATION_S * int(self._solver.iterations()))
         if status not in (0, 1):  # optimal, feasible
             bound = float(np.minimum(cost * low, cost * high).sum())
             return Solved(bound, np.zeros(len(low)))

@@ -1,46 +1,43 @@
-"""Defines ``plan_mixed``: plans on several offers (GPU kinds, actor sizes, pools, markets), with a lower bound.
+"""Plans on several offers: one search where lengths are known, and the best of its plans over scenarios of lengths.
 
-This file calls the parts in order and decides when to stop. The mathematics is in ``sequence_bound``, ``lp_bound`` and
-``search``, the plans are in ``incumbents``.
+``solver.planning.planner`` has what planning for one kind of actors does, too.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from solver.model.errors import PlanningError
-from solver.model.plan import Plan
-from solver.planning.mixed_kinds.fill import openings
-from solver.planning.mixed_kinds.history import SearchHistory
-from solver.planning.mixed_kinds.incumbents import TIMING_S, Plans
-from solver.planning.mixed_kinds.infeasible import infeasibility_reason, no_room, room_of
-from solver.planning.mixed_kinds.items import MixedWork
-from solver.planning.mixed_kinds.length_classes import Classes
-from solver.planning.mixed_kinds.lp_bound import Relaxation
-from solver.planning.mixed_kinds.parametric_lp import load
-from solver.planning.mixed_kinds.problem import MixedProblem
-from solver.planning.mixed_kinds.search import BoundSearch, SearchInterval
-from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+import numpy as np
 
-PROVEN_GAP = 1e-6
-CLASSES = 40
-COUNTED = 0.6  # share of the time limit that counted work may take, so that the clock seldom stops it
-LAST_S = 0.95  # share of the time limit at which the clock stops it
-FIRST_RATIO = 1.12  # of the makespans that are tried first
-MORE = 0.05  # share of the time limit by which the work goes on while nothing keeps a deadline or a budget
-CANDIDATES = 0.2  # share of the time limit that timing the other candidates may take at most
+from solver.model.errors import PlanningError
+from solver.model.objective import Objective
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+from solver.model.workload import FloatArray, Workload
+from solver.planning.candidates import Candidates
+from solver.planning.mixed_kinds.items import MixedWork
+from solver.planning.mixed_kinds.parametric_lp import load
+from solver.planning.mixed_kinds.point_search import COUNTED, EXCHANGED, HURRY_S, LAST_S, PointSearch
+from solver.planning.mixed_kinds.refusal import no_room, too_long_together
+from solver.planning.mixed_kinds.sequence_bound import Sequences
+from solver.planning.planner import Planner
+from solver.planning.reference import reference_of
+from solver.planning.search_options import SearchOptions
+from solver.planning.work_budget import WorkBudget
+from solver.timing.build_plan import with_times
+from solver.timing.evaluate import evaluate
+from solver.timing.step_cost import StepObjective
+
 BLAME = 0.05  # share of the time limit for finding out how far a limit is from what can be kept
 ROOM, LATEST_ROOM = 0.06, 1.15  # of the time limit: for each look at more slots or memory, and when the last one begins
-HURRY_S = 0.2  # below this time limit fewer makespans are tried first, and no linear programme is built
-FIRST_SHARES, FIRST_WORK = (0.8, 0.65, 1.0), 0.3  # of the split's makespan for sequences; of the work: no more before the bound
-PROVING, PATIENCE = 0.3, 4  # share of the work for the bound; it falls with the halvings that did not move it
-NODES, MOST_STEPS = 2, 80  # intervals that are filled, and changes that are tried, in one turn of the plans
-MOST_FAILURES = 4000  # changes tried in vain, once nothing is left to prove
-BUILD_S = 1.2e-5  # what a response takes to build everything and deal it out
+# over scenarios
+SEARCH = 0.5  # of the time limit, less what timing two plans over the scenarios takes, for plans for the predicted lengths
+COUNTED_HERE = 0.75  # share of the time limit that counted work may take; vectors and heaps are easier to foresee than searches
+RESPONSE_S, BUILD_S = 6e-7, 3e-7  # what a response of a scenario takes to time, and to sort and sum (see ``work_budget``)
+NEAREST, NEAR = 0.5, 3  # of the time for that search, for one towards the limit alone, and how many of its plans are timed
+BOUNDS = 0.35  # of the work is kept for the bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,211 +48,164 @@ class MixedOutcome:
     candidates: tuple[Plan, ...]
 
 
-def plan_mixed(problem: MixedProblem, time_limit_s: float = 1.0) -> Plan:
-    """Return the best plan of ``search_mixed``; over scenarios, that of ``solver.planning.mixed_kinds.scenarios``."""
-    return search_mixed(problem, time_limit_s, most_candidates=0).plan
-
-
-def search_mixed(
-    problem: MixedProblem,
-    time_limit_s: float = 1.0,
-    *,
-    most_candidates: int = 8,
-    explains: bool = True,
-) -> MixedOutcome:
-    """Search for a plan and its bound; return also the other good plans found.
+def search_mixed(problem: PlanningProblem, options: SearchOptions, *, max_candidates: int = 8) -> MixedOutcome:
+    """Search for a plan for the predicted lengths and its bound; return also the other good plans found.
 
     Args:
-        problem: the planning problem; of scenarios only the predicted lengths are used.
-        time_limit_s: seconds for everything but loading OR-Tools. The search stops when the work that it counts (see
-            ``work_budget``) is worth ``COUNTED`` of it, so that the same problem has the same plan; the clock is a safety net.
-            Building the work and the random split come first: a limit below what they take, about 30 ms for 2,048 responses on
-            six offers and 0.15 s for 16,384, cannot be kept.
-        most_candidates: other plans to return at most, as far as there is time to evaluate them.
-        explains: whether an error says how many slots or how much memory would be enough.
-
-    Returns:
-        The best plan with ``lower_bound``, ``status``, ``history``; ``notes["stopped_by"]`` is ``proof``, ``failures`` (nothing
-        better found, nothing left to prove), ``work`` or ``time``.
+        options: see ``MixedKindsPlanner``. max_candidates: other plans to return at most, as far as there is time.
 
     Raises:
         PlanningError: no plan exists or none was found; the message names the limit and by how much it is missed.
     """
-    if time_limit_s >= HURRY_S:
+    if options.time_limit_s >= HURRY_S:
         load()  # once per process, before the clock starts
-    return _MixedPlanner(problem, time_limit_s, most_candidates, explains).run()
+    points = replace(problem, workload=problem.workload.points)
+    planner = MixedKindsPlanner(points, options, time.perf_counter(), max_candidates)
+    plan = planner.plan()
+    plans = planner.points.plans
+    others = [replace(other, notes=planner.notes) for other in plans.others(max_candidates, planner.points.last_at)]
+    return MixedOutcome(plan, (plan, *others, plans.split))
 
 
-def room_to_try(problem: MixedProblem, time_limit_s: float, began: float, plan: Callable[..., object]) -> str:
-    """Return the part of the error message about slots and KV memory, after a search without success.
+class MixedKindsPlanner(Planner):
+    """Plans one step on several offers.
+
+    The time limit is for everything but loading OR-Tools. The search stops when the work that it counts (see ``work_budget``)
+    reaches ``COUNTED`` of it. Exchanges between the best plan's actors stop when theirs reaches ``EXCHANGED`` of it. So the
+    same problem has the same plan. The clock is a safety net. Building the work and the random split come first, so a limit
+    below their time cannot be kept. They take about 30 ms for 2,048 responses on six offers and 0.15 s for 16,384.
+    ``notes["stopped_by"]`` is ``proof``, ``failures`` (nothing better found, nothing left to prove), ``work`` or ``time``.
+
+    Over scenarios, the random split and the best plans for the predicted lengths are timed over all of them. The remaining work
+    goes into the bound of every scenario. Under a deadline (a budget) the bound is that of the cost (the time) without any
+    limit. Timing the split over all scenarios and a first plan for the predicted lengths come first, however little time is
+    left. They take 0.5 to 2 microseconds (where memory binds, on a busy machine) for each response of each scenario besides.
+    The history holds values over the scenarios; that of the search for the predicted lengths, in its own values, is in
+    ``notes["predicted"]``.
 
     Args:
-        time_limit_s: of that search. began: when it began (``perf_counter``).
-        plan: called as ``plan(problem, time_limit_s, explains=False)``, searches again.
+        max_candidates: plans that are timed after the search for the predicted lengths, for which some time is kept.
     """
 
-    def keeps(roomier: MixedProblem) -> bool:
+    shows_scenarios = True
+
+    def __init__(self, problem: PlanningProblem, options: SearchOptions, began: float, max_candidates: int = 0) -> None:
+        super().__init__(problem, options, began)
+        self.max_candidates, self.time_limit_s = max_candidates, options.time_limit_s
+        self.points: PointSearch
+        self._works: dict[int, MixedWork] = {}  # by the identity of the lengths
+
+    def search(self) -> None:
+        """Search plans for the predicted lengths; over scenarios they are candidates."""
+        if self.problem.workload.scenarios is not None:
+            self._search_candidates()
+            return
+        self.points = PointSearch(self.problem, self.options, self.began, self.max_candidates, self._note)
+        self.reference, self.goal = self.points.plans.reference, self.points.plans.goal
+        self._works[id(self.problem.workload)] = self.points.work
+        self.notes = {"stopped_by": self.points.run()}
+        self.stopped = self.notes["stopped_by"] == "time"
+
+    def _note(self, cause: str) -> None:
+        """Record the state of the search for single lengths in the history."""
+        self.best, self.value = self.points.plans.plan, self.points.plans.value
+        self.bound = max(self.bound, self.points.lower_bound)
+        self.keep(cause)
+
+    def _search_candidates(self) -> None:
+        """Search plans for the predicted lengths, and time the random split over the scenarios."""
+        problem, objective, limit_s = self.problem, self.problem.objective, self.time_limit_s
+        self.scenario_budget = WorkBudget(COUNTED_HERE * limit_s, self.options.stop_at(self.began, LAST_S * limit_s))
+        self.once_s = RESPONSE_S * len(problem.workload) * len(problem.workload.cases())
+        search_s = max(0.1 * limit_s, SEARCH * limit_s - 2 * self.once_s)
+        # without a plan that keeps the limit over the scenarios: what comes nearest keeps it, or says how far it is missed
+        weight = 0.0 if objective.deadline_s is None else 1.0
+        self.nearest_problem = replace(problem, objective=Objective(weight, cost=objective.cost))
+        self.nearest_options = replace(self.options, time_limit_s=NEAREST * search_s)
+        self.near: MixedOutcome | None = None
         try:
-            plan(roomier, ROOM * time_limit_s, explains=False)
+            self.outcome = search_mixed(problem, replace(self.options, time_limit_s=search_s, explains=False))
         except PlanningError:
-            return False
-        return True
-
-    return room_of(problem, keeps, problem.stop_after(began, LATEST_ROOM * time_limit_s))
-
-
-class _MixedPlanner:
-    """State of one planning run."""
-
-    def __init__(self, problem: MixedProblem, time_limit_s: float, most_candidates: int, explains: bool) -> None:
-        self.began = time.perf_counter()
-        self.problem, self.explains = problem, explains
-        self.time_limit_s, self.most_candidates = time_limit_s, most_candidates
-        self.hurry = time_limit_s < HURRY_S
-        self.last_at = problem.stop_after(self.began, LAST_S * time_limit_s)
-        responses = len(problem.workload)
-        timing_s = min(most_candidates * TIMING_S * responses, CANDIDATES * time_limit_s)
-        self.effort = WorkBudget(COUNTED * time_limit_s - timing_s, self.last_at - timing_s)
-        self.last_counted_s = LAST_S * time_limit_s - timing_s if problem.deterministic else math.inf
-        self.effort.spend(BUILD_S * responses)
-        self.work = MixedWork.of(problem)
-        self.plans = Plans(problem, self.work, self.effort)
-        self.limits = {
-            "min_actors": problem.needed_actors, "max_actors": problem.max_actors, "release": problem.release,
-            "after_s": problem.phases.seconds, "effort": self.effort,
-        }  # fmt: skip
-        self.sequences = Sequences(self.work, **self.limits)  # type: ignore[arg-type]
-        self.relaxation: Relaxation | None = None
-        self.deadline_s = problem.deadline_s
-        last = min(self.work.longest_makespan_s, max(self.deadline_s, 0.0))
-        self.search = BoundSearch(self.sequences, self.linear, self.plans.worth, self.work.shortest_makespan_s, last)
-        self.bound = 0.0
-        self.started = False  # whether the bound search has its first intervals
-        self.history = SearchHistory(self.began)
-        self.waiting: list[SearchInterval] = []  # intervals whose actors have not been filled yet
-
-    def linear(self) -> Relaxation:
-        """Return the linear relaxation, built at the first call."""
-        if self.relaxation is None:
-            self.relaxation = Relaxation(self.work, Classes.of(self.work, CLASSES), **self.limits)  # type: ignore[arg-type]
-        return self.relaxation
-
-    def note(self, cause: str) -> None:
-        """Record value and bound in the history under ``cause``."""
-        self.bound = min(max(self.bound, self.search.lower_bound), self.plans.value) if self.started else 0.0
-        self.history.note(cause, self.plans.value, self.bound)
-
-    def run(self) -> MixedOutcome:
-        """Search until the bound meets the plan, no improvement is found, or the work budget is used up."""
-        self.note("random split")
-        self.first_plans()
-        stopped = "work"
-        stale, moved, proving, planning = 0, 0.0, 0.0, 0.0  # the last two: counted seconds
-        while not self.over():
-            enough = self.plans.value * (1 - PROVEN_GAP)
-            before = self.effort.spent_s
-            asked = self.search.asked
-            nodes = self.search.split(enough, linear=not self.hurry)
-            self.note("sequences" if self.search.asked == asked else "linear programme")
-            if nodes is None and (self.search.lower_bound >= enough or math.isinf(self.search.lower_bound)):
-                stopped = "proof"
-                break
-            self.waiting += nodes or []
-            stale = 0 if self.search.lower_bound > moved * (1 + 1e-4) else stale + 1
-            moved = moved if stale else self.search.lower_bound
-            between = self.effort.spent_s
-            proving += between - before
-            # the longer the bound has not moved, the more of the work goes to plans
-            share = PROVING / (1 + stale / PATIENCE) if nodes is not None else 0.0
-            if proving <= share * (proving + planning):
-                continue
-            self.waiting.sort(key=lambda node: node.bound)
-            for node in self.waiting[:NODES]:
-                self.round(node)
-                self.note("rounding")
-            self.waiting.clear()
-            for _ in range(MOST_STEPS):
-                done = proving <= share * (proving + planning + self.effort.spent_s - between)
-                if done or self.effort.over:
-                    break
-                self.plans.step()
-                self.note("local search")
-            planning += self.effort.spent_s - between
-            if nodes is None and self.plans.failures > MOST_FAILURES:
-                stopped = "failures"
-                break
-        if stopped == "work" and self.effort.late:
-            stopped = "time"
-        return self.outcome(stopped)
-
-    def over(self) -> bool:
-        """Return whether to stop.
-
-        Until a plan meets the deadline or budget the search continues up to the clock's limit or as many counted seconds.
-        """
-        if math.isinf(self.plans.value) and self.effort.left_s <= 0:
-            self.effort.most_s = min(self.effort.spent_s + MORE * self.time_limit_s, self.last_counted_s)
-        return self.effort.over
-
-    def first_plans(self) -> None:
-        """Try sequences and fills at makespans around that of the reference, before anything is proved."""
-        near = self.plans.split.makespan_s
-        self.plans.fill_split()
-        self.note("first fill")
-        for share in FIRST_SHARES[: 1 if self.hurry else 3]:
-            if self.effort.spent_s > FIRST_WORK * self.effort.most_s:
-                break
-            makespan_s = max(self.work.shortest_makespan_s, min(near * share, self.deadline_s))
-            most_cost = self.plans.worth.most_cost(self.plans.value, self.work.shortest_makespan_s)
-            found = self.sequences.at(makespan_s, most_cost, 0.0)
-            if found.actors:
-                self.plans.fill([(int(self.sequences.offer_of[s]), q) for s, q in found.actors], makespan_s)
-            self.note("first fill")
-        first = self.work.shortest_makespan_s
-        top = min(self.work.longest_makespan_s, self.deadline_s)
-        grid, makespan_s = [], first
-        while first > 0 and makespan_s < min(top, 4 * max(near, first)):
-            makespan_s *= FIRST_RATIO**2 if self.hurry else FIRST_RATIO
-            grid.append(makespan_s)
-        if top < first * (1 - 1e-12):
-            return
-        self.waiting = self.search.start(grid, self.plans.value)
-        self.started = True
-        self.note("sequences")
-
-    def round(self, node: SearchInterval) -> None:
-        """Fill the actors that the relaxations of a node propose."""
-        if node.bound >= self.plans.value or self.effort.over:
-            return
-        if node.actors:
-            self.plans.fill([(int(self.sequences.offer_of[s]), q) for s, q in node.actors], node.high_s)
-        if node.relaxed is not None and self.relaxation is not None:
-            edges = self.relaxation.classes.edges.tolist()
-            self.plans.fill(openings(node.relaxed.actors.tolist(), edges), node.high_s)
-
-    def outcome(self, stopped: str) -> MixedOutcome:
-        """Return the result, or raise if no plan meets the limits."""
-        if math.isinf(self.plans.value):
-            self.refuse()
-        proven = self.plans.value - self.bound <= PROVEN_GAP * max(abs(self.plans.value), 1e-12)
-        notes = {"stopped_by": stopped}
-        plan = replace(
-            self.plans.plan, policy="solver", value=self.plans.value, lower_bound=self.bound,
-            status="optimal" if proven else "stopped" if stopped == "time" else "feasible", history=tuple(self.history.lines),
-            solve_s=time.perf_counter() - self.began, reference=self.plans.reference, notes=notes,
+            if not objective.limited:
+                raise
+            self.outcome = self.near = search_mixed(self.nearest_problem, self.nearest_options)
+        self.stopped = self.outcome.plan.status == "stopped"
+        self.scenario_budget.spend((COUNTED + EXCHANGED) * search_s)
+        before = time.perf_counter()
+        split, time_s, cost = self._over_scenarios(self.outcome.candidates[-1])
+        self.reference = reference_of(problem, len(split.actors), split.makespan_s, split.gpu_seconds, split.cost_usd)
+        self.goal = StepObjective.of_problem(problem, self.reference.norms(objective.cost))
+        self.candidates = Candidates(
+            objective, self.goal.norms, self._over_scenarios, self.scenario_budget, time.perf_counter() - before,
+            lambda plan: len(plan.actors) >= problem.needed_actors,
         )  # fmt: skip
-        others = [replace(other, notes=notes) for other in self.plans.others(self.most_candidates, self.last_at)]
-        return MixedOutcome(plan, (plan, *others, self.plans.split))
+        self.keep("random split", self.candidates.note(split, time_s, cost))
 
-    def refuse(self) -> None:
-        """Raise an error naming the limit that no plan found meets; without a limit, that so many actors do not fit."""
-        worth, problem = self.plans.worth, self.problem
-        if not worth.objective.limited:
-            most = len(self.work) if problem.max_actors is None else problem.max_actors
-            raise PlanningError(no_room(self.work, problem.needed_actors, most))
-        fastest_s, cheapest = worth.phases.step_time_s(self.plans.fastest_s), worth.step(*self.plans.cheapest)[1]
-        best = cheapest if worth.objective.deadline_s is None else fastest_s
-        room = room_to_try(self.problem, self.time_limit_s, self.began, search_mixed) if self.explains else ""
-        blame_s = BLAME * self.time_limit_s
-        effort = WorkBudget(blame_s, problem.stop_after(time.perf_counter(), blame_s))
-        raise PlanningError(infeasibility_reason(self.problem, [self.work], worth, best, effort, room))
+    def _over_scenarios(self, plan: Plan) -> tuple[Plan, FloatArray, FloatArray]:
+        """Return the plan with its times over the scenarios, and time and cost of the step in each."""
+        self.scenario_budget.spend(self.once_s)
+        taken = evaluate(plan, self.problem)
+        cost = taken.gpu_seconds_of if self.problem.objective.cost == "gpu_s" else taken.cost_usd_of
+        time_s, cost = StepObjective.of_problem(self.problem).step(taken.makespans_s, cost)
+        return with_times(plan, taken), time_s, cost
+
+    def price_over_scenarios(self) -> None:
+        """Time the plans for the predicted lengths over the scenarios."""
+        for i, plan in enumerate((self.outcome.plan, *self.outcome.candidates[1:-1])):
+            # some of the work is kept for the bounds, once a plan keeps the limit
+            if i and math.isfinite(self.value) and self.scenario_budget.left_s < BOUNDS * self.scenario_budget.most_s:
+                break
+            candidate = self.candidates.evaluate(plan, required=not i and math.isinf(self.value))
+            self.keep("other actors" if i else _cause(plan), candidate)
+            if i and candidate is None:
+                break
+        if math.isinf(self.value) and self.near is None:
+            self.near = search_mixed(self.nearest_problem, self.nearest_options)
+            for plan in self.near.candidates[:NEAR]:
+                self.keep("near the limit", self.candidates.evaluate(plan, required=True))
+        lines = (self.near or self.outcome).plan.to_dict()["history"]
+        # without the clock, so that the same problem has the same notes
+        self.notes = {"predicted": [{name: value for name, value in line.items() if name != "at_s"} for line in lines]}
+
+    def floors(self) -> tuple[FloatArray, FloatArray]:
+        """Return the bounds from the loads of the scenarios, as far as the work budget lasts."""
+        cases = self.problem.workload.cases()
+        makespan_s, cost = np.zeros(len(cases)), np.zeros(len(cases))
+        for s, case in enumerate(cases):
+            if self.scenario_budget.over:
+                break
+            work = self._works[id(case)] = MixedWork.of(replace(self.problem, workload=case))
+            self.scenario_budget.spend(BUILD_S * len(case))
+            makespan_s[s], cost[s] = work.shortest_makespan_s, work.least_cost if self.problem.release == "done" else 0.0
+        return makespan_s, cost
+
+    def bound_of(self, case: Workload, work_budget: WorkBudget) -> Sequences:
+        """Return the bound of whole actors for one set of lengths."""
+        return Sequences.of_case(self.problem, case, work_budget, self._works.get(id(case)))
+
+    def best_plan(self) -> Plan:
+        """Return the best plan."""
+        best: Plan = self.best
+        return best
+
+    def nearest(self) -> tuple[float, str]:
+        """Return the least time (cost) of any plan found; without a limit, refuse because so many actors do not fit."""
+        objective, deadline = self.problem.objective, self.problem.objective.deadline_s is not None
+        if self.problem.workload.scenarios is not None:
+            return min(objective.risk(c.time_s if deadline else c.cost) for c in self.candidates.evaluated), ""
+        plans, work = self.points.plans, self.points.work
+        if not objective.limited:
+            most = len(work) if self.problem.max_actors is None else self.problem.max_actors
+            raise PlanningError(no_room(work, self.problem.needed_actors, most))
+        if deadline:
+            return self.problem.phases.step_time_s(plans.fastest_s), too_long_together(self.options, work, self.goal)
+        return self.goal.step(*plans.cheapest)[1], ""
+
+    def refusal_limits(self) -> tuple[float, float, float]:
+        """Return shares of the time limit."""
+        return BLAME * self.time_limit_s, ROOM * self.time_limit_s, LATEST_ROOM * self.time_limit_s
+
+
+def _cause(plan: Plan) -> str:
+    """Return the name of the method that found a plan for the predicted lengths."""
+    return next(line.solver for line in plan.history if line.value == plan.value)

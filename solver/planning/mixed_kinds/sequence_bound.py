@@ -18,31 +18,33 @@ w / u and so on of its items, which makes caps larger and openings cheaper.
 
 *Claim.* Let a plan's actors, in order of opening, be of offers r_1, r_2, ... . Opening each next actor of this sequence at the
 first position that the caps so far do not cover (for any measure) opens none earlier than the plan does, and covers
-everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there; where
-they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times
-the longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho
-u, sigma u) seconds besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors
-cost is at least the least over all ways to divide the measure among them within their caps. A plan may have further actors,
-which the cover does not need but which take work at a lower price: as many of each offer as the pools have room for besides the
-sequence. Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a
-unit that it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that
-the pools allow, such further actors included, is a lower bound of the cost of every plan within M; no sequence that covers
-everything means no plan. Sequences are built one actor at a time. Of two with the same actors in another order, one that is no
-worse in caps and cost in every measure replaces the other. The same sum, taken for a sequence that does not cover everything
-yet, is below the cost of all that it can become: actors that it still needs are further actors, too. So sequences need not be
-followed to the end: the least of their sums and of the costs of those that were is a bound.
+everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there. Where
+they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times the
+longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho u, sigma
+u) seconds besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors cost is at
+least the least over all ways to divide the measure among them within their caps. A plan may have further actors, which the
+cover does not need but which take work at a lower price: as many of each offer as the pools have room for besides the sequence.
+Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a unit that
+it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that the pools
+allow, such further actors included, is a lower bound of the cost of every plan within M. No sequence that covers everything
+means no plan. Sequences are built one actor at a time. Of two with the same actors in another order, one that is no worse in
+caps and cost in every measure replaces the other. The same sum, taken for a sequence that does not cover everything yet, is
+below the cost of all that it can become: actors that it still needs are further actors, too. So sequences need not be followed
+to the end: the least of their sums and of the costs of those that were is a bound.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from solver.model.workload import FloatArray, IntArray
+from solver.model.problem import PlanningProblem
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.planning.bound import CostBound, PlanLimits
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.load_measures import Measures
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.work_budget import WorkBudget
 
 WIDTH = 300  # labels of a layer that are followed
 NEIGHBOURS = 8  # labels with the same actors, next cheaper ones, that a label is compared with
@@ -51,39 +53,16 @@ SLACK = 1e-10  # relative: every comparison errs on the side of a lower bound
 LAYER_S, ENTRY_S = 6e-4, 2.5e-8
 
 
-@dataclass(frozen=True, eq=False)
-class Sequence:
-    """The best sequence at a makespan.
-
-    ``cost`` is a lower bound (infinite when there is no sequence). ``actors`` lists offers (as source numbers) with opening
-    positions. ``cut`` says whether the bound comes from sequences that were not followed to the end.
-    """
-
-    cost: float
-    cut: bool
-    actors: tuple[tuple[int, int], ...]
-
-
 class Sequences:
     """Computes lower bounds of ``work`` from sequences of whole actors.
 
-    Args:
-        min_actors, max_actors: of a plan. release, after_s: when GPUs are released, as for ``Relaxation``.
+    Implements ``solver.planning.bound.Bound``.
     """
 
-    def __init__(
-        self,
-        work: MixedWork,
-        *,
-        min_actors: int = 1,
-        max_actors: int | None = None,
-        release: str = "done",
-        after_s: float = 0.0,
-        effort: WorkBudget | None = None,
-    ) -> None:
-        self.work, self.effort = work, effort or WorkBudget()
-        self.min_actors = min_actors
-        self.done, self.after_s = release == "done", after_s if release == "step" else 0.0
+    def __init__(self, work: MixedWork, limits: PlanLimits | None = None, work_budget: WorkBudget | None = None) -> None:
+        self.work, self.work_budget = work, work_budget or WorkBudget()
+        self.plan_limits = limits or PlanLimits()
+        self.done = self.plan_limits.release == "done"
         ready = work.least_ready_s
         sources = [(r, 1.0) for r in range(len(work.offers))]
         sources += [(r, 0.0) for r, offer in enumerate(work.offers) if work.pools[offer.pool].prewarmed]
@@ -91,9 +70,9 @@ class Sequences:
         self.cold = np.array([cold for _, cold in sources])
         of = self.offer_of
         self.ready = ready[of] + self.cold * work.start_s[of]
-        self.step = work.step_s[of]
+        self.step = work.base_s[of]
         self.rate = work.rate[of]
-        measures = Measures.of(work, self.effort)
+        measures = Measures.of(work, self.work_budget)
         self.first, self.length, self.covered = measures.first, measures.length, measures.covered
         self.blocks = len(self.first)
         self.rho, self.sigma = measures.rho[of], measures.sigma[of]
@@ -104,7 +83,7 @@ class Sequences:
         least = np.maximum(self.by_load, self.by_slots).min(axis=0)
         # all measure at the least of all prices
         self.floor = float((self.covered[:, -1] * least).max(initial=0.0)) * (1 - SLACK)
-        limits = []
+        most = []
         weights = []
         for i, pool in enumerate(work.pools):
             inside = work.pool[of] == i
@@ -112,28 +91,50 @@ class Sequences:
                 row = np.where(inside, work.gpus[of] // d, 0)
                 if row.any():
                     weights.append(row)
-                    limits.append(pool.nodes * (pool.gpus_per_node // d))
+                    most.append(pool.nodes * (pool.gpus_per_node // d))
             if pool.prewarmed:
                 weights.append(np.where(inside, 1 - self.cold, 0).astype(np.int64))
-                limits.append(pool.prewarmed)
+                most.append(pool.prewarmed)
         weights.append(np.ones(len(of), dtype=np.int64))
-        limits.append(max_actors if max_actors is not None else len(work))
-        table = np.unique(np.column_stack([np.array(weights), np.array(limits)]), axis=0)
+        most.append(len(work) if self.plan_limits.max_actors is None else self.plan_limits.max_actors)
+        table = np.unique(np.column_stack([np.array(weights), np.array(most)]), axis=0)
         self.weights, self.limits = table[:, :-1], table[:, -1]
 
-    def at(self, makespan_s: float, enough: float = np.inf, low_s: float = 0.0) -> Sequence:
-        """Return the least cost for ``makespan_s``, or ``enough`` where it is at least that.
+    @classmethod
+    def of_case(
+        cls, problem: PlanningProblem, case: Workload, work_budget: WorkBudget, work: MixedWork | None = None
+    ) -> Sequences:
+        """Return the bound of one scenario of a problem, given its ``work`` if that is known.
+
+        Plans are made for the predicted lengths, in which less may have anything to generate than in the scenario.
+        """
+        single = replace(problem, workload=case)
+        limits = PlanLimits.of_problem(single, min(problem.needed_actors, single.needed_actors))
+        return cls(work or MixedWork.of(single), limits, work_budget)
+
+    @property
+    def shortest_makespan_s(self) -> float:
+        """Return a lower bound on the makespan: every item takes its time alone."""
+        return self.work.shortest_makespan_s
+
+    @property
+    def longest_makespan_s(self) -> float:
+        """Return the makespan of everything one after the other on the slowest actor."""
+        return self.work.longest_makespan_s
+
+    def at(self, makespan_s: float, stop_above: float = np.inf, low_s: float = 0.0) -> CostBound:
+        """Return the least cost for ``makespan_s``, or ``stop_above`` where it is at least that.
 
         If there are too many sequences or the work budget ends, those not followed count with a lower bound on their cost.
         ``low_s`` is the least makespan of the plans in question; it matters where GPUs are held until the end.
         """
-        self.effort.spend(LAYER_S)
+        self.work_budget.spend(LAYER_S)
         rooms = (makespan_s * (1 + SLACK) - self.ready)[:, None]
         of, total, count = self.offer_of, self.covered[:, -1], self.blocks
         if count == 0:
-            return Sequence(self._idle(low_s), False, ())
-        if self.done and self.floor >= enough:
-            return Sequence(enough * (1 - 1e-9), False, ())
+            return CostBound(self._idle(low_s))
+        if self.done and self.floor >= stop_above:
+            return CostBound(stop_above * (1 - 1e-9))
         alone = rooms - self.step[:, None] * self.length
         caps = np.maximum(alone, 0.0)[:, None, :] / np.maximum(self.rho, 1e-300)
         caps = np.minimum(caps, np.maximum(rooms, 0.0)[:, :, None] / np.maximum(self.sigma, 1e-300))
@@ -144,7 +145,7 @@ class Sequences:
         if self.done:
             opening = self.rate[:, None] * (self.ready[:, None] + self.step[:, None] * self.length)
         else:
-            opening = np.broadcast_to((self.rate * (low_s + self.after_s))[:, None], alone.shape)
+            opening = np.broadcast_to((self.rate * (low_s + self.plan_limits.after_s))[:, None], alone.shape)
         sources, measures = len(of), len(total)
         # labels: position, caps per measure, caps per part, source and measure, what opening costs, actors per source
         position: IntArray = np.zeros(1, dtype=np.int64)
@@ -158,16 +159,16 @@ class Sequences:
         more = np.minimum(caps[:, :, -1], 1.0)  # what one more actor can take of the whole
         further = self._further(opening[:, -1], more)
         least = self._priced(cost, by_source, total, number, further, more)
-        self.effort.spend(2 * ENTRY_S * caps.size)
+        self.work_budget.spend(2 * ENTRY_S * caps.size)
         while len(position):
-            if self.effort.over:
+            if self.work_budget.over:
                 left = min(left, float(least.min()))
                 break
             # every label with every source
             allowed = np.all((number[:, None, :] + np.eye(sources, dtype=np.int64)) @ self.weights.T <= self.limits, axis=2)
             allowed &= alone[:, position].T >= 0
             parent, source = np.nonzero(allowed)
-            self.effort.spend(LAYER_S + ENTRY_S * 2 * len(parent) * sources * measures)
+            self.work_budget.spend(LAYER_S + ENTRY_S * 2 * len(parent) * sources * measures)
             if not len(parent):
                 break
             where = position[parent]
@@ -189,12 +190,12 @@ class Sequences:
             history.append((parent, source, self.first[where]))
             if full.any():
                 # actors that are missing cost their opening, which `least` may count already as a share of the work
-                extra = np.maximum(self.min_actors - number.sum(axis=1), 0) * self._idle(low_s)
+                extra = np.maximum(self.plan_limits.min_actors - number.sum(axis=1), 0) * self._idle(low_s)
                 whole = np.where(full, np.maximum(least, cost + self._cheapest(total) + extra), np.inf)
                 j = int(np.argmin(whole))
                 if whole[j] < best:
                     best, best_at = float(whole[j]), (len(history) - 1, j)
-            going = np.flatnonzero(~full & (least < min(best, enough, left if best < np.inf else np.inf)))
+            going = np.flatnonzero(~full & (least < min(best, stop_above, left if best < np.inf else np.inf)))
             going = going[self._undominated(number[going], by_source[going], cost[going])]
             if len(going) > WIDTH:
                 order = np.argsort(least[going], kind="stable")
@@ -203,7 +204,7 @@ class Sequences:
             position, cover, by_source = position[going], cover[going], by_source[going]
             cost, number, least = cost[going], number[going], least[going]
             history.append((going, np.full(len(going), -1), np.zeros(len(going), dtype=np.int64)))
-        return Sequence(min(best, enough, left) * (1 - 1e-9), left < min(best, enough), self._actors(history, best_at))
+        return CostBound(min(best, stop_above, left) * (1 - 1e-9), left < min(best, stop_above), self._actors(history, best_at))
 
     def _cheapest(self, total: FloatArray) -> float:
         """Return the cost of all work at the least of all prices."""
@@ -212,7 +213,7 @@ class Sequences:
     def _idle(self, low_s: float) -> float:
         """Return the least cost of one more actor."""
         least = self.work.sync_s[self.offer_of] + self.cold * self.work.start_s[self.offer_of]
-        return float((self.rate * (least if self.done else low_s + self.after_s)).min())
+        return float((self.rate * (least if self.done else low_s + self.plan_limits.after_s)).min())
 
     def _further(self, opening: FloatArray, caps: FloatArray) -> FloatArray:
         """Return the (S, F) least price of a unit of measure on an actor beyond the open ones; ``opening`` and ``caps`` are
@@ -276,18 +277,17 @@ class Sequences:
             other = np.arange(count) - back if back else start
             asked = np.flatnonzero((other >= start) & (other < np.arange(count)) & ~beaten)
             beaten[asked] = (flat[other[asked]] >= flat[asked]).all(axis=1)
-        self.effort.spend(ENTRY_S * flat.size)
+        self.work_budget.spend(ENTRY_S * flat.size)
         return np.sort(order[~beaten])
 
-    @staticmethod
-    def _actors(history: list[tuple[IntArray, IntArray, IntArray]], at: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """Return offers (as source numbers) and positions along the way to a label."""
+    def _actors(self, history: list[tuple[IntArray, IntArray, IntArray]], at: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """Return offers and opening positions along the way to a label."""
         layer, j = at
         chosen: list[tuple[int, int]] = []
         while layer >= 0:
             parent, source, where = history[layer]
             if source[j] >= 0:
-                chosen.append((int(source[j]), int(where[j])))
+                chosen.append((int(self.offer_of[source[j]]), int(where[j])))
             j = int(parent[j])
             layer -= 1
         return tuple(reversed(chosen))

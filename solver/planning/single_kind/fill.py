@@ -3,7 +3,7 @@
 Input: ``SortedWork``. Actors open in order of the longest item that is not placed yet. Each takes the next items in order while
 they end in time. The time left on it goes to the largest later items that still fit. They are no longer than the actor's
 longest item, so next to it they cost only their load. Once all slots are taken, an item runs in the slot that is free first. If
-it ends there before the actor's longest response, it costs its load and a prefill call; a longer item also costs the iterations
+it ends there before the actor's longest response, it costs its load and a prefill call. A longer item also costs the iterations
 by which it is late. So an actor whose long responses fill its slots is filled up with short ones, not with a second wave of
 long ones.
 """
@@ -26,7 +26,7 @@ class _FilledActor:
 
     def __init__(self, work: SortedWork, room_s: float) -> None:
         self.slots = work.slots
-        self.step_s, self.call_s, self.room_s = work.step_s, work.call_s, room_s
+        self.base_s, self.call_s, self.room_s = work.base_s, work.call_s, room_s
         self.ends: list[int] = []  # a heap: when each taken slot is free again
         self.iterations = 0
         self.load_s = 0.0
@@ -34,7 +34,7 @@ class _FilledActor:
 
     def left_s(self) -> float:
         """Return the seconds left for further loads, without more iterations."""
-        return self.room_s - self.load_s - self.step_s * self.iterations
+        return self.room_s - self.load_s - self.base_s * self.iterations
 
     def spare_iterations(self) -> int:
         """Return the length of the longest response that would not make the actor run longer."""
@@ -45,7 +45,7 @@ class _FilledActor:
         if len(lengths) + len(self.ends) <= self.slots:
             iterations = max([self.iterations, *lengths])
             load_s += self.call_s if computes and self.called_at < 0 else 0.0
-            if load_s + self.load_s + self.step_s * iterations > self.room_s:
+            if load_s + self.load_s + self.base_s * iterations > self.room_s:
                 return False
             for length in lengths:
                 heapq.heappush(self.ends, length)
@@ -59,7 +59,7 @@ class _FilledActor:
             if computes and begin > called_at:
                 load_s, called_at = load_s + self.call_s, begin
             iterations = max(iterations, begin + length)
-            if load_s + self.load_s + self.step_s * iterations > self.room_s:
+            if load_s + self.load_s + self.base_s * iterations > self.room_s:
                 return False
             (heapq.heapreplace if len(ends) >= self.slots else heapq.heappush)(ends, begin + length)
         self.ends, self.iterations, self.called_at = ends, iterations, called_at
@@ -71,12 +71,12 @@ def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
     """Return groups of items, in order of admission, that end by ``makespan_s``; None if that takes more actors than
     there are."""
     total = len(work)
-    own, computes = work.own.tolist(), work.computes.tolist()
+    item_load, computes = work.item_load.tolist(), work.computes.tolist()
     edges = work.edge.tolist()
     iterations = work.iterations.tolist()
     lengths = [[n for n in iterations[a:b] if n > 0] for a, b in itertools.pairwise(edges)]
     falling = -work.length  # rises with the position
-    no_heavier = -np.maximum.accumulate(work.own[::-1])[::-1]  # rises too: no item from there on is heavier
+    no_heavier = -np.maximum.accumulate(work.item_load[::-1])[::-1]  # rises too: no item from there on is heavier
     following = list(range(total + 1))  # union-find: the first item at or after a position that is not placed
 
     def unplaced(position: int) -> int:
@@ -95,24 +95,26 @@ def fill(work: SortedWork, makespan_s: float) -> list[IntArray] | None:
         actor = _FilledActor(work, makespan_s - work.ready_of(len(groups)) + slack)
         group: list[int] = []
         i = first
-        while i < total and len(actor.ends) + len(lengths[i]) <= actor.slots and actor.take(lengths[i], own[i], computes[i]):
+        while (
+            i < total and len(actor.ends) + len(lengths[i]) <= actor.slots and actor.take(lengths[i], item_load[i], computes[i])
+        ):
             group.append(i)
             following[i] = i + 1
             i = unplaced(i)
         if not group:
-            if not actor.take(lengths[first], own[first], computes[first]):
+            if not actor.take(lengths[first], item_load[first], computes[first]):
                 return None  # it would be late even alone
             group.append(first)
             following[first] = first + 1
         while True:
-            light = int(no_heavier.searchsorted(-actor.left_s(), side="left"))
-            short = int(falling.searchsorted(-actor.spare_iterations(), side="left"))
-            i = unplaced(max(light, short))
+            first_light = int(no_heavier.searchsorted(-actor.left_s(), side="left"))
+            first_short = int(falling.searchsorted(-actor.spare_iterations(), side="left"))
+            i = unplaced(max(first_light, first_short))
             if i >= total:
-                i = unplaced(light)  # nothing is short enough for a free slot: run longer
-            if i >= total or not actor.take(lengths[i], own[i], computes[i]):
+                i = unplaced(first_light)  # nothing is short enough for a free slot: run longer
+            if i >= total or not actor.take(lengths[i], item_load[i], computes[i]):
                 i = unplaced(int(no_heavier.searchsorted(-(actor.left_s() - actor.call_s), side="left")))
-                if i >= total or not actor.take(lengths[i], own[i], computes[i]):
+                if i >= total or not actor.take(lengths[i], item_load[i], computes[i]):
                     break
             group.append(i)
             following[i] = i + 1

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
+from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray, Workload
+from solver.timing.evaluate import admission_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,15 +28,16 @@ class SortedWork:
         length: (m,) iterations of the longest response of each item.
         load: (m+1,) running sum of loads that every plan pays: decoding, a join, and the prefill that cannot be avoided.
         slot_load, kv_load: (m+1,) the same with the share of the base time due to limited slots and memory.
-        own: (m,) load of an item by itself; computes: (m,) whether it has tokens to prefill.
+        item_load: (m,) load of each item on its own; computes: (m,) whether it has tokens to prefill.
         repeated: (m,) the part of its load saved after an earlier item with the same prompt on the actor (``share_prefill``),
             whose position is previous: (m,) or -1.
         scarce: for slots and for memory, where they can bind at all: (m+1,) running sum of the iterations that the items take
             of an actor for themselves, and (m,) the most such iterations per load of any item from there on.
         steps: (m+1,) running sum of iterations; held: (m+1,) running sum of KV tokens that admission counts at most.
-        step_s: a; sync_s, start_s: seconds before an actor's first iteration, the latter unless it is prewarmed.
+        base_s: a; sync_s, start_s: seconds before an actor's first iteration, the latter unless it is prewarmed.
         call_s: a prefill call; call_at_least: whether every actor surely makes one; call_shares_s: the seconds of
             calls that slots force, which slot_load contains.
+        feeding: the most iterations that one actor takes to feed all prompts beside a full batch; 0 with separate prefill.
         slots: responses that surely fit into the batch at once whichever they are (slots and memory).
         min_actors, max_actors: bounds on the number of actors; prewarmed: actors without start_s.
     """
@@ -46,19 +49,20 @@ class SortedWork:
     load: FloatArray
     slot_load: FloatArray
     kv_load: FloatArray
-    own: FloatArray
+    item_load: FloatArray
     computes: NDArray[np.bool_]
     repeated: FloatArray
     previous: IntArray
     scarce: tuple[tuple[FloatArray, FloatArray], ...]
     steps: FloatArray
     held: FloatArray
-    step_s: float
+    base_s: float
     sync_s: float
     start_s: float
     call_s: float
     call_at_least: bool
     call_shares_s: float
+    feeding: float
     max_batch: int
     kv_capacity_tokens: int
     slots: int
@@ -94,24 +98,24 @@ class SortedWork:
         computes = (n > 0) & (p > 0)
         kv_steps = p * n + n * (n - 1) / 2
         decode = latency.per_response_s * n + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
-        prefill = np.where(computes, latency.prefill_per_token_s * p, 0.0)
+        prefill = np.where(computes, latency.prefill_per_token_s * latency.charged_tokens(p), 0.0)
         repeated = np.zeros(len(start))
         previous = np.full(len(start), -1, dtype=np.int64)
-        must = prefill
+        required_prefill = prefill
         if share_prefill:  # every prompt is computed at least once, on the actor of its longest response
             first = np.zeros(len(order), dtype=bool)
             works = np.flatnonzero(computes)
             first[works[np.unique(workload.prompt_of[order][works], return_index=True)[1]]] = True
-            must = np.where(first, prefill, 0.0)
+            required_prefill = np.where(first, prefill, 0.0)
             if not keep_together:
                 repeated = prefill
                 previous = _previous_of_same(workload.prompt_of[order], computes)
-        own = decode + (must if keep_together else prefill)
+        alone = decode + (required_prefill if keep_together else prefill)
         most = workload.reserved_tokens[order].astype(float)
         occupied = n * most if admission.rule == "reserve" else kv_steps
         held = most if admission.rule == "reserve" else p + n
         calls = np.where(computes, latency.prefill_base_s / admission.max_batch, 0.0) if not share_prefill else 0.0 * n
-        a, load = latency.base_s, decode + must
+        a, load = latency.base_s, decode + required_prefill
 
         def running(values: FloatArray) -> FloatArray:
             return np.concatenate([[0.0], np.cumsum(np.add.reduceat(values, start) if keep_together else values)])
@@ -129,17 +133,18 @@ class SortedWork:
             load=running(load),
             slot_load=running(load + a * n / admission.max_batch + calls),
             kv_load=running(load + a * occupied / admission.kv_capacity_tokens),
-            own=np.add.reduceat(own, start) if keep_together else own,
+            item_load=np.add.reduceat(alone, start) if keep_together else alone,
             computes=np.logical_or.reduceat(computes, start) if keep_together else computes,
             repeated=repeated,
             previous=previous,
             scarce=tuple((used := running(part), _most_after(np.diff(used), np.diff(running(load)))) for part in scarce),
             steps=running(n),
             held=running(held),
-            step_s=a,
+            base_s=a,
             sync_s=latency.sync_s,
             start_s=latency.start_s,
             call_s=latency.prefill_base_s if computes.any() else 0.0,
+            feeding=latency.feeding_iterations(float(p[computes].sum())),
             call_shares_s=float(calls.sum()),
             call_at_least=bool(p[n > 0].min(initial=np.inf) > 0 and (min_actors == 1 or n.min() > 0)),
             max_batch=admission.max_batch,
@@ -149,6 +154,16 @@ class SortedWork:
             max_actors=min(max_actors, len(start)),
             prewarmed=prewarmed,
         )
+
+    @classmethod
+    def of_problem(cls, problem: PlanningProblem) -> SortedWork:
+        """Sort the predicted lengths of a problem with one kind of actors, under the affine fit of its latency model."""
+        cluster, latency = problem.one_kind
+        return cls.of(
+            problem.workload, latency.affine, admission_of(latency, None, problem.admission),
+            max_actors=min(cluster.max_actors, problem.max_actors or cluster.max_actors), min_actors=problem.min_actors,
+            prewarmed=cluster.prewarmed, keep_together=problem.keep_together, share_prefill=problem.share_prefill,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         """Number of items m."""
@@ -171,22 +186,35 @@ class SortedWork:
     def shortest_makespan_s(self) -> float:
         """Return a lower bound on the makespan: the longest item alone on an actor, or the work spread evenly over
         all actors."""
-        alone = self.ready_of(0) + self.call_least_s + self.step_s * float(self.length[0]) + float(self.load[1])
+        alone = self.ready_of(0) + self.call_least_s + self.base_s * float(self.length[0]) + float(self.load[1])
         spread = self.sync_s + self.call_least_s + float(self.load[-1]) / self.max_actors
         return max(alone, spread)
 
     @property
     def longest_makespan_s(self) -> float:
         """Return an upper bound of the time of one actor that generates everything, refilling its slots."""
-        once = self.step_s * float(self.length[0])
-        refills = self.step_s * float(self.steps[-1]) / self.slots + self.call_s * len(self.order)
-        return self.ready_of(self.max_actors) + self.call_s + float(self.own.sum()) + once + refills
+        once = self.base_s * float(self.length[0])
+        refills = self.base_s * (float(self.steps[-1]) / self.slots + self.feeding) + self.call_s * len(self.order)
+        return self.ready_of(self.max_actors) + self.call_s + float(self.item_load.sum()) + once + refills
+
+    @property
+    def refills(self) -> bool:
+        """Return whether not all responses surely fit into one batch, so that some plans refill."""
+        return len(self.order) > self.slots
 
     def responses(self, items: IntArray) -> IntArray:
-        """Responses of the items, in their order."""
+        """Return the responses of the items in order of admission.
+
+        Items stand in their order, prompts that refill slots with the longest response of all first.
+        """
         if len(self.edge) == len(self.order) + 1:
             return self.order[items]
-        return np.concatenate([self.order[self.edge[i] : self.edge[i + 1]] for i in items.tolist()])
+        sizes = np.diff(self.edge)[items]
+        begins = np.cumsum(sizes) - sizes
+        positions: IntArray = np.repeat(self.edge[items] - begins, sizes) + np.arange(sizes.sum())
+        if self.refills:
+            positions = positions[np.argsort(-self.iterations[positions], kind="stable")]
+        return self.order[positions]
 
 
 def _most_after(used: FloatArray, load: FloatArray) -> FloatArray:

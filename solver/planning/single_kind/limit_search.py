@@ -1,17 +1,16 @@
 """Searches for plans that meet a deadline or budget over scenarios: searches with a tighter limit, and moves of single items.
 
 Inputs: the search for single lengths, and the prices of candidates over scenarios. A plan for the predicted lengths that just
-meets a deadline misses it over scenarios, because the mean of the longest time is above the time of the mean lengths. So plans
-are also searched without the limit, for lengths that are long in many scenarios, and with the limit tightened until a plan
-meets the real one. In small problems a single response can decide. There, items are moved and exchanged while that brings a
-candidate nearer to the limit or, once it meets it, improves it.
+meets a deadline misses it over scenarios. The mean of the longest time is above the time of the mean lengths. So plans are
+also searched without the limit, for lengths that are long in many scenarios. Others are searched with the limit tightened
+until a plan meets the real one. In small problems a single response can decide. There, items are moved and exchanged while
+that brings a candidate nearer to the limit or, once it meets it, improves it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -19,10 +18,12 @@ import numpy as np
 
 from solver.model.objective import Objective
 from solver.model.workload import FloatArray, Workload
+from solver.planning.actor_count import sizing_key
+from solver.planning.candidates import Candidate, Candidates
 from solver.planning.single_kind.items import SortedWork
 from solver.planning.single_kind.makespan_search import MakespanSearch
-from solver.planning.single_kind.scenarios import Candidate, Candidates
 from solver.timing.group_times import Split
+from solver.timing.step_cost import Pricing
 
 MOST_PER_SEARCH = 12  # candidates of one search
 TIGHTENED = 6  # halvings of the factor on the limit
@@ -38,13 +39,16 @@ class NearLimit:
     """Searches for candidates that meet the objective's limit over the scenarios.
 
     Args:
-        candidates: prices the candidates and keeps those found so far.
+        candidates: prices the candidates and keeps those found so far. pricing: of actors.
+        busy_of: (S, N) seconds of the groups of a split over the scenarios.
         search: a search for single lengths under an objective, which has run.
         work: of the predicted lengths. workload: with the scenarios.
         moves_left: how many moves may be tried in all.
     """
 
     candidates: Candidates
+    pricing: Pricing
+    busy_of: Callable[[Split], FloatArray]
     search: Callable[[Workload, Objective], MakespanSearch]
     work: SortedWork
     workload: Workload
@@ -54,24 +58,24 @@ class NearLimit:
     @property
     def objective(self) -> Objective:
         """Return the objective with its limit."""
-        return self.candidates.pricing.objective
+        return self.candidates.objective
 
-    def look(self) -> None:
+    def add_candidates(self) -> None:
         """Try more candidates: from searches while none meets the limit, by moves where the problem is small."""
-        if not self._kept():
+        if not self._limit_met():
             self._without_limit()
-        if self._kept():
+        if self._limit_met():
             self._tightened()
         if len(self.work) <= MOST_MOVED:
             seen: list[Candidate] = []
-            for candidate in sorted(self.candidates.found, key=lambda c: c.key):
+            for candidate in sorted(self.candidates.evaluated, key=lambda c: c.key):
                 if len(seen) < STARTS and all(candidate.key != other.key for other in seen):
                     seen.append(candidate)
             for candidate in seen:
                 self._moved(candidate)
 
-    def _kept(self) -> bool:
-        return any(np.isfinite(c.value) for c in self.candidates.found)
+    def _limit_met(self) -> bool:
+        return any(np.isfinite(c.value) for c in self.candidates.evaluated)
 
     def _splits(self, points: Workload, objective: Objective) -> list[Split]:
         """Return the best splits for every number of actors, for single lengths."""
@@ -99,31 +103,31 @@ class NearLimit:
         """Descend from a candidate by moves and exchanges of items, taking the first that helps each time."""
         item_of = np.empty(len(self.work.order), np.int64)
         item_of[self.work.order] = np.repeat(np.arange(len(self.work)), np.diff(self.work.edge))
-        groups = [sorted(set(item_of[group].tolist())) for group in start.split.groups()]
-        key, left = start.key, MOST_MOVES
+        groups = [sorted(set(item_of[group].tolist())) for group in start.plan.groups()]
+        key, tries_left = start.key, MOST_MOVES
         improved = True
         while improved:
             improved = False
             for changed in neighbours(groups, self.work.min_actors, self.work.max_actors):
-                left -= 1
+                tries_left -= 1
                 self.moves_left -= 1
-                if min(left, self.moves_left) <= 0:
+                if min(tries_left, self.moves_left) <= 0:
                     return
-                if time.perf_counter() > self.candidates.stop_at:
-                    self.candidates.stopped = True
+                if self.candidates.work_budget.late_after(0.0):
                     return
                 busy_s = np.column_stack([self._busy_s(tuple(group)) for group in changed])
-                if self.candidates.key_of(busy_s) < key:
+                time_and_cost = self.pricing.step_of(busy_s)
+                if sizing_key(*time_and_cost, self.objective) < key:
                     responses = [self.work.responses(np.array(group)) for group in changed]
                     split = Split(np.concatenate(responses), np.cumsum([0, *map(len, responses)]))
-                    key, groups, improved = self.candidates.note(split, busy_s).key, changed, True
+                    key, groups, improved = self.candidates.note(split, *time_and_cost).key, changed, True
                     break
 
     def _busy_s(self, group: tuple[int, ...]) -> FloatArray:
         """Return the (S,) seconds of one group of items, from a cache: neighbours share most of their groups."""
         if group not in self._known:
             responses = self.work.responses(np.array(group))
-            self._known[group] = self.candidates.busy_of(Split(responses, np.array([0, len(responses)])))[:, 0]
+            self._known[group] = self.busy_of(Split(responses, np.array([0, len(responses)])))[:, 0]
         return self._known[group]
 
 
@@ -143,17 +147,17 @@ def neighbours(groups: list[list[int]], least: int, most: int) -> Iterator[list[
         for item in group:
             if len(group) == 1 and len(groups) <= least:
                 continue
-            rest = [[i for i in other if i != item] for other in groups]
+            without_item = [[i for i in other if i != item] for other in groups]
             targets = [*(h for h in range(len(groups)) if h != g), *([len(groups)] if len(group) > 1 else [])]
             for h in targets:
-                moved = [sorted([*other, item]) if k == h else other for k, other in enumerate(rest)]
+                moved = [sorted([*other, item]) if k == h else other for k, other in enumerate(without_item)]
                 moved += [[item]] if h == len(groups) else []
                 moved = [other for other in moved if other]
                 if len(moved) <= most:
                     yield moved
     for g, h in itertools.combinations(range(len(groups)), 2):
-        for one, two in itertools.product(groups[g], groups[h]):
+        for item_g, item_h in itertools.product(groups[g], groups[h]):
             swapped = list(groups)
-            swapped[g] = sorted([two, *(i for i in groups[g] if i != one)])
-            swapped[h] = sorted([one, *(i for i in groups[h] if i != two)])
+            swapped[g] = sorted([item_h, *(i for i in groups[g] if i != item_g)])
+            swapped[h] = sorted([item_g, *(i for i in groups[h] if i != item_h)])
             yield swapped

@@ -1,11 +1,11 @@
 """Late-opening relaxation: a lower bound on the actor-seconds of any plan within a makespan, for one kind of actor.
 
-Input: ``SortedWork``. Notation: an iteration takes a + b * batch + c * KV tokens; item i (a response, or a
-prompt's responses kept together) is n_i iterations long and brings the load w_i, the sum over its responses of
+Input: ``SortedWork``. Notation: an iteration takes a + b * batch + c * KV tokens. Item i (a response, or a prompt's responses
+kept together) is n_i iterations long and brings the load w_i, the sum over its responses of
 
     b n + c (p n + n (n - 1) / 2) + prefill_per_token * p      (p tokens of context; the last term where it computes them).
 
-With ``share_prefill`` an actor computes a prompt once for all its responses there; then only the prompt's longest response
+With ``share_prefill`` an actor computes a prompt once for all its responses there. Then only the prompt's longest response
 carries the last term, because the actor that holds it pays it at least once.
 
 **Statement.** The j-th of N actors spends at least r_j on start and sync (the prewarmed ones first, so that the sum of any N
@@ -21,9 +21,9 @@ with s slots, K KV tokens of memory, N_i the iterations and R_i the number of it
 h_i the KV tokens times iterations that they occupy (``reserve``: iterations times prompt + limit; ``preempt``: the sum of
 the contexts). With ``share_prefill`` e stands on the left of (slots) instead.
 *Proof.* An actor runs at least n_m iterations, m its longest item, at least (sum N)/s iterations because none decodes
-more than s responses, and at least (sum h)/K because none holds more than K tokens; each iteration costs a, and the loads
-come on top. It makes at least R/s prefill calls: some slot serves at least R/s responses, which join at different times. It
-ends by M; restricting the sums over an actor's items to the k longest only lowers the right-hand sides. Add up.
+more than s responses, and at least (sum h)/K because none holds more than K tokens. Each iteration costs a, and the loads come
+on top. It makes at least R/s prefill calls: some slot serves at least R/s responses, which join at different times. It ends by
+M; restricting the sums over an actor's items to the k longest only lowers the right-hand sides. Add up.
 
 **Greedy.** Open every next actor at the first (longest) item at which a family is violated. *Claim:* the j-th actor
 opens no earlier in any feasible solution. *Proof* by induction: if the first j - 1 open no later than the greedy's, their
@@ -40,8 +40,8 @@ need no first prefill call, but then the plan without it is no worse, and it has
 
 **Long and short actors.** Where slots bind, neither sum alone is tight: actors of long items have no time to fill their slots,
 actors of short ones fill them and run longer than their longest item. For any k call an actor long if it holds one of the k
-longest items. Let the greedy open G actors among those k, with longest items summing to S; another plan opens G + x with
-x >= 0, whose longest items sum to at least S + x n_k. The loads that long actors take beyond the k items' own are at most
+longest items. Let the greedy open G actors among those k, with longest items summing to S. Another plan opens G + x with x >=
+0, whose longest items sum to at least S + x n_k. The loads that long actors take beyond the k items' own are at most
 
     Q(x) = sum_{j <= G} (M - r_j - e) - a S - sum_{i <= k} w_i  +  x (M - r - e - a n_k)        (r the least r_j),
 
@@ -82,7 +82,7 @@ def relaxed(work: SortedWork, makespan_s: float, min_actors: int | None = None) 
     least = work.min_actors if min_actors is None else max(min_actors, work.min_actors)
     total, call = len(work), work.call_least_s
     tolerance = 1e-12 * max(1.0, float(work.load[-1]))
-    first_s = work.ready_of(0) + call + work.step_s * float(work.length[0]) + float(work.load[1])
+    first_s = work.ready_of(0) + call + work.base_s * float(work.length[0]) + float(work.load[1])
     if makespan_s + tolerance < first_s or least > work.max_actors:
         return None
     shares = work.call_shares_s > 0
@@ -97,7 +97,7 @@ def relaxed(work: SortedWork, makespan_s: float, min_actors: int | None = None) 
         room = actors * makespan_s - work.ready_s(actors) + tolerance
         without_calls = room - actors * call
         # the first k whose sum over the k longest items exceeds the capacity: a further actor opens at item k-1
-        reached = int(work.load.searchsorted(without_calls - work.step_s * longest, side="right"))
+        reached = int(work.load.searchsorted(without_calls - work.base_s * longest, side="right"))
         for sums, capacity in ((work.slot_load, room if shares else without_calls), (work.kv_load, without_calls)):
             if sums.item(min(reached, total)) > capacity:
                 reached = int(sums.searchsorted(capacity, side="right"))
@@ -106,12 +106,12 @@ def relaxed(work: SortedWork, makespan_s: float, min_actors: int | None = None) 
         longest += float(work.length[total - (least - actors) :].sum())
         actors = least
     calls = actors * call
-    at_slots = work.step_s * float(work.steps[-1]) / work.max_batch
+    at_slots = work.base_s * float(work.steps[-1]) / work.max_batch
     iterations = max(
-        calls + work.step_s * longest,
+        calls + work.base_s * longest,
         at_slots + max(calls, work.call_shares_s),
         calls + float(work.kv_load[-1] - work.load[-1]),
-        calls + work.step_s * _long_and_short(work, makespan_s, openings),
+        calls + work.base_s * _long_and_short(work, makespan_s, openings),
     )
     return Relaxed(actors, work.ready_s(actors) + iterations + float(work.load[-1]))
 
@@ -128,28 +128,16 @@ def _long_and_short(work: SortedWork, makespan_s: float, openings: list[int]) ->
     ready = work.sync_s * long_actors + work.start_s * np.maximum(long_actors - work.prewarmed, 0)
     longest = np.cumsum(work.length[opened])[long_actors - 1].astype(float)
     shortest = work.length[k - 1].astype(float)  # of the k longest items
-    call, step = work.call_least_s, work.step_s
+    call, step = work.call_least_s, work.base_s
     tolerance = 1e-12 * max(1.0, float(work.load[-1]), makespan_s)
     absorbed = np.maximum(0.0, long_actors * (makespan_s - call) - ready - step * longest - work.load[k]) + tolerance
     by_one_more = np.maximum(1e-300, makespan_s - work.sync_s - call - step * shortest)
     least = 0.0
     for used, per_load in work.scarce:
-        rest, absorbs = used[-1] - used[k], per_load[k]
+        needed, absorbs = used[-1] - used[k], per_load[k]
         # what brings no load is absorbed without limit
-        none_more = np.where(np.isfinite(absorbs), np.maximum(0.0, rest - np.minimum(absorbs, 1e300) * absorbed), 0.0)
+        none_more = np.where(np.isfinite(absorbs), np.maximum(0.0, needed - np.minimum(absorbs, 1e300) * absorbed), 0.0)
         with np.errstate(over="ignore"):
             until_gone = shortest * none_more / np.maximum(absorbs, 1e-300) / by_one_more
         least = max(least, float((longest + np.minimum(none_more, until_gone)).max()))
     return least
-
-
-def least_makespan_s(work: SortedWork) -> float:
-    """Return a lower bound on the makespan, by bisection on the relaxation; infinite when the bounds on the number of
-    actors exclude all plans."""
-    low, high = work.shortest_makespan_s, work.longest_makespan_s
-    if relaxed(work, high) is None:
-        return float(np.inf)
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if relaxed(work, middle) is not None else (middle, high)
-    return low

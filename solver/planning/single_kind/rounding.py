@@ -31,7 +31,16 @@ def next_fit(work: SortedWork, makespan_s: float) -> IntArray | None:
     return _edges(work, makespan_s, work.max_actors, refills=True)
 
 
-def cut(work: SortedWork, makespan_s: float, most: int) -> IntArray | None:
+def shortest_next_fit_s(work: SortedWork) -> float:
+    """Return the least makespan for which next-fit finds groups, by bisection."""
+    low, high = work.shortest_makespan_s, work.longest_makespan_s
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if next_fit(work, middle) is not None else (middle, high)
+    return high
+
+
+def wave_edges(work: SortedWork, makespan_s: float, most: int) -> IntArray | None:
     """Return (W+1,) edges of contiguous groups that each fit into the batch at once and end by the makespan on an actor of
     their own.
 
@@ -48,7 +57,7 @@ def _edges(work: SortedWork, makespan_s: float, most_groups: int, refills: bool)
         first = edges[-1]
         if len(edges) > most_groups:
             return None
-        room = makespan_s - work.ready_of(len(edges) - 1) - work.call_s - work.step_s * float(work.length[first])
+        room = makespan_s - work.ready_of(len(edges) - 1) - work.call_s - work.base_s * float(work.length[first])
         room += 1e-9 * max(makespan_s, 1.0)
         if room < 0:
             return None
@@ -66,18 +75,18 @@ def _edges(work: SortedWork, makespan_s: float, most_groups: int, refills: bool)
     return np.array(edges, dtype=np.int64)
 
 
-def own_loads(work: SortedWork, edges: IntArray) -> FloatArray:
+def loads_in_groups(work: SortedWork, edges: IntArray) -> FloatArray:
     """Return the (n,) loads of the n items from the first to the last edge; each group between two edges computes a
     prompt once."""
     first, last = edges[0], edges[-1]
     shared = work.previous[first:last] >= np.repeat(edges[:-1], np.diff(edges))
-    return np.asarray(work.own[first:last] - np.where(shared, work.repeated[first:last], 0.0))
+    return np.asarray(work.item_load[first:last] - np.where(shared, work.repeated[first:last], 0.0))
 
 
 def _shared_prefix(work: SortedWork, first: int, room: float) -> int:
     """Return how many items from ``first`` on have loads within ``room`` when they share their prompts' prefill."""
     most = int(work.load.searchsorted(work.load[first] + room, side="right"))  # by the least that they can cost
-    loads = np.cumsum(own_loads(work, np.array([first, min(most, len(work))])))
+    loads = np.cumsum(loads_in_groups(work, np.array([first, min(most, len(work))])))
     return int(loads.searchsorted(room, side="right"))
 
 
@@ -90,7 +99,7 @@ def _refilled(work: SortedWork, first: int, most: int, room: float) -> int:
     beyond = np.where(responses > s, steps + (1 - 1 / s) * _last_to_start(work, first, most), 0.0)
     longest = float(work.length[first])
     iterations = np.maximum.accumulate(np.maximum(beyond, longest)) - longest
-    time = np.cumsum(own_loads(work, np.array([first, most]))) + work.step_s * iterations
+    time = np.cumsum(loads_in_groups(work, np.array([first, most]))) + work.base_s * iterations
     time += work.call_s * np.maximum(responses - s, 0.0)
     return first + int(np.maximum.accumulate(time).searchsorted(room, side="right"))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from solver.model.workload import FloatArray, IntArray
 from solver.planning.single_kind.items import SortedWork
-from solver.planning.single_kind.rounding import cut, own_loads
+from solver.planning.single_kind.rounding import loads_in_groups, wave_edges
 
 MOST_WAVES = 2000  # with more, sharing them out takes longer than a plan may
 EXACTLY = 1e-3  # share of the makespan that a filled actor may leave open
@@ -35,11 +35,11 @@ def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArr
     The makespan is a target and may be exceeded: prefill calls are estimates, and too few actors take longer. None if there are
     too many waves, or an item is late even alone.
     """
-    edges = cut(work, makespan_s, MOST_WAVES)
+    edges = wave_edges(work, makespan_s, MOST_WAVES)
     if edges is None:
         return None
     first = edges[:-1]
-    alone = work.step_s * work.length[first] + np.add.reduceat(own_loads(work, edges), first)
+    alone = work.base_s * work.length[first] + np.add.reduceat(loads_in_groups(work, edges), first)
     calls = work.call_s * (_different_lengths(work, edges) - 1.0)  # the first one is made by whatever comes first
     order = np.argsort(-alone, kind="stable")
     room = makespan_s - work.call_s - np.array([work.ready_of(j) for j in range(work.max_actors)])
@@ -48,9 +48,9 @@ def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArr
         packed = _evenly(alone[order], (alone + calls + work.call_s)[order], room, EXACTLY * makespan_s)
     groups, busy = [], []
     for actor in packed:
-        mine = order[actor[::-1]]
-        groups.append(np.concatenate([np.arange(edges[w], edges[w + 1]) for w in mine.tolist()]))
-        busy.append(work.call_s * len(mine) + float(alone[mine].sum() + calls[mine[:-1]].sum()))
+        assigned = order[actor[::-1]]
+        groups.append(np.concatenate([np.arange(edges[w], edges[w + 1]) for w in assigned.tolist()]))
+        busy.append(work.call_s * len(assigned) + float(alone[assigned].sum() + calls[assigned[:-1]].sum()))
     return groups, np.array(busy)
 
 
@@ -70,22 +70,22 @@ def _best_fit(alone: FloatArray, joining: FloatArray, room: FloatArray) -> list[
         alone: (W,) seconds of a wave that is an actor's first; joining: of a wave that follows another.
         room: (N,) seconds that each actor has.
     """
-    left: list[float] = []  # rising
+    spare: list[float] = []  # seconds that each actor has left, rising
     actors: list[list[int]] = []
     opened = 0
     for wave, (begins, joins) in enumerate(zip(alone.tolist(), joining.tolist(), strict=True)):
-        i = bisect.bisect_left(left, joins)
-        if i < len(left):
-            rest, mine = left.pop(i) - joins, actors.pop(i)
+        i = bisect.bisect_left(spare, joins)
+        if i < len(spare):
+            spare_s, assigned = spare.pop(i) - joins, actors.pop(i)
         elif opened < len(room):
-            rest, mine = float(room[opened]) - begins, []
+            spare_s, assigned = float(room[opened]) - begins, []
             opened += 1
         else:
             return None
-        mine.append(wave)
-        i = bisect.bisect_left(left, rest)
-        left.insert(i, rest)
-        actors.insert(i, mine)
+        assigned.append(wave)
+        i = bisect.bisect_left(spare, spare_s)
+        spare.insert(i, spare_s)
+        actors.insert(i, assigned)
     return sorted(actors)
 
 
@@ -111,20 +111,20 @@ def _least_slack(
     actors = [[wave] for wave in range(len(room))]
     left_s = room - alone[: len(room)]
     waiting = np.argsort(-joining[len(room) :], kind="stable") + len(room)
-    falls = -joining[waiting]  # rises
-    for actor, rest in enumerate(left_s.tolist()):
-        while (at := int(falls.searchsorted(-rest))) < len(waiting):
+    change_s = -joining[waiting]  # rises
+    for actor, spare_s in enumerate(left_s.tolist()):
+        while (at := int(change_s.searchsorted(-spare_s))) < len(waiting):
             take = [at]
-            if rest + falls[at] > slack_s:
-                beside = np.maximum(falls.searchsorted(-rest - falls[at:]), np.arange(at + 1, len(falls) + 1))
-                open_s = rest + falls[at:] + falls[np.minimum(beside, len(falls) - 1)]
-                exact = np.flatnonzero((beside < len(falls)) & (open_s <= slack_s))
+            if spare_s + change_s[at] > slack_s:
+                second = np.maximum(change_s.searchsorted(-spare_s - change_s[at:]), np.arange(at + 1, len(change_s) + 1))
+                open_s = spare_s + change_s[at:] + change_s[np.minimum(second, len(change_s) - 1)]
+                exact = np.flatnonzero((second < len(change_s)) & (open_s <= slack_s))
                 if len(exact):
-                    take = [at + int(exact[0]), int(beside[exact[0]])]
+                    take = [at + int(exact[0]), int(second[exact[0]])]
             actors[actor] += waiting[take].tolist()
-            rest += float(falls[take].sum())
+            spare_s += float(change_s[take].sum())
             kept = np.ones(len(waiting), dtype=bool)
             kept[take] = False
-            waiting, falls = waiting[kept], falls[kept]
-        left_s[actor] = rest
+            waiting, change_s = waiting[kept], change_s[kept]
+        left_s[actor] = spare_s
     return actors, left_s, waiting

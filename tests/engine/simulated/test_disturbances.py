@@ -17,18 +17,19 @@ from rlhfless.engine.simulated import disturbances
 from rlhfless.engine.simulated.disturbances import FaultInjectingEngine, FaultInjectingFactory
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.latency.effects import Effects, Outages, PrefillInterference, StartDelays, Stragglers
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.latency.effects import Effects, Outages, StartDelays, Stragglers
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import validate
 from solver import Admission, Cluster, LatencyModel, NonGenerationPhases, Objective, PlanningError, Workload
+from solver.model.problem import PlanningProblem
 
 SECOND = LatencyModel("second", 1, 1.0, 0.0, prefill_per_token_s=0.25)
 ROOM = Admission(4, 1000)
 OFF = (
     Effects(),
-    Effects(PrefillInterference(), Stragglers(), StartDelays(), Outages()),
-    Effects(PrefillInterference(0.0), Stragglers(0.0, 5.0), StartDelays(0.0, 3.0), Outages(0.0, 100.0), seed=9),
+    Effects(Stragglers(), StartDelays(), Outages()),
+    Effects(Stragglers(0.0, 5.0), StartDelays(0.0, 3.0), Outages(0.0, 100.0), seed=9),
 )
 
 
@@ -126,7 +127,7 @@ def test_longer_outages_never_end_sooner_and_any_is_worse_than_none(data, latenc
 
 
 def test_outages_that_let_no_iteration_end_are_refused(monkeypatch):
-    monkeypatch.setattr(disturbances, "MOST_IN_VAIN", 100)
+    monkeypatch.setattr(disturbances, "MAX_LOST_IN_A_ROW", 100)
     engine = FaultInjectingFactory(Effects(outages=Outages(1e12, 0.1)))(SECOND, ROOM, 0.0)
     engine.add([Request(0, 0, 20, target_tokens=5)])
     with refused(PlanningError, "101"):
@@ -145,13 +146,11 @@ def test_one_outage_more_at_the_end_never_ends_sooner():
 
 @given(st.integers(0, 500), st.floats(0, 4), st.floats(0, 4), admissions())
 @settings(max_examples=40, deadline=None)
-def test_worse_stragglers_and_prefill_never_end_an_actor_sooner(seed, less, more, admission):
+def test_worse_stragglers_never_end_an_actor_sooner(seed, less, more, admission):
     less, more = sorted((less, more))
     ends = []
     for severity in (0.0, less, more):
-        make = FaultInjectingFactory(
-            Effects(PrefillInterference(severity), Stragglers(0.5, severity), StartDelays(severity), seed=seed)
-        )
+        make = FaultInjectingFactory(Effects(Stragglers(0.5, severity), StartDelays(severity), seed=seed))
         engines = [make(SMALL, admission, 1.0) for _ in range(4)]
         for engine in engines:
             engine.add([Request(i, 12, LIMIT, target_tokens=5 + 3 * i) for i in range(5)])
@@ -190,7 +189,7 @@ def test_the_same_seed_is_the_same_step_and_every_step_has_outages_of_its_own():
 
 @pytest.mark.parametrize("policy", ["static", "random", "rlhfuse", "rlhfless", "fold", "solver+replan", "oracle+replan"])
 def test_every_rule_finishes_a_step_with_everything_going_wrong(policy):
-    effects = Effects(PrefillInterference(0.5, 8), Stragglers(0.4, 1.0), StartDelays(0.1), Outages(2000.0, 0.3), seed=2)
+    effects = Effects(Stragglers(0.4, 1.0), StartDelays(0.1), Outages(2000.0, 0.3), seed=2)
     result = simulate(log(2), replace(SETTING, effects=effects), [policy])
     rollouts = result.traces[policy].rollouts
     assert len(rollouts) == len(log(2))
@@ -201,8 +200,11 @@ def test_every_rule_finishes_a_step_with_everything_going_wrong(policy):
 
 def test_plans_that_send_prefixes_are_refused_where_outages_would_lose_them():
     work = Workload.grid([8, 8], [[5, 6], [7, 8]], max_response_tokens=10)
-    given_ = PlanningInput(work, Cluster(1, 2, 1), SMALL, Objective(), NonGenerationPhases(), 0.05, "reserve", 0)
-    plan = make_policy("random").plan(given_)
+    given_ = (
+        PlanningProblem(work, Cluster(1, 2, 1), SMALL, Objective(), NonGenerationPhases(), admission="reserve"),
+        PlanningOptions(time_limit_s=0.05, seed=0),
+    )
+    plan = make_policy("random").plan(*given_)
     plan = replace(plan, actors=tuple(replace(actor, shares_prompts=True) for actor in plan.actors))
     wanted = [Request(i, 8, 10, target_tokens=5, prompt=i // 2) for i in range(4)]
     with refused(ValueError, "FaultInjectingEngine"):
@@ -214,94 +216,3 @@ def test_it_is_an_engine():
     engine.sync(None, 1)
     engine.close()
     assert engine.slots == ROOM.max_batch
-
-
-# --- prefill in chunks -----------------------------------------------------------------------------------------------------
-
-
-def chunked(tokens, latency=SECOND, admission=ROOM):
-    effects = Effects(PrefillInterference(chunk_tokens=tokens))
-    return FaultInjectingFactory(effects)(latency, admission, 0.0)
-
-
-def test_a_prompt_is_computed_in_chunks_beside_those_that_decode():
-    engine = chunked(5)
-    engine.add([Request(0, 0, 20, target_tokens=6), Request(1, 9, 20, available_s=0.5, target_tokens=1)])
-    first, second = sorted(engine.advance(math.inf).completions, key=lambda c: c.response)
-    # 1 s alone; 4 of 9 tokens beside one that decodes, 4 more, and the last with its first token: 0.25 s a token
-    assert second.time_s == pytest.approx(1 + (1 + 1.0) + (1 + 1.0) + (1 + 0.25))
-    assert (second.start_s, second.prefill_tokens_computed) == (1.0, 8)
-    assert first.time_s == pytest.approx(second.time_s + 2)
-
-
-def test_half_a_prompt_is_no_kv_cache():
-    engine = chunked(5)
-    engine.add([Request(0, 9, 20, target_tokens=1)])
-    taken, _ = engine.cut(1.25)
-    assert [(r.kv, r.generated_tokens, r.prefill_tokens_computed) for r in taken] == [(None, 0, 5)]
-
-
-@given(st.data(), latencies(), admissions())
-@settings(max_examples=40, deadline=None)
-def test_with_a_budget_that_nothing_reaches_it_is_the_plain_engine(data, latency, admission):
-    """Arrivals, hops, cuts and all: the very script of the engine that it stands in for."""
-    engine, plain = chunked(10**6, latency, admission), PlainEngine(latency, admission)
-    done, spans, now_s, first = [], [], 0.0, 0
-    for _ in range(data.draw(st.integers(1, 4))):
-        new = [replace(r, cached_tokens=0, shares_prompt=False) for r in data.draw(requests(first, 5, now_s))]
-        first += len(new)
-        engine.add(new)
-        plain.add(new)
-        now_s += data.draw(st.integers(1, 40)) * ODD_S
-        step = engine.advance(now_s)
-        plain.advance(now_s)
-        done.extend(step.completions)
-        spans.extend(step.spans)
-        assert engine.running() == tuple(h.request.response for h in plain.batch)
-        assert engine.generated_tokens() == plain.generated_tokens()
-        if data.draw(st.booleans()):
-            taken, step = engine.cut(now_s)
-            other = plain.cut(now_s)
-            done.extend(step.completions)
-            spans.extend(step.spans)
-            assert [(r.response, r.generated_tokens, r.kv) for r in taken] == [
-                (r.response, r.generated_tokens, r.kv) for r in other
-            ]
-            for one in (engine, plain):
-                one.add([replace(r, available_s=max(now_s, one.clock_s)) for r in taken])
-    step = engine.advance(math.inf)
-    plain.advance(math.inf)
-    assert_same_completions([*done, *step.completions], plain.done)
-    spans.extend(step.spans)
-    for phase in ("prefill", "decode"):
-        own = [s for s in spans if s.phase == phase]
-        assert sum(s.tokens for s in own) == plain.tokens[phase]
-        assert sum(s.end_s - s.start_s for s in own) == pytest.approx(plain.seconds[phase], rel=1e-9, abs=1e-12)
-
-
-@given(st.data(), latencies(), admissions(), st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
-def test_budgets_hold_and_every_token_is_computed_once(data, latency, admission, budget):
-    engine = chunked(budget, latency, replace(admission, rule="reserve"))
-    new = [replace(r, cached_tokens=0, shares_prompt=False) for r in data.draw(requests(0, 6))]
-    engine.add(new)
-    progress = engine.advance(math.inf)
-    done = {c.response: c for c in progress.completions}
-    for r in new:
-        assert done[r.response].response_tokens == r.target_tokens
-        assert done[r.response].prefill_tokens_computed == (max(0, r.prompt_tokens - 1) if r.target_tokens else 0)
-    assert all(s.tokens <= budget for s in progress.spans if s.phase == "prefill")
-    assert all(s.batch_mean <= max(budget, engine.slots) for s in progress.spans)
-
-
-@given(latencies(), st.integers(1, 30), st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
-def test_smaller_chunks_never_end_a_single_wave_sooner(latency, small, large):
-    small, large = sorted((small, large))
-    ends = []
-    for budget in (small, large, None):
-        engine = chunked(budget, latency, Admission(8, 10_000))
-        engine.add([Request(i, 12, LIMIT, target_tokens=10) for i in range(6)])
-        ends.append(max(c.time_s for c in engine.advance(math.inf).completions))
-    assert ends[0] >= ends[2] - 1e-9
-    assert ends[1] >= ends[2] - 1e-9

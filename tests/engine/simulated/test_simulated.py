@@ -38,6 +38,7 @@ class Held:
     start_s: float | None
     first_token_s: float | None
     prefill: int
+    fed: int = 0  # tokens of its context that are computed, while some are missing
 
     @property
     def context(self) -> int:
@@ -45,7 +46,7 @@ class Held:
 
     @property
     def counted(self) -> int:
-        return self.request.prompt_tokens + self.request.limit_tokens
+        return self.request.prompt_tokens + self.request.max_tokens
 
     @property
     def left(self) -> int:
@@ -126,6 +127,8 @@ class PlainEngine:
 
     def _iterate(self, to_s: float) -> bool:
         """One iteration if it ends by ``to_s``; evictions belong to the boundary at its end."""
+        if self.latency.mixes:
+            return self._iterate_mixed(to_s)
         joining: list[Held] = []
         for h in self.queue:
             inside = [*self.batch, *joining]
@@ -142,7 +145,9 @@ class PlainEngine:
                 known.add(h.request.prompt)
         new = sum(computed)
         prefill_s = float(self.latency.prefill_s(new)) if new else 0.0
-        decode_s = float(self.latency.step_s(len(batch), sum(h.context for h in batch))) + self.latency.join_s * len(joining)
+        decode_s = float(self.latency.iteration_s(len(batch), sum(h.context for h in batch))) + self.latency.join_s * len(
+            joining
+        )
         if self.clock_s + prefill_s + decode_s > to_s:
             return False
         self.known = known
@@ -164,13 +169,67 @@ class PlainEngine:
         self.tokens["prefill"] += sum(max(0, tokens - 1) for tokens in computed)
         self.tokens["decode"] += len(batch)
         self.batch = [h for h in batch if h.left > 0]
+        self._evict()
+        return True
+
+    def _iterate_mixed(self, to_s: float) -> bool:
+        """The same where prompts are fed beside decoding."""
+        known, joining, fed = set(self.known), [], []  # fed: (response, tokens of its context before, tokens)
+        decoding = [h for h in self.batch if h.kv]
+        room = self.latency.token_budget - len(decoding)
+        waiting = [*[h for h in self.batch if not h.kv], *self.queue]
+        while room and waiting:
+            h = waiting.pop(0)
+            before = h.fed
+            if h in self.queue:
+                inside = [*self.batch, *joining]
+                fits = self._counted([*inside, h]) <= self.admission.kv_capacity_tokens
+                if len(inside) >= self.admission.max_batch or (inside and not fits):
+                    break
+                joining.append(h)
+                before = h.context if h.kv else h.request.prompt_tokens if h.shares and h.request.prompt in known else h.there
+            tokens = min(max(1, h.context - before), room)
+            room -= tokens
+            fed.append((h, before, min(tokens, h.context - before)))
+            if before + tokens >= h.context:
+                decoding.append(h)
+                if h.shares:
+                    known.add(h.request.prompt)
+        prompts = self.latency.token_budget - room - len(decoding)
+        step_s = float(self.latency.iteration_s(len(decoding), sum(h.context for h in decoding), prompts))
+        took_s = step_s + self.latency.join_s * len(joining)
+        if self.clock_s + took_s > to_s:
+            return False
+        self.known = known
+        for h in joining:
+            self.queue.remove(h)
+            self.batch.append(h)
+            h.start_s = self.clock_s if h.start_s is None else h.start_s
+        for h, before, tokens in fed:
+            h.fed = before + tokens
+            h.kv = h.fed >= h.context
+            h.prefill += tokens - (h.kv and tokens > 0)  # the last one is decoded
+        prefill_s = step_s * prompts / (self.latency.token_budget - room) if decoding else took_s
+        self.clock_s += took_s
+        for h in decoding:
+            h.tokens += 1
+            h.first_token_s = self.clock_s if h.first_token_s is None else h.first_token_s
+            if h.left == 0:
+                self._complete(h)
+        for phase, seconds, tokens in (("prefill", prefill_s, prompts), ("decode", took_s - prefill_s, len(decoding))):
+            self.seconds[phase] += seconds
+            self.tokens[phase] += tokens
+        self.batch = [h for h in self.batch if h.left > 0]
+        self._evict()
+        return True
+
+    def _evict(self) -> None:
         while self.admission.rule == "preempt" and len(self.batch) > 1:
             if self._counted(self.batch) <= self.admission.kv_capacity_tokens:
                 break
             self.batch[-1].kv = self.batch[-1].shares = False
-            self.batch[-1].there = 0
+            self.batch[-1].there = self.batch[-1].fed = 0
             self.queue.insert(0, self.batch.pop())
-        return True
 
     def generated_tokens(self) -> dict[int, int]:
         return {h.request.response: h.tokens for h in [*self.batch, *self.queue, *self.arriving]}
@@ -186,10 +245,12 @@ def latencies(draw: st.DrawFn) -> LatencyModel:
     def one_of(*values: float) -> float:
         return draw(st.sampled_from(values))
 
-    return LatencyModel(
+    latency = LatencyModel(
         "small", 1, one_of(1e-3, 8e-3), one_of(0.0, 1e-4, 3e-3), one_of(0.0, 1e-5, 2e-4),
-        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4), join_s=one_of(0.0, 3e-3),
+        prefill_base_s=one_of(0.0, 4e-3), prefill_per_token_s=one_of(0.0, 2e-4), join_s=one_of(0.0, 3e-3), max_batch=8,
     )  # fmt: skip
+    budget = draw(st.sampled_from([None, 8, 9, 12, 20, 60]))
+    return latency if budget is None else latency.with_mixed_prefill(budget)
 
 
 @st.composite
@@ -330,7 +391,7 @@ def test_undisturbed_it_is_the_timeline_of_evaluate(data, latency, admission):
     decode = [s for s in progress.spans if s.phase == "decode"]
     assert sum(s.tokens for s in decode) == work.response_tokens.sum()
     stays = run.residency.last > run.residency.first
-    assert sum(c.prefill_tokens_computed for c in progress.completions) == run.residency.computed[stays].sum()
+    assert sum(c.prefill_tokens_computed for c in progress.completions) == run.residency.computed()[stays].sum()
 
 
 @given(st.data(), latencies(), admissions())

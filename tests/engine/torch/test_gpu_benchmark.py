@@ -20,8 +20,9 @@ import gpu_plans
 import gpu_workload
 
 from rlhfless.latency import load_profile
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from solver import Objective, evaluate
+from solver.model.problem import PlanningProblem
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PRESENT = ("numpy", "torch", "transformers")
@@ -108,8 +109,11 @@ def test_plans_come_back_from_json_with_their_rules_and_the_numbers_of_another_p
     for prompts, plans in found["plans"].items():
         workload = gpu_workload.step_of(lengths[: int(prompts)], 500).workload
         for policy in gpu_plans.POLICIES:
-            given = PlanningInput(workload, gpu_plans.cluster_of(latency.kind), latency, Objective(0.7), time_limit_s=0.1)
-            made = make_policy(policy).plan(given)
+            given = (
+                PlanningProblem(workload, gpu_plans.cluster_of(latency.kind), latency, Objective(0.7)),
+                PlanningOptions(time_limit_s=0.1),
+            )
+            made = make_policy(policy).plan(*given)
             plan = gpu_plans.read(plans[policy], workload, latency)
             if policy != "solver":  # which has more time beforehand
                 assert plan.actors == made.actors
@@ -118,7 +122,7 @@ def test_plans_come_back_from_json_with_their_rules_and_the_numbers_of_another_p
             assert getattr(plan.rule, "tau", None) == (0.7 if policy == "rlhfless" else None)
             moved = gpu_plans.read(plans[policy], workload, other)
             assert {(a.kind, a.max_batch) for a in moved.actors} == {("other", 3)}
-            takes = evaluate(moved, workload, other)
+            takes = evaluate(moved, PlanningProblem(workload, gpu_plans.cluster_of(latency.kind), other))
             assert (moved.makespan_s, moved.gpu_seconds) == (takes.makespan_s, takes.gpu_seconds)
 
 

@@ -135,29 +135,29 @@ def test_noise_belongs_to_seed_and_index():
 @settings(max_examples=40, deadline=None)
 def test_rows_keep_their_noise_wherever_they_move(steps, seed):
     """Whatever happened before, a row has the noise of its own seed and token."""
-    rng, ahead, rows = np.random.default_rng(seed), GumbelNoise(6, VOCAB, torch.device("cpu")), []
+    rng, noise, rows = np.random.default_rng(seed), GumbelNoise(6, VOCAB, torch.device("cpu")), []
     for step in steps:
         if step == "join" and len(rows) < 6:
             new = [[int(rng.integers(1 << 62)), int(rng.integers(1000))] for _ in range(rng.integers(1, 7 - len(rows)))]
-            ahead.join(len(rows), *map(list, zip(*new, strict=True)))
+            noise.join(len(rows), *map(list, zip(*new, strict=True)))
             rows += new
         elif step == "leave" and rows:
             row, last = int(rng.integers(len(rows))), rows.pop()
             if row < len(rows):
-                ahead.move(len(rows), row)
+                noise.move(len(rows), row)
                 rows[row] = last
         elif step == "swap" and rows:
             a, b = rng.integers(len(rows), size=2).tolist()
-            ahead.swap(a, b)
+            noise.swap(a, b)
             rows[a], rows[b] = rows[b], rows[a]
         elif step in ("next", "forget") and rows:
-            found = ahead.ahead(int(rng.integers(1, 5)), 6, len(rows))
+            found = noise.draw(int(rng.integers(1, 5)), 6, len(rows))
             for row, (own, token) in enumerate(rows):
-                for later, noise in enumerate(found):
-                    assert torch.equal(noise[row], noise_of([own], VOCAB, token + later)[0])
+                for later, numbers in enumerate(found):
+                    assert torch.equal(numbers[row], noise_of([own], VOCAB, token + later)[0])
             if step == "next":
                 count = int(rng.integers(1, len(found) + 1))
-                ahead.commit(count)
+                noise.commit(count)
                 rows = [[own, token + count] for own, token in rows]
 
 

@@ -89,7 +89,7 @@ def test_on_the_virtual_clock_it_is_an_event(device: str, charging: str) -> None
     assert json.loads(event["detail"])["seconds"] > 0
     assert {s["phase"] for s in record.spans} <= {"prefill", "decode"}
     if charging == "profile":  # five iterations, and nothing else
-        assert record.makespan_s == pytest.approx(3 * LATENCY.step_s(2, 0) + 2 * LATENCY.step_s(1, 0))
+        assert record.makespan_s == pytest.approx(3 * LATENCY.iteration_s(2, 0) + 2 * LATENCY.iteration_s(1, 0))
 
 
 def test_a_replay_counts_it_as_warming_up() -> None:

@@ -80,9 +80,9 @@ def test_a_forced_length_is_within_the_limit(target: int) -> None:
         ({"prompt_ids": np.array([1.0, np.nan, 3.0])}, "has prompt_ids that are float64 in the shape (3,); a one-dim"),
         ({"prompt_ids": np.array([[1], [2], [3]])}, "has prompt_ids that are int64 in the shape (3, 1); a one-dim"),
         ({"prompt_ids": np.array([True, True, True])}, "has prompt_ids that are bool in the shape (3,); a one-dim"),
-        ({"limit_tokens": 5.5}, "has limit_tokens=5.5; a whole number of 0 or more is needed"),
-        ({"limit_tokens": -1}, "has limit_tokens=-1; a whole number of 0 or more is needed"),
-        ({"limit_tokens": None}, "has limit_tokens=None; a whole number of 0 or more is needed"),
+        ({"max_tokens": 5.5}, "has max_tokens=5.5; a whole number of 0 or more is needed"),
+        ({"max_tokens": -1}, "has max_tokens=-1; a whole number of 0 or more is needed"),
+        ({"max_tokens": None}, "has max_tokens=None; a whole number of 0 or more is needed"),
         ({"target_tokens": 2.5}, "has target_tokens=2.5; a whole number is needed"),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_response_of_no_tokens_ends_when_it_is_its_time(model):
     )
     assert (e.peek_next_event_s(), e.waiting()) == (0.0, (0, 1, 2, 3))
     done = {c.response: c for c in e.advance(math.inf).completions}
-    first_s = float(LATENCY.prefill_s(3) + LATENCY.step_s(1, 3))
+    first_s = float(LATENCY.prefill_s(3) + LATENCY.iteration_s(1, 3))
     assert [done[i].time_s for i in (1, 2, 3)] == [0.0, first_s, 50.0]
     for i in (1, 2, 3):
         assert (done[i].response_tokens, len(done[i].token_ids), done[i].prefill_tokens_computed) == (0, 0, 0)

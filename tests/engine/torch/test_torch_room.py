@@ -121,10 +121,7 @@ def test_an_engine_without_room_says_what_is_free(
 
     places = {"prefill": (kv_rows, "prefill"), "decode": (model, "decode"), "prepare": (engine._loop.step, "prepare")}
     monkeypatch.setattr(*places[where], full)
-    said = (
-        "cpu has no room for what an actor with 3 slots computes; 3.00 GiB are free: use fewer slots, a shorter response limit"
-    )
-    with pytest.raises(MemoryError, match=said) as told:
+    with refused(MemoryError, "cpu", "3 slots", "3.00 GiB") as told:
         engine.advance(math.inf)
     assert told.value.__cause__ is error
     engine.close()

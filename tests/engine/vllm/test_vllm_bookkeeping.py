@@ -35,9 +35,9 @@ from solver.model.admission import Admission
 def expected_length(request: Request) -> int:
     """What the stand-in gives a response, whoever decodes it and wherever it is cut."""
     if request.target_tokens is not None:
-        return min(request.target_tokens, request.limit_tokens)
-    ends = (n for n in range(1, request.limit_tokens) if token_after(request.prompt_tokens + n - 1, False) == EOS)
-    return next(ends, request.limit_tokens)
+        return min(request.target_tokens, request.max_tokens)
+    ends = (n for n in range(1, request.max_tokens) if token_after(request.prompt_tokens + n - 1, False) == EOS)
+    return next(ends, request.max_tokens)
 
 
 @settings(max_examples=40)
@@ -93,7 +93,7 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
         assert c.start_s < c.first_token_s <= c.time_s or c.response_tokens == 0
 
 
-def test_whoever_was_evicted_goes_on_though_the_rest_of_its_batch_is_cut() -> None:
+def test_an_evicted_response_continues_though_its_batch_is_cut() -> None:
     """Between the look at the iteration that evicts it and its end."""
     engine = scripted(Admission(2, 40, "preempt"))
     engine.add([replace(r, target_tokens=20) for r in requests(2, 24, 12)])
@@ -147,11 +147,11 @@ def test_what_vllm_cannot_take_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"limit_tokens": LONGEST}, f"tokens with its prompt; the longest context here is {LONGEST} tokens"),
-        ({"limit_tokens": 100, "target_tokens": 3}, "tokens with its prompt; this actor's KV memory holds 120 at most"),
-        ({"limit_tokens": 9.5}, "has limit_tokens=9.5; a whole number of 0 or more is needed"),
-        ({"limit_tokens": 9, "target_tokens": 12}, "has target_tokens=12; 0 to limit_tokens=9 is needed"),
-        ({"target_tokens": -2}, f"has target_tokens=-2; 0 to limit_tokens={LIMIT} is needed"),
+        ({"max_tokens": LONGEST}, f"tokens with its prompt; the longest context here is {LONGEST} tokens"),
+        ({"max_tokens": 100, "target_tokens": 3}, "tokens with its prompt; this actor's KV memory holds 120 at most"),
+        ({"max_tokens": 9.5}, "has max_tokens=9.5; a whole number of 0 or more is needed"),
+        ({"max_tokens": 9, "target_tokens": 12}, "has target_tokens=12; 0 to max_tokens=9 is needed"),
+        ({"target_tokens": -2}, f"has target_tokens=-2; 0 to max_tokens={LIMIT} is needed"),
         ({"prompt_tokens": 2}, "prompt_ids, but prompt_tokens is 2"),
         ({"prompt_ids": [1, 2]}, "has prompt_ids that are a list; a one-dimensional array of whole numbers is needed"),
     ],

@@ -34,6 +34,7 @@ from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
+from solver.timing.batching import schedule
 
 pytestmark = needs_vllm
 Call = Callable[..., Any]
@@ -163,12 +164,68 @@ def other_settings(folder: Path) -> None:
     replace(factory_of(folder, 0), max_tokens=64)(LATENCY, ROOMY)
 
 
+def _in_chunks(folder: Path, wanted: Sequence[Request], budget: int, sampling: Sampling) -> tuple[Any, ...]:
+    """Fed tokens of every iteration, the iteration after which each response ends, and tokens, with another token budget."""
+    engine = factory_of(folder, 0, sampling)(LATENCY, ROOMY)
+    scheduler = engine.replica._engine.engine_core.engine_core.scheduler
+    before, scheduler.max_num_scheduled_tokens = scheduler.max_num_scheduled_tokens, budget
+    engine.add(wanted)
+    fed, ended, tokens = [], {}, {}
+    try:
+        while engine.running() or engine.waiting():
+            done = engine.step(engine.clock_s, lambda: engine.clock_s + 1.0).completions
+            fed.append(sum(engine.replica.fed_tokens.values()))
+            ended |= {c.response: len(fed) for c in done}
+            tokens |= {c.response: c.token_ids.tolist() for c in done}
+    finally:
+        scheduler.max_num_scheduled_tokens = before
+        engine.close()
+    return fed, ended, tokens
+
+
+def counted(folder: Path, wanted: Sequence[Request], budget: int) -> tuple[Any, ...]:
+    return _in_chunks(folder, wanted, budget, GREEDY)[:2]
+
+
+def sampled_in_chunks(folder: Path, wanted: Sequence[Request], budget: int) -> tuple[Any, ...]:
+    return _in_chunks(folder, wanted, budget, Sampling(1.0))
+
+
 # --- what it decodes --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def first(vllm_weights: Path) -> Path:
     return vllm_weights / "weights-0"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("budget", [16, 40])
+def test_its_iterations_are_those_of_mixed_prefill(call: Call, first: Path, budget: int) -> None:
+    """With prompts of up to several budgets, more responses than slots, and forced lengths."""
+    rng = np.random.default_rng(budget)
+    wanted = [
+        replace(
+            r, target_tokens=int(rng.integers(1, 12)), prompt_ids=rng.integers(2, 30, size=r.prompt_tokens).astype(np.int64)
+        )
+        for r in requests(14, longest=90)
+    ]
+    fed, ended = call(counted, first, wanted, budget)
+    columns = (np.array([getattr(r, name) for r in wanted]) for name in ("target_tokens", "prompt_tokens", "prompt_tokens"))
+    remaining, context, most = columns
+    stays = schedule(remaining, context, most + LIMIT, np.zeros(len(wanted), np.int64), ROOMY, token_budget=budget)
+    batch, _, prompts = stays.per_iteration()
+    assert fed == (batch + prompts).tolist()
+    assert ended == dict(enumerate(stays.last.tolist()))
+
+
+@pytest.mark.full
+def test_a_chunk_draws_nothing_from_a_responses_stream(call: Call, first: Path) -> None:
+    wanted = requests(6, longest=90)
+    sampling = Sampling(1.0)
+    whole, _ = call(decode, first, 0, wanted, sampling)
+    _, _, tokens = call(sampled_in_chunks, first, wanted, 16)
+    assert tokens == {i: c.token_ids.tolist() for i, c in whole.items()}
 
 
 @pytest.mark.full
@@ -184,7 +241,7 @@ def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) ->
 @pytest.mark.full
 def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: Path) -> None:
     """Though the model has other ids that end a text, such as those of a chat's turns."""
-    wanted = [replace(r, limit_tokens=12) for r in requests(6)]
+    wanted = [replace(r, max_tokens=12) for r in requests(6)]
     expected = by_torch(wanted)
     ends = [EOS, *{int(i) for c in expected.values() for i in c.token_ids[:-1]}]
     assert len(ends) > 2
@@ -193,7 +250,7 @@ def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: P
 
 @pytest.mark.full
 def test_prompts_have_ids_that_the_model_knows(call: Call, first: Path) -> None:
-    one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), limit_tokens=3)
+    one = replace(requests(1)[0], prompt_tokens=2, prompt_ids=np.array([2, VOCABULARY - 1]), max_tokens=3)
     assert_same(call(decode, first, 0, [one], GREEDY)[0], by_torch([one]))
     with refused(ValueError, str(VOCABULARY), str(VOCABULARY - 1)):
         call(decode, first, 0, [replace(one, prompt_ids=np.array([2, VOCABULARY]))], GREEDY)

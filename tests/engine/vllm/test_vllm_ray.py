@@ -124,7 +124,7 @@ def test_a_run_of_steps_on_two_nodes(pool: RayPool, tmp_path: Path) -> None:
     assert {h: one["ray_node"] for h, one in details(first, "ready").items()} == {f"actor-{i}": n for i, n in where.items()}
 
     engines = factory_of(write_weights(model_of(3), tmp_path, 1), 1)
-    forced = [replace(r, target_tokens=30 + 2 * r.response, limit_tokens=60) for r in wanted]
+    forced = [replace(r, target_tokens=30 + 2 * r.response, max_tokens=60) for r in wanted]
     options: dict[str, Any] = {"step": 1, "start_s": first.end_s, "migration": "move"}
     moved = pool.run_step(plan_of(HALVES, Shuffle()), forced, engines, LATENCY, TWO_NODES, **options)
     assert tokens_of(moved) == by_torch(3, forced)
@@ -152,7 +152,7 @@ def test_vllm_runs_before_the_step_of_an_actor_that_is_started_ahead(nodes: Any,
         engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
         cold = pool.run_step(plan, wanted, engines, LATENCY, cluster)
         until(lambda: [pool.up_s(a) is not None for a in pool._idle.actors] == [True], "vLLM runs", 300.0)
-        pool.settle(cold)
+        pool.finalise_allocations(cold)
         assert start_s(cold, "warm-0") > start_s(cold, "actor-0") / 4, "vLLM's, and not the process's alone"
 
         engines = factory_of(write_weights(model_of(4), tmp_path, 1), 1)
@@ -170,7 +170,7 @@ def test_a_killed_actor_is_lost_and_what_it_had_goes_on_elsewhere(
     pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same weights, laid down anew where they are needed."""
-    long = [replace(r, target_tokens=60 if r.response else 1, limit_tokens=60) for r in requests(COUNT)]
+    long = [replace(r, target_tokens=60 if r.response else 1, max_tokens=60) for r in requests(COUNT)]
     engines = factory_of(write_weights(model_of(3), tmp_path, 0), 0)
     kill = Kill(pool, monkeypatch)
     record = pool.run_step(plan_of(HALVES, AtFirst(kill)), long, engines, LATENCY, TWO_NODES)
@@ -195,13 +195,13 @@ class Kill:
     killed: int = 0
 
     def __post_init__(self) -> None:
-        made = self.pool._crew.RayStepActors
+        made = self.pool._ray_actors.RayStepActors
 
         def crew(*given: Any) -> Any:
             self.record = given[4]
             return made(*given)
 
-        self.monkeypatch.setattr(self.pool._crew, "RayStepActors", crew)
+        self.monkeypatch.setattr(self.pool._ray_actors, "RayStepActors", crew)
 
     def __deepcopy__(self, memo: object) -> Kill:
         """It looks on from outside: the step's copy of the rule that calls it has this same one."""

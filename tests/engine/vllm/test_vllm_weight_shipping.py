@@ -44,7 +44,9 @@ def contents(folder: str | Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in Path(folder).iterdir()}
 
 
-def test_a_side_reads_what_was_carried_as_a_factory_with_a_folder_of_its_own(machine: Path, engines: VllmEngineFactory) -> None:
+def test_a_backend_reads_shipped_weights_as_a_factory_with_a_folder_of_its_own(
+    machine: Path, engines: VllmEngineFactory
+) -> None:
     (Path(engines.weights) / "empty").touch()
     expected = contents(engines.weights)
     form, buffers = vllm_backend.pack(engines.to_remote())

@@ -1,4 +1,4 @@
-"""How long actors live: forecasts, and holdings whose clock and actors are the test's own."""
+"""How long actors live: forecasts, and warm pools whose clock and actors are the test's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_forecasts_say_nothing_without_a_reason() -> None:
     assert Lifecycle().prewarm_s(history_of([0.0, 5.0], [1.0])) is None, "switched off"
 
 
-def test_the_plans_forecast_is_its_makespan_and_the_rest() -> None:
+def test_the_plans_forecast_is_its_makespan_and_its_phases() -> None:
     said = history_of([5.0], [], NonGenerationPhases(prepare_s=1.0, learn_s=4.0))
     assert PlanForecast(0.5).next_start_s(said) == 5.0 + 3.0 + 5.0 + 0.5
     seen = history_of([0.0, 10.0, 30.0], [4.0, 23.0])  # rests of 6 and 7 s
@@ -80,7 +80,7 @@ def test_times_that_are_none_are_refused(make: object, given: str) -> None:
 # --- what is held, on a clock of the test's ---------------------------------------------------------------------------
 
 
-class Carrier:
+class Launcher:
     """Actors are numbers; starting takes ``start_s`` of the actor's time, ending takes ``end_s`` of everybody's."""
 
     def __init__(self, start_s: float = 0.0, end_s: float = 0.0) -> None:
@@ -93,7 +93,7 @@ class Carrier:
     def now_s(self) -> float:
         return self.clock_s
 
-    def start(self, place: ActorPlacement, ahead: bool = False) -> int:
+    def start(self, place: ActorPlacement, prewarm: bool = False) -> int:
         self.started[len(self.started)] = place, self.clock_s
         return len(self.started) - 1
 
@@ -122,44 +122,44 @@ class Carrier:
 class Run:
     """Steps as a pool makes them: every actor works for as long as it is told to, cold starts first."""
 
-    def __init__(self, lifecycle: Lifecycle, **carrier: float) -> None:
-        self.carrier = Carrier(**carrier)
-        self.holdings = WarmPool(self.carrier, lifecycle, watched=False)
+    def __init__(self, lifecycle: Lifecycle, **launcher: float) -> None:
+        self.launcher = Launcher(**launcher)
+        self.warm_pool = WarmPool(self.launcher, lifecycle, watched=False)
         self.records: list[StepRecord] = []
 
     def wait(self, until_s: float) -> None:
         """Time passes, and what is due is done when it is due."""
-        while (due_s := self.holdings.act()) <= until_s:
-            self.carrier.clock_s = max(self.carrier.clock_s, due_s)
-        self.carrier.clock_s = max(self.carrier.clock_s, until_s)
-        self.holdings.act()
+        while (due_s := self.warm_pool.act()) <= until_s:
+            self.launcher.clock_s = max(self.launcher.clock_s, due_s)
+        self.launcher.clock_s = max(self.launcher.clock_s, until_s)
+        self.warm_pool.act()
 
     def step(self, work_s: float, plan: Plan = PLAN, phases: NonGenerationPhases = NonGenerationPhases()) -> list[int]:  # noqa: B008 (frozen)
-        carrier, record = self.carrier, StepRecord("run", len(self.records), plan, self.carrier.clock_s)
+        launcher, record = self.launcher, StepRecord("run", len(self.records), plan, self.launcher.clock_s)
         self.records.append(record)
-        before = set(carrier.started)
-        self.holdings.begin(record, plan, phases)
-        actors = [self.holdings.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
-        carrier.clock_s = record.start_s + work_s
+        before = set(launcher.started)
+        self.warm_pool.begin(record, plan, phases)
+        actors = [self.warm_pool.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
+        launcher.clock_s = record.start_s + work_s
         if cold := set(actors) - before:
-            carrier.clock_s += carrier.start_takes_s
+            launcher.clock_s += launcher.start_takes_s
         left = []
         for i, (actor, one) in enumerate(zip(actors, plan.actors, strict=True)):
-            up_s = max(record.start_s, carrier.started[actor][1] + carrier.start_takes_s)
+            up_s = max(record.start_s, launcher.started[actor][1] + launcher.start_takes_s)
             record.span(f"actor-{i}", "start", record.start_s, up_s)
-            record.span(f"actor-{i}", "decode", up_s, carrier.clock_s)
-            keeps = self.holdings.keeps(one)
-            record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, carrier.clock_s)
+            record.span(f"actor-{i}", "decode", up_s, launcher.clock_s)
+            keeps = self.warm_pool.keeps(one)
+            record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, launcher.clock_s)
             if keeps:
-                left.append((actor, one, carrier.clock_s))
+                left.append((actor, one, launcher.clock_s))
             else:
-                carrier.ended.append(actor)
-        record.close(carrier.clock_s)
-        self.holdings.generated(record, left, carrier.start_takes_s if cold else 0.0)
+                launcher.ended.append(actor)
+        record.close(launcher.clock_s)
+        self.warm_pool.generated(record, left, launcher.start_takes_s if cold else 0.0)
         return actors
 
-    def settle(self) -> None:
-        self.holdings.settle(self.records[-1])
+    def finalise_allocations(self) -> None:
+        self.warm_pool.finalise_allocations(self.records[-1])
 
     def trace(self) -> Trace:
         """Refuses a GPU with two holders."""
@@ -176,40 +176,40 @@ class Run:
         return held_gpu_seconds(self.trace())[["start", "sync", "work", "hold", "total"]].sum()
 
 
-def three_steps(lifecycle: Lifecycle, **carrier: float) -> Run:
+def three_steps(lifecycle: Lifecycle, **launcher: float) -> Run:
     """Generation of 4 s, then 6 s of something else, three times; the last rest settled."""
-    run = Run(lifecycle, start_s=2.0, **carrier)
+    run = Run(lifecycle, start_s=2.0, **launcher)
     for _ in range(3):
         run.step(4.0)
-        run.wait(run.carrier.clock_s + 6.0)
-        run.settle()
+        run.wait(run.launcher.clock_s + 6.0)
+        run.finalise_allocations()
     return run
 
 
 def test_cold_actors_start_every_time_and_none_waits() -> None:
     run = three_steps(Lifecycle.cold())
-    assert len(run.carrier.started) == 6
-    assert not run.carrier.living
+    assert len(run.launcher.started) == 6
+    assert not run.launcher.living
     assert dict(run.held()) == {"start": 12.0, "sync": 0.0, "work": 24.0, "hold": 0.0, "total": 36.0}
 
 
 def test_the_serverful_pool_starts_once_and_is_charged_for_every_second() -> None:
     run = three_steps(Lifecycle.serverful())
-    assert len(run.carrier.started) == 2
-    assert dict(run.held()) == {"start": 4.0, "sync": 0.0, "work": 24.0, "hold": 36.0, "total": 2 * run.carrier.clock_s}
-    run.holdings.close()
-    assert not run.carrier.living
+    assert len(run.launcher.started) == 2
+    assert dict(run.held()) == {"start": 4.0, "sync": 0.0, "work": 24.0, "hold": 36.0, "total": 2 * run.launcher.clock_s}
+    run.warm_pool.close()
+    assert not run.launcher.living
 
 
 def test_a_pool_that_is_kept_for_a_while_is_reused_within_it_and_scales_to_zero_after_it() -> None:
     run = Run(Lifecycle(idle_timeout_s=5.0), start_s=2.0)
     first = run.step(4.0)
-    run.wait(run.carrier.clock_s + 4.0)
+    run.wait(run.launcher.clock_s + 4.0)
     assert run.step(4.0) == first
-    ended_s = run.carrier.clock_s
+    ended_s = run.launcher.clock_s
     run.wait(ended_s + 30.0)
-    assert not run.carrier.living
-    run.settle()
+    assert not run.launcher.living
+    run.finalise_allocations()
     assert run.held()["hold"] == 2 * (4.0 + 5.0)
     assert run.records[1].end_s == ended_s + 5.0
     assert [e["name"] for e in run.records[1].events] == ["kill", "kill"]
@@ -222,7 +222,7 @@ def test_prewarmed_actors_are_up_when_the_step_begins_and_their_start_is_charged
     for _ in range(4):  # cold, cold, then as forecast
         run.step(4.0, plan)
         run.wait(run.records[-1].start_s + 12.0)
-        run.settle()
+        run.finalise_allocations()
     third = run.records[2]
     before = [a for a in run.records[1].allocations if a["role"] == "warm"]
     assert {(a["holder"], a["end_s"]) for a in before} == {("warm-0", third.start_s), ("warm-1", third.start_s)}
@@ -249,9 +249,9 @@ def test_a_prewarmed_actor_whose_step_never_comes_ends() -> None:
     run.wait(10.0)
     run.step(4.0)
     run.wait(100.0)
-    assert len(run.carrier.started) == 6
-    assert not run.carrier.living
-    run.settle()
+    assert len(run.launcher.started) == 6
+    assert not run.launcher.living
+    run.finalise_allocations()
     warm = [a for a in run.records[-1].allocations if a["role"] == "warm"]
     assert [a["end_s"] - a["start_s"] for a in warm] == [2.0 + 3.0] * 2
 
@@ -262,15 +262,15 @@ def test_a_plan_takes_actors_of_its_nodes_and_ends_those_in_its_way() -> None:
     wide = ActorPlan("gpu", (2, 3), 1, (0,), (), 4)
     other = replace(plan_of([[0]]), actors=(replace(plan_of([[0], [1]]).actors[1], gpu_ids=(1,)), wide))
     assert run.step(1.0, other) == [1, 3]
-    assert run.carrier.ended == [2], "one GPU where two are wanted"
-    run.settle()
+    assert run.launcher.ended == [2], "one GPU where two are wanted"
+    run.finalise_allocations()
     run.trace()
 
 
 def test_a_waiting_actor_that_was_lost_is_not_used_again() -> None:
     run = Run(Lifecycle.serverful())
     first = run.step(1.0)
-    run.carrier.dead.add(first[0])
+    run.launcher.dead.add(first[0])
     assert run.step(1.0) == [2, first[1]]
     run.trace()
 
@@ -279,10 +279,10 @@ def test_what_ends_as_a_step_begins_is_charged_until_then() -> None:
     """The step's time is taken, then the thread ends what waited too long, then the step takes its actors."""
     run = Run(Lifecycle(idle_timeout_s=5.0), end_s=0.25)
     run.step(1.0)
-    run.carrier.clock_s = 6.0
+    run.launcher.clock_s = 6.0
     record = StepRecord("run", 1, PLAN, 6.0)
-    run.holdings.act()
-    run.holdings.begin(record, PLAN, NonGenerationPhases())
+    run.warm_pool.act()
+    run.warm_pool.begin(record, PLAN, NonGenerationPhases())
     assert [(a["role"], a["start_s"], a["end_s"]) for a in record.allocations] == [("warm", 1.0, 6.0)] * 2
 
 
@@ -290,12 +290,12 @@ def test_what_waited_in_a_step_that_was_given_up_ends_and_is_in_its_record() -> 
     run = Run(Lifecycle.serverful(), end_s=0.25)
     run.step(1.0)
     given_up = StepRecord("run", 1, plan_of([[0]]), 1.0)
-    run.holdings.begin(given_up, plan_of([[0]]), NonGenerationPhases())  # the other one is in nobody's way
+    run.warm_pool.begin(given_up, plan_of([[0]]), NonGenerationPhases())  # the other one is in nobody's way
     run.wait(4.0)
-    run.holdings.give_up(given_up)
-    assert run.carrier.living == set(), "none was taken yet"
-    assert run.holdings.history.starts_s == [0.0]
-    assert len(run.holdings) == 0
+    run.warm_pool.give_up(given_up)
+    assert run.launcher.living == set(), "none was taken yet"
+    assert run.warm_pool.history.starts_s == [0.0]
+    assert len(run.warm_pool) == 0
     warm = {a["gpu_ids"][0]: (a["start_s"], a["end_s"]) for a in given_up.allocations}
     assert {start_s for start_s, _ in warm.values()} == {1.0}
     assert sorted(end_s for _, end_s in warm.values()) == [4.25, 4.5], "until its GPUs are free"
@@ -308,7 +308,7 @@ def test_a_second_that_a_learner_has_the_gpus_is_the_learners() -> None:
     record = run.records[-1]
     record.allocate("learner", "learner", 0, (0,), "gpu", "spot", 1.0, 3.0, 8.0)
     run.wait(11.0)
-    run.settle()
+    run.finalise_allocations()
     warm = [(a["gpu_ids"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "warm"]
     assert sorted(warm) == [([0], 1.0, 3.0), ([0], 8.0, 11.0), ([1], 1.0, 11.0)]
     run.trace()
@@ -332,20 +332,20 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
 
 
 def test_the_thread_ends_what_waited_too_long() -> None:
-    carrier = Carrier()
-    holdings = WarmPool(carrier, Lifecycle(idle_timeout_s=0.001))
+    launcher = Launcher()
+    warm_pool = WarmPool(launcher, Lifecycle(idle_timeout_s=0.001))
     record = StepRecord("run", 0, PLAN, 0.0)
-    holdings.begin(record, PLAN, NonGenerationPhases())
-    left = [(holdings.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
-    holdings.generated(record, left, 0.0)
-    carrier.clock_s = 1.0
-    assert carrier.nobody.wait(20.0)
-    holdings.close()
-    assert len(holdings) == 0
+    warm_pool.begin(record, PLAN, NonGenerationPhases())
+    left = [(warm_pool.take(i, ActorPlacement.of(actor), 0.0), actor, 0.0) for i, actor in enumerate(PLAN.actors)]
+    warm_pool.generated(record, left, 0.0)
+    launcher.clock_s = 1.0
+    assert launcher.nobody.wait(20.0)
+    warm_pool.close()
+    assert len(warm_pool) == 0
 
 
-def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one() -> None:
-    class Failing(Carrier):
+def test_a_thread_that_failed_is_reported_once_and_the_next_step_has_another_one() -> None:
+    class Failing(Launcher):
         failed = threading.Event()
 
         def end(self, actor: int) -> None:
@@ -354,24 +354,24 @@ def test_a_thread_that_failed_is_told_of_once_and_the_next_step_has_another_one(
                 raise OSError("nothing can be ended")
             super().end(actor)
 
-    carrier = Failing()
-    holdings = WarmPool(carrier, Lifecycle(idle_timeout_s=0.001))
+    launcher = Failing()
+    warm_pool = WarmPool(launcher, Lifecycle(idle_timeout_s=0.001))
 
     def step(start_s: float) -> StepRecord:
         record = StepRecord("run", 0, PLAN, start_s)
-        holdings.begin(record, PLAN, NonGenerationPhases())
-        left = [(holdings.take(i, ActorPlacement.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
-        holdings.generated(record, left, 0.0)
+        warm_pool.begin(record, PLAN, NonGenerationPhases())
+        left = [(warm_pool.take(i, ActorPlacement.of(actor), start_s), actor, start_s) for i, actor in enumerate(PLAN.actors)]
+        warm_pool.generated(record, left, 0.0)
         return record
 
     first = step(0.0)
-    carrier.clock_s = 1.0
-    assert carrier.failed.wait(20.0)
+    launcher.clock_s = 1.0
+    assert launcher.failed.wait(20.0)
     with refused(OSError):
-        holdings.settle(first)
-    assert len(holdings) == 2
+        warm_pool.finalise_allocations(first)
+    assert len(warm_pool) == 2
     second = step(1.0)
-    carrier.clock_s = 2.0
-    assert carrier.nobody.wait(20.0), "the second step's actors are watched"
-    holdings.settle(second)
-    holdings.close()
+    launcher.clock_s = 2.0
+    assert launcher.nobody.wait(20.0), "the second step's actors are watched"
+    warm_pool.finalise_allocations(second)
+    warm_pool.close()

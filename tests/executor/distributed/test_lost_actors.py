@@ -20,7 +20,7 @@ from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Speed
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
 from rlhfless.executor.distributed.recovery import RemainingWork, Survivor, resolve, what_is_left
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
 from solver import (
     ActorClasses,
@@ -35,6 +35,7 @@ from solver import (
     known_lengths,
 )
 from solver.model.objective import NonGenerationPhases
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Decision, StepState
 from solver.replanning.replan import Replan
 
@@ -108,9 +109,13 @@ def test_every_response_is_delivered_once_whatever_dies_or_hangs_and_whenever(se
 @pytest.mark.parametrize("policy", ["static", "random", "fold", "rlhfuse", "rlhfless", "solver+replan"])
 def test_rules_go_on_with_actors_that_were_not_in_the_plan(policy: str) -> None:
     step = uniform_step(LENGTHS)
-    plan = make_policy(policy, tau=0.5).plan(PlanningInput(step.predicted, step.cluster, step.latency, Objective(0.96)))
+    plan = make_policy(policy, tau=0.5).plan(
+        PlanningProblem(step.predicted, step.cluster, step.latency, Objective(0.96)), PlanningOptions()
+    )
     for seed in range(4):
-        fresh = make_policy(policy, tau=0.5).plan(PlanningInput(step.predicted, step.cluster, step.latency, Objective(0.96)))
+        fresh = make_policy(policy, tau=0.5).plan(
+            PlanningProblem(step.predicted, step.cluster, step.latency, Objective(0.96)), PlanningOptions()
+        )
         crew = ScriptedCrew(seed, dies=0.03, hangs=0.01, faults=4)
         assert_whole(run(fresh if seed else plan, crew))
 
@@ -334,7 +339,7 @@ def test_speed_is_measured_by_what_is_planned() -> None:
         speed.observe(
             ActorReport(0.0, spans=[EngineSpan("decode", 0.0, 3.0, 4.0, 8, 40, 0.0), EngineSpan("prefill", 0, 9, 4, 8, 9, 9)])
         )
-    assert speed.known
+    assert speed.measured
     assert speed.ratio == pytest.approx(3.0 / (10 * 0.104))
 
 
@@ -372,7 +377,7 @@ def test_a_new_actor_is_planned_to_start_no_faster_than_any_has() -> None:
     """Two responses of ten: an actor of their own pays where it starts fast, as the latency model says, or waits already."""
     model = replace(LATENCY, per_response_s=0.01, start_s=0.007)
     now = left([300] * 8 + [200] * 2, 2, [[0, 1, 2, 3], [4, 5, 6, 7]], weight=0.9)
-    now = replace(now, latency=model, goes=[replace(g, latency=model) for g in now.goes])
+    now = replace(now, latency=model, survivors=[replace(g, latency=model) for g in now.survivors])
     cheap = resolve([8, 9], now)
     dear = resolve([8, 9], replace(now, cold_start_s=20.0))
     waits = replace(now, free=[now.free[0], replace(now.free[1], prewarmed=True)], cold_start_s=20.0)
@@ -397,7 +402,9 @@ def test_cold_starts_of_earlier_steps_and_of_this_one_count() -> None:
 def test_a_slow_actor_is_relieved_only_where_that_pays() -> None:
     def slow(times: float, tokens: int) -> bool:
         now = left([tokens] * 4, 1, [[0, 1]], passed_s=1.0, spent=2.0, weight=0.99)
-        stays = Survivor(ActorView(7, 1, 2, 0, (2, 3), (), (), 62), now.goes[0].plan, LATENCY, Admission(64, 1 << 30), times)
+        stays = Survivor(
+            ActorView(7, 1, 2, 0, (2, 3), (), (), 62), now.survivors[0].plan, LATENCY, Admission(64, 1 << 30), times
+        )
         return resolve([2, 3], now, stays) is not None
 
     assert slow(10.0, 300)
@@ -422,7 +429,7 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
     lengths = [400, 400, 400, 100, 100, 100]
     step = uniform_step(lengths)
     step = step._replace(truth=step.truth.with_response_tokens(lengths))
-    requests = [replace(r, limit_tokens=400, target_tokens=n) for r, n in zip(step.requests(), lengths, strict=True)]
+    requests = [replace(r, max_tokens=400, target_tokens=n) for r, n in zip(step.requests(), lengths, strict=True)]
     plan = plan_of([[0, 1, 2], [3, 4, 5]])
     record = StepRecord("run", 0, plan, 0.0)
     faults = replace(SOON, slow_factor=4.0, silence_floor_s=1e3, min_start_timeout_s=1e3)

@@ -52,7 +52,7 @@ class Handle:
     def options(self, **_: Any) -> Handle:
         return self
 
-    def remote(self, side: str) -> Handle:
+    def remote(self, backend_module: str) -> Handle:
         return self
 
     @property
@@ -74,7 +74,7 @@ class Handle:
         return SimpleNamespace(remote=lambda name: name)
 
     @property
-    def tell(self) -> Any:
+    def send(self) -> Any:
         def remote(number: int, told: bytes, objects: object) -> None:
             if self.full:
                 raise OutOfDiskError("no space\nsome more")
@@ -103,7 +103,7 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 def member_on(handle: Handle, up_s: float | None = None) -> RayActorHandle:
     """On another machine; it has said that it is up, since ``up_s`` on its clock."""
     member = RayActorHandle(
-        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+        handle, "backend_module", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
     )
     up_s = CLOCK.now_s() + AHEAD_S if up_s is None else up_s
     handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s)]
@@ -116,9 +116,9 @@ def test_times_of_an_actor_elsewhere_are_put_on_this_clock(handle: Handle) -> No
     """The run's start, as the actor's clock shows it; and when it was up, as this one's does."""
     before_s = CLOCK.now_s()
     member = RayActorHandle(
-        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+        handle, "backend_module", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
     )
-    member.tell(VersionedOrder(0, BEGIN), {})  # before it is up
+    member.send(VersionedOrder(0, BEGIN), {})  # before it is up
     up_s = CLOCK.now_s()
     handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", up_s + AHEAD_S)]
     member.hear()
@@ -140,7 +140,7 @@ def test_an_actor_of_this_boot_is_not_asked_what_time_it_is(handle: Handle, monk
 def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(handle: Handle) -> None:
     member = member_on(handle)
     before, handle.answers = member.clock, False
-    member.tell(VersionedOrder(1, BEGIN), {})
+    member.send(VersionedOrder(1, BEGIN), {})
     assert member.clock == before
     assert handle.told[-1].order.origin_s == BEGIN.origin_s + before.offset_s
 
@@ -148,7 +148,7 @@ def test_an_actor_that_does_not_say_what_its_clock_shows_keeps_the_last_offset(h
 def test_the_first_word_of_an_actor_that_says_no_more_bounds_its_clock(handle: Handle) -> None:
     handle.answers = False
     member = RayActorHandle(
-        handle, "side", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
+        handle, "backend_module", ActorPlacement("gpu", 0, (0,)), RayNode("ab" * 28, "10.0.0.9", 1.0), 0.0, machine=CLOCK
     )
     CLOCK.sleep(0.05)
     handle.said = [RayActorReady(7, "ab" * 28, "10.0.0.9", "cpu", "another boot", CLOCK.now_s() + AHEAD_S)]
@@ -162,14 +162,14 @@ def test_an_order_for_which_there_is_no_room_is_one_sentence(handle: Handle) -> 
     member = member_on(handle)
     handle.full = True
     with refused(NoRoom):
-        member.tell(VersionedOrder(0, worker.End()), {})
+        member.send(VersionedOrder(0, worker.End()), {})
 
 
 def test_a_failure_without_a_message_is_named_by_its_kind() -> None:
     assert "8 bytes (MemoryError); give it more" in str(ray_handle.no_room(8, MemoryError()))
 
 
-def test_what_is_laid_out_is_not_held_by_its_sender(handle: Handle) -> None:
+def test_what_is_stored_is_not_held_by_its_sender(handle: Handle) -> None:
     member = member_on(handle)
     for name in ("kv-0", "kv-1", "kv-2"):
         member.export(name)
@@ -285,7 +285,7 @@ def test_an_actor_that_was_killed_for_want_of_memory_is_told_from_others(
     assert isinstance(lost, ActorLost)
     assert lost.out_of_memory == out_of_memory
     assert not lost.gpus_gone
-    assert lost.why == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0].rstrip('.')}"
+    assert lost.reason == f"(process 7 on cpu, node 10.0.0.9) died: {str(error).splitlines()[0].rstrip('.')}"
 
 
 def test_the_driver_sleeps_until_the_next_actor_starts() -> None:

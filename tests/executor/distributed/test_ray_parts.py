@@ -52,14 +52,13 @@ def test_nodes_without_gpus_and_dead_ones_are_no_nodes_of_a_plan() -> None:
 
 def test_a_cluster_that_ray_does_not_have_is_refused() -> None:
     nodes = RayNode.listed([described("1", 4.0, "L40S"), described("2", 2.0)])
-    said = r"has 2 nodes with 4 l40s, 4 l40s, but Ray's GPU nodes \(10.0.0.1 with 4 \(l40s\), 10.0.0.2 with 2\) do not provide"
-    with pytest.raises(PlanningError, match=said):
+    with refused(PlanningError, "2 nodes with 4 l40s, 4 l40s", "10.0.0.1 with 4 (l40s)", "10.0.0.2 with 2"):
         place_nodes(Cluster(2, 4, 1, "l40s"), nodes)
     with refused(PlanningError):
         place_nodes(Cluster(1, 1, 1), [])
 
 
-def test_the_largest_cluster_that_ray_has_is_told() -> None:
+def test_the_largest_cluster_that_ray_has_is_reported() -> None:
     def largest(cluster: Cluster, *gpus: float, kind: str | None = None) -> tuple[int, int] | None:
         nodes = RayNode.listed([described(str(i), has, kind) for i, has in enumerate(gpus)])
         found = largest_cluster(cluster, nodes)
@@ -157,7 +156,7 @@ def test_an_address_where_nobody_listens_is_refused_before_ray_tries(form: str) 
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = form.format(server.getsockname()[1])
-    said = rf"^no Ray cluster at '{address}' \(.*[Cc]onnection refused\); name the address that `ray start` printed$"
+    said = rf"'{address}' \(.*[Cc]onnection refused\)"
     with mock.patch.object(ray, "init") as tried, pytest.raises(InputError, match=said):
         RayCluster(address)
     assert not tried.called
@@ -186,7 +185,7 @@ def test_no_cluster_at_the_address_is_one_sentence(heard: str) -> None:
         RayCluster(heard)
 
 
-def test_a_failure_without_a_message_is_told_by_its_name(heard: str) -> None:
+def test_a_failure_without_a_message_is_reported_by_its_name(heard: str) -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=TimeoutError())
     with failing, refused(InputError, str(heard), "TimeoutError"):
@@ -201,7 +200,7 @@ def test_a_cluster_of_other_versions_is_one_sentence(heard: str) -> None:
         check_version_info({"ray_version": "1.13.0", "python_version": "3.7.9"}, "this node", raise_on_mismatch=True)
 
     mine = rf"Ray {re.escape(ray.__version__)} with Python {platform.python_version()}"
-    said = rf"^the Ray cluster at '{heard}' runs Ray 1\.13\.0 with Python 3\.7\.9, this program {mine}; both must be the same$"
+    said = rf"'{heard}' .*Ray 1\.13\.0 with Python 3\.7\.9, .*{mine}"
     with mock.patch.object(ray, "init", join), pytest.raises(InputError, match=said):
         RayCluster(heard)
 
@@ -243,10 +242,10 @@ def test_orders_that_overtake_each_other_are_obeyed_in_order() -> None:
     with mock.patch.object(DecodeActor, "_serve"):
         actor = DecodeActor(torch_backend.__name__)
     for number in np.random.default_rng(0).permutation(20).tolist():
-        actor.tell(number, pickle.dumps(f"order {number}"), {})
+        actor.send(number, pickle.dumps(f"order {number}"), {})
     obeyed = [actor._inbox.get_nowait() for _ in range(20)]
     assert obeyed == [f"order {number}" for number in range(20)]
-    actor.tell(20, b"no pickle", {})
+    actor.send(20, b"no pickle", {})
     assert isinstance(actor._inbox.get_nowait(), Exception)
 
 
@@ -290,7 +289,7 @@ def test_a_kv_state_that_cannot_be_read_is_computed_again() -> None:
     sender._obey(VersionedOrder(0, worker.Add(two)))
     for _ in range(3):
         sender._iterate()
-    sender._obey(VersionedOrder(0, worker.CutOff([0, 1], {0: "kv-0", 1: "kv-1"})))
+    sender._obey(VersionedOrder(0, worker.TakeOff([0, 1], {0: "kv-0", 1: "kv-1"})))
     taken = out.said[-1].taken  # type: ignore[attr-defined]
     assert all(r.generated_tokens for r in taken)
     assert set(exports) == {"kv-0", "kv-1"}

@@ -23,8 +23,7 @@ from rlhfless.executor.distributed.ray.cluster import START_TRIES, RayCluster
 def test_ray_that_cannot_be_started_is_one_sentence_and_leaves_nothing() -> None:
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     failing = mock.patch.object(ray, "init", side_effect=Exception("no port is free\nand more"))
-    said = r"^Ray could not be started here \(no port is free\); start one with `ray start --head` and give its address$"
-    with failing as tried, pytest.raises(InputError, match=said):
+    with failing as tried, refused(InputError, "(no port is free)"):
         RayCluster(gpus=1)
     assert not Path(tried.call_args.kwargs["_temp_dir"]).exists()
     assert tried.call_count == START_TRIES
@@ -64,7 +63,7 @@ def test_a_node_that_registers_late_is_waited_for(monkeypatch: pytest.MonkeyPatc
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray._private import services
 
-    monkeypatch.setattr(ray_cluster, "LOOK_S", 0.0)
+    monkeypatch.setattr(ray_cluster, "POLL_S", 0.0)
     looks = iter([RuntimeError("no node"), RuntimeError("no node"), {"node_id": "1"}, RuntimeError("no node")])
 
     def get_node(address: str, node_id: str) -> Any:

@@ -44,6 +44,7 @@ from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, deduplicate
+from solver.model.problem import PlanningProblem
 
 FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
 GROUPS = [range(12), range(12, 24)]
@@ -147,7 +148,7 @@ def test_processes_decode_and_hand_over_what_the_virtual_clock_decodes(
         assert record.start_s < c.start_s < c.first_token_s <= c.time_s <= record.end_s, "all processes have one clock"
 
 
-def test_weights_of_a_step_are_sent_and_signals_told(pool: ProcessPool) -> None:
+def test_weights_of_a_step_are_sent_and_signals_reported(pool: ProcessPool) -> None:
     """Those of this step, not those that the processes had before."""
     other = replace(factory_of(seed=11), signals=("eos_logprob",))
     expected = run_step(actor_plan("static"), requests(), other, LATENCY, CLUSTER)
@@ -186,7 +187,7 @@ def test_a_prefill_actor_is_a_process_that_hands_prefixes_over(pool: ProcessPool
     asked = prefill_requests(lengths)
     expected = run_step(dealt(2), asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
     ids = [p.tolist() for p in prompts()]
-    plan = deduplicate(dealt(2), workload(lengths), PREFILL_CLUSTER, PREFILL_LATENCY, ids).plan
+    plan = deduplicate(dealt(2), PlanningProblem(workload(lengths), PREFILL_CLUSTER, PREFILL_LATENCY), ids).plan
     late = next(i for i, a in enumerate(plan.actors) if a.prefixes)
     plan = replace(plan, actors=tuple(replace(a, start_s=0.3) if i == late else a for i, a in enumerate(plan.actors)))
     record = pool.run_step(plan, asked, engines, PREFILL_LATENCY, PREFILL_CLUSTER)
@@ -217,12 +218,12 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
         assert nobody(), "nothing waits without a forecast"
         step()
         until(lambda: [p.up_s is not None for p in pool._idle.actors] == [True, True], "prewarmed", 60.0)
-        pool.settle(records[-1])
+        pool.finalise_allocations(records[-1])
         step()
     with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=1.0)) as pool:
         step()
         until(nobody, "scaled to zero", 60.0)
-        pool.settle(records[-1])
+        pool.finalise_allocations(records[-1])
         assert [e["name"] for e in records[-1].events] == ["kill", "kill"]
 
 

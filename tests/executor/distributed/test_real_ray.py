@@ -72,7 +72,7 @@ def pool(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayPool]:
 def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int = 8) -> Any:
     """A step with an actor on each node. Every response is entered once."""
     lengths = [20, *(tokens + 20 * i for i in range(1, 8))]
-    asked = [replace(r, target_tokens=n, limit_tokens=600) for r, n in zip(requests(), lengths, strict=False)]
+    asked = [replace(r, target_tokens=n, max_tokens=600) for r, n in zip(requests(), lengths, strict=False)]
     plan = plan_of([range(4), range(4, 8)], rule)
     plan = replace(plan, actors=tuple(replace(a, node=i) for i, a in enumerate(plan.actors)))
     with chaos_counts.counted() as entered:
@@ -273,9 +273,9 @@ def test_a_lost_node_is_named_and_the_step_goes_on_with_the_other() -> None:
 def test_what_cannot_run_is_refused_before_anything_starts(pool: RayPool) -> None:
     made = factory_of()
     for message, plan, cluster, engines, error in (
-        ("3 nodes with 4 gpu, 4 gpu, 4 gpu, but Ray's GPU nodes", spread(4), Cluster(3, 4, 1), made, PlanningError),
-        ("actor 4 of the plan is on node 1, but its cluster has 1 node;", spread(8), Cluster(1, 4, 1), made, PlanningError),
-        ("not with int", spread(2), CLUSTER, int, TypeError),
+        ("3 nodes with 4 gpu, 4 gpu, 4 gpu", spread(4), Cluster(3, 4, 1), made, PlanningError),
+        ("actor 4 .*node 1", spread(8), Cluster(1, 4, 1), made, PlanningError),
+        (r"\bint\b", spread(2), CLUSTER, int, TypeError),
     ):
         with pytest.raises(error, match=message):
             pool.run_step(plan, requests(), engines, LATENCY, cluster)

@@ -16,10 +16,10 @@ from executor_samples import Restless, plan_of
 from scripted_engine import ScriptedEngines, expected_tokens, requests_of
 from scripted_steps import GROUPS, LATENCY, events, spans, stage
 from scripted_strikes import (
+    EVERY_POOL_KIND,
     LONG,
     MOVING,
     TWO,
-    WHOEVER_CARRIES,
     MoveOne,
     MoveTwice,
     at,
@@ -32,17 +32,18 @@ from scripted_world import Actor, Punctual
 from rlhfless.executor.distributed.messages import ActorReport
 from rlhfless.executor.distributed.worker import worker
 from solver import Cluster, NonGenerationPhases, Plan, deduplicate
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import SIGNAL_TOKENS
 from solver.model.workload import Workload
 
 
-@WHOEVER_CARRIES
+@EVERY_POOL_KIND
 @pytest.mark.parametrize("migration", ["move", "recompute"])
-def test_moves_change_no_token_and_are_traced_on_both_sides(migration: str, carrier: str) -> None:
+def test_moves_change_no_token_and_are_traced_on_both_sides(migration: str, pool_kind: str) -> None:
     """Cold starts first, then none; a KV state that is sent is received, and one that is not is computed again."""
     moved = 0
     for seed in range(3):
-        with stage(carrier, seed) as on:
+        with stage(pool_kind, seed) as on:
             first = on.run(plan_of(GROUPS))
             record = on.run(plan_of(GROUPS, Restless(seed, 0.01, late=True)), lengths=LONG, migration=migration)
             for i in range(4):
@@ -63,25 +64,25 @@ def test_moves_change_no_token_and_are_traced_on_both_sides(migration: str, carr
             on.trace()
             meta = on.pool.meta  # type: ignore[attr-defined]
             assert meta["clock"] == "wall"
-            assert meta["device"].startswith("a process per actor" if carrier == "local" else "a Ray actor per actor")
+            assert meta["device"].startswith("a process per actor" if pool_kind == "local" else "a Ray actor per actor")
     assert moved > 3
 
 
-@WHOEVER_CARRIES
-def test_every_step_decodes_with_its_own_weights(carrier: str) -> None:
+@EVERY_POOL_KIND
+def test_every_step_decodes_with_its_own_weights(pool_kind: str) -> None:
     """With the actors of the step before."""
-    with stage(carrier) as on:
+    with stage(pool_kind) as on:
         for weights in (1, 7, 1, 3):
             record = on.run(plan_of(GROUPS, Restless(weights, 0.02, late=True)), LONG, engines=ScriptedEngines(weights))
             assert record.completions[0].token_ids.tolist() == expected_tokens(requests_of(LONG)[0], weights)
         assert len(on.world.actors) == 4, "actors of the step before are used again"
 
 
-@WHOEVER_CARRIES
-def test_a_rule_sees_signals_of_the_tokens_that_were_reported(carrier: str) -> None:
+@EVERY_POOL_KIND
+def test_a_rule_sees_signals_of_the_tokens_that_were_reported(pool_kind: str) -> None:
     """Whatever moves meanwhile: what is told is the mean over the last of the tokens that the same state counts."""
     asked, running = requests_of(LONG), 0
-    with stage(carrier, 1) as on:
+    with stage(pool_kind, 1) as on:
         up(on, 4)
         plan = plan_of(GROUPS, Restless(1, 0.01, late=True))
         record = on.run(plan, requests=asked, engines=ScriptedEngines(signals=True))
@@ -109,7 +110,7 @@ def deduplicated(learner_node: int | None = None) -> tuple[Plan, list[Any]]:
     ids = [r.prompt_ids.tolist() for r in asked[::2]]
     plan = plan_of([range(0, 8, 2), range(1, 8, 2)])
     plan = replace(plan, actors=tuple(replace(a, node=0) for a in plan.actors))
-    found = deduplicate(plan, work, Cluster(1, 4, 1), slow, ids, learner_node=learner_node).plan
+    found = deduplicate(plan, PlanningProblem(work, Cluster(1, 4, 1), slow), ids, learner_node=learner_node).plan
     assert found.prefill is not None
     assert (found.prefill_actor is None) == (learner_node is not None)
     return found, asked
@@ -120,11 +121,11 @@ def alone_tokens(asked: list[Any]) -> int:
     return sum(r.prompt_tokens for r in asked)
 
 
-@WHOEVER_CARRIES
-def test_a_prefill_actor_hands_prefixes_over(carrier: str) -> None:
+@EVERY_POOL_KIND
+def test_a_prefill_actor_hands_prefixes_over(pool_kind: str) -> None:
     """Its GPUs are charged as prefill's, it decodes nothing, and receivers compute what is left only."""
     plan, asked = deduplicated()
-    with stage(carrier) as on:
+    with stage(pool_kind) as on:
         record = on.run(plan, requests=asked)
         sender = f"actor-{plan.prefill_actor}"
         (computed,) = [s for s in spans(record, "prefill") if s["holder"] == sender]
@@ -139,10 +140,10 @@ def test_a_prefill_actor_hands_prefixes_over(carrier: str) -> None:
         assert sum(c.prefill_tokens_computed for c in record.completions.values()) < alone_tokens(asked)
 
 
-@WHOEVER_CARRIES
-def test_prefixes_that_the_learner_computes_are_received(carrier: str) -> None:
+@EVERY_POOL_KIND
+def test_prefixes_that_the_learner_computes_are_received(pool_kind: str) -> None:
     plan, asked = deduplicated(learner_node=0)
-    with stage(carrier) as on:
+    with stage(pool_kind) as on:
         record = on.run(plan, requests=asked, phases=NonGenerationPhases(0.5, 0.5, 1))
         received = spans(record, "transfer")
         assert {s["from_actor"] for s in received} == {"learner"}
@@ -151,43 +152,43 @@ def test_prefixes_that_the_learner_computes_are_received(carrier: str) -> None:
         assert all(s["start_s"] >= computed["end_s"] for s in received), "when it was computed was measured"
 
 
-@WHOEVER_CARRIES
+@EVERY_POOL_KIND
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_prefill_actor_that_dies_takes_no_response_with_it(when: str, carrier: str) -> None:
+def test_a_prefill_actor_that_dies_takes_no_response_with_it(when: str, pool_kind: str) -> None:
     """Those that wait for it compute their prompts themselves, or go on with what came before it died."""
     plan, asked = deduplicated()
-    with stage(carrier) as on:
+    with stage(pool_kind) as on:
         if when == "before":
             at(on, lambda a: a.suffer("kill"), has_weights, plan.prefill_actor)
         else:
             on.world.hears.append(lambda a, r: a.kill() if r.prefixes is not None else None)
         record = on.run(plan, requests=asked)
-        assert bool([s for s in spans(record, "transfer") if s["bytes"]]) == (when == "after" and carrier == "local")
+        assert bool([s for s in spans(record, "transfer") if s["bytes"]]) == (when == "after" and pool_kind == "local")
         if when == "before":
             assert [e["responses"] for e in events(record, "lost")] == [0]
 
 
-@WHOEVER_CARRIES
-def test_an_actor_starts_at_its_time(carrier: str) -> None:
+@EVERY_POOL_KIND
+def test_an_actor_starts_at_its_time(pool_kind: str) -> None:
     plan = plan_of(GROUPS)
     plan = replace(plan, actors=(*plan.actors[:3], replace(plan.actors[3], start_s=0.3)))
-    with stage(carrier) as on:
+    with stage(pool_kind) as on:
         record = on.run(plan, start_s=1e3)
         held = {a["holder"]: a["start_s"] for a in record.allocations}
         assert [held[f"actor-{i}"] for i in range(4)] == [pytest.approx(1e3)] * 3 + [pytest.approx(1000.3)]
         assert min(s["start_s"] for s in record.spans if s["holder"] == "actor-3") >= 1000.3
 
 
-@WHOEVER_CARRIES
+@EVERY_POOL_KIND
 @pytest.mark.parametrize("who", ["sender before", "sender after", "receiver"])
-def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) -> None:
+def test_an_actor_that_is_killed_while_a_response_moves(who: str, pool_kind: str) -> None:
     """The sender with the order to hand over on its way, or with the KV state laid out; the receiver with it on its way."""
-    with stage(carrier, Punctual(0)) as on:
+    with stage(pool_kind, Punctual(0)) as on:
         up(on)
         struck: list[int] = []
 
         def strike(actor: Actor) -> None:
-            if not struck and any("CutOff" in str(order) for _, order in actor.orders) and carrier == "local":
+            if not struck and any("TakeOff" in str(order) for _, order in actor.orders) and pool_kind == "local":
                 struck.append(actor.number)
                 actor.suffer("kill")
 
@@ -197,7 +198,7 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) 
                 victim = actor if who == "sender after" else on.world.actors[1]
                 victim.kill()
 
-        if who == "sender before" and carrier == "local":
+        if who == "sender before" and pool_kind == "local":
             on.world.strikes.append(strike)
         elif who == "sender before":
             at(on, lambda a: a.suffer("kill"), lambda a: bool(a.orders) and decodes(6)(a), 0)
@@ -208,7 +209,7 @@ def test_an_actor_that_is_killed_while_a_response_moves(who: str, carrier: str) 
         assert move["holder"] == "actor-0"
         lost = events(record, "lost")
         assert [e["holder"] for e in lost] == ["actor-1" if who == "receiver" else "actor-0"]
-        if who == "sender after" and carrier == "ray":
+        if who == "sender after" and pool_kind == "ray":
             assert len(record.recomputes) == 1, "what was handed over was lost with its actor: it is computed again, once"
 
 
@@ -225,16 +226,16 @@ def test_a_response_between_actors_just_gets_another_receiver() -> None:
         asked.clear()
         record = on.run(plan_of([range(5), range(5, 9), range(9, 12)], MoveTwice()), lengths=MOVING)
         (moved,) = record.rule.rule.moved
-        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, worker.CutOff)]
+        cuts = [(n, list(order.responses)) for n, order in asked if isinstance(order, worker.TakeOff)]
         assert cuts == [(0, [moved])]
         assert (record.moves, record.actor_of[moved]) == (1, "actor-2")
 
 
-@WHOEVER_CARRIES
+@EVERY_POOL_KIND
 @pytest.mark.parametrize("what", ["no room", "unreachable"])
-def test_a_kv_state_that_does_not_arrive_costs_nobody(what: str, carrier: str) -> None:
+def test_a_kv_state_that_does_not_arrive_costs_nobody(what: str, pool_kind: str) -> None:
     """There is no room for it, or it cannot be read: its context is computed again, and nothing else is."""
-    with stage(carrier, Punctual(0)) as on:
+    with stage(pool_kind, Punctual(0)) as on:
         up(on)
         on.world.strikes.append(lambda actor: actor.troubles.add(what) if decodes(1)(actor) else None)
         record = on.run(plan_of(TWO, MoveOne()), lengths=MOVING)

@@ -18,13 +18,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from scripted_engine import ScriptedEngines, requests_of
-from scripted_steps import CARRIERS, GROUPS, LATENCY, LENGTHS, SOON, Stage, events, spans, stage
+from scripted_steps import GROUPS, LATENCY, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
 from scripted_world import Trouble
 
 from rlhfless.executor import ActorError, Lifecycle, PlanForecast, ShortestStep
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import held_gpu_seconds
 from solver import Cluster, NonGenerationPhases, Objective, Workload
+from solver.model.problem import PlanningProblem
 
 KINDS = ("kill", "stop", "zombie", "memory", "fail", "slow", "no room", "unreachable", "hopeless", "interrupt")
 SAID = re.compile(
@@ -49,7 +50,7 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
         assert any(t.kind == "interrupt" and t.done for t in on.world.troubles)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("pool_kind", POOL_KINDS)
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
@@ -70,13 +71,13 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
 @example(seed=3, wrong=[Trouble("zombie", 30)], moves=True, release="done", late=False, bounds=(50, 50))
 @example(seed=5, wrong=[Trouble("kill", 20), Trouble("kill", 40)], moves=True, release="step", late=True, bounds=(50, 50))
 def test_every_response_arrives_once_with_its_own_tokens(
-    carrier: str, seed: int, wrong: list[Trouble], moves: bool, release: str, late: bool, bounds: tuple[int, int]
+    pool_kind: str, seed: int, wrong: list[Trouble], moves: bool, release: str, late: bool, bounds: tuple[int, int]
 ) -> None:
     plan = plan_of(GROUPS, Restless(seed, 0.02) if moves else None, slots=3, release=release)
     if late:
         plan = replace(plan, actors=(*plan.actors[:3], replace(plan.actors[3], start_s=0.04)))
     faults = replace(SOON, retries=bounds[0], restarts=bounds[1])
-    with stage(carrier, seed, [replace(t) for t in wrong], faults) as on:
+    with stage(pool_kind, seed, [replace(t) for t in wrong], faults) as on:
         runs(on, plan)
         on.world.troubles = [t for t in on.world.troubles if t.kind == "interrupt" and t.done]
         for actor in on.world.actors:
@@ -84,16 +85,16 @@ def test_every_response_arrives_once_with_its_own_tokens(
         runs(on)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("pool_kind", POOL_KINDS)
 @pytest.mark.parametrize("policy", ["static", "random", "fold", "rlhfuse", "rlhfless", "solver+replan"])
-def test_rules_of_every_policy_survive_losses(policy: str, carrier: str) -> None:
+def test_rules_of_every_policy_survive_losses(policy: str, pool_kind: str) -> None:
     """With moves of KV states and without; actors that were not in the plan are theirs too."""
     workload = Workload(np.full(len(LENGTHS), 3), range(len(LENGTHS)), LENGTHS, max_response_tokens=60)
     for seed in range(3):
-        given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.05)
-        plan = make_policy(policy, tau=0.5).plan(given)
+        given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.05))
+        plan = make_policy(policy, tau=0.5).plan(*given)
         wrong = [Trouble("kill", 25 + seed), Trouble("stop", 60)] if seed else []
-        with stage(carrier, seed, wrong) as on:
+        with stage(pool_kind, seed, wrong) as on:
             record = on.run(plan, migration="recompute" if seed == 1 else "move")
             assert len(events(record, "lost")) <= len(wrong)
             if seed == 1:
@@ -107,7 +108,7 @@ def test_rules_of_every_policy_survive_losses(policy: str, carrier: str) -> None
 class Pools(RuleBasedStateMachine):
     """Steps, pauses, learners and losses in any order, with a pool of any life-cycle."""
 
-    carrier = "local"
+    pool_kind = "local"
 
     @initialize(
         seed=st.integers(0, 1000),
@@ -123,7 +124,7 @@ class Pools(RuleBasedStateMachine):
     )
     def begin(self, seed: int, lifecycle: Lifecycle) -> None:
         """A pool without actors."""
-        self._context = stage(self.carrier, seed, lifecycle=lifecycle, start_s=lambda number: 0.01 + 0.02 * (number % 3))
+        self._context = stage(self.pool_kind, seed, lifecycle=lifecycle, start_s=lambda number: 0.01 + 0.02 * (number % 3))
         self.on, self.lifecycle = self._context.__enter__(), lifecycle
         self.stopped = False
 
@@ -166,10 +167,10 @@ class Pools(RuleBasedStateMachine):
 
     @precondition(lambda self: self.on.records)
     @rule()
-    def settle(self) -> None:
+    def finalise(self) -> None:
         """What was held until now is in the record."""
         record = self.on.records[-1]
-        self.on.pool.settle(record)
+        self.on.pool.finalise_allocations(record)
         warm_s = [a["end_s"] for a in record.allocations if a["role"] == "warm"]
         now_s = self.on.pool.now_s()
         assert max(warm_s, default=0.0) <= now_s + 1e-9
@@ -213,7 +214,7 @@ class Pools(RuleBasedStateMachine):
 class RayPools(Pools):
     """The same with Ray actors."""
 
-    carrier = "ray"
+    pool_kind = "ray"
 
 
 @pytest.mark.parametrize("machine", [Pools, RayPools])

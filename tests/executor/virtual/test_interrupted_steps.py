@@ -83,7 +83,7 @@ def factory() -> TorchEngineFactory:
 def forced() -> list[Request]:
     """Long enough for things to happen in the middle."""
     lengths = np.random.default_rng(3).integers(20, 110, len(requests()))
-    return [replace(r, target_tokens=int(n), limit_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
+    return [replace(r, target_tokens=int(n), max_tokens=110) for r, n in zip(requests(), lengths, strict=True)]
 
 
 @pytest.mark.parametrize("clock", ["virtual", "measured"])

@@ -44,7 +44,7 @@ def test_a_replay_goes_through_the_same_batches(policy, admission):
             assert shapes(again.journal) == shapes(journal)
             assert [set(c.left) for c in again.journal.changes] == [set(c.left) for c in journal.changes]
             assert again.journal.finished == journal.finished
-            computed = {c.iteration for c in journal.changes if c.missing_tokens}
+            computed = {c.iteration for c in journal.changes if c.prefill_tokens}
             assert set(np.flatnonzero(seconds[:, 0])) == computed
             assert (seconds[:, 1] > 0).all()
             joined += sum(len(c.joined) for c in journal.changes)
@@ -87,7 +87,7 @@ def test_iterations_that_warm_up_are_not_charged(monkeypatch):
     assert replayed.warm_up_s > 0
 
 
-def test_another_course_is_noticed():
+def test_another_schedule_is_noticed():
     journal = executed(torch_step(1), "static").log.journals[0]
     first = journal.changes[0]
     wrong = replace(journal, changes=[first._replace(rows=first.rows + 1), *journal.changes[1:]])
@@ -191,8 +191,7 @@ def test_actors_of_several_gpus_cannot_be_measured_and_nothing_starts():
     step = torch_step(4)
     plan = plan_of([range(0, 9), range(9, 18)])
     wide = replace(plan, actors=tuple(replace(a, gpu_ids=(2 * i, 2 * i + 1)) for i, a in enumerate(plan.actors)))
-    said = "times one device, but the actors of the plan have 2 GPUs each, which would all be billed; plan for actors of 1 GPU"
-    with pytest.raises(PlanningError, match=said):
+    with refused(PlanningError, "2 GPUs", "1 GPU"):
         run_step(wide, torch_requests(step), never, step.latency, Cluster(1, 4, 2), charging="measured")
     assert run_step(wide, step.requests(), SimulatedEngine, step.latency, Cluster(1, 4, 2)).allocations[0]["gpu_ids"] == [0, 1]
 

@@ -142,7 +142,7 @@ def test_an_actor_that_is_done_is_closed_while_others_go_on(noted: type[Noted]) 
     seen = []
     run_step(
         plan_of([[0], [1], [2]]), step.requests(), noted, step.latency, step.cluster,
-        watch=lambda progress: seen.append((progress.completed, len(noted.open))),
+        on_progress=lambda progress: seen.append((progress.completed, len(noted.open))),
     )  # fmt: skip
     assert seen[:2] == [(1, 3), (2, 2)]
     assert not noted.open
@@ -163,7 +163,7 @@ def test_what_ends_a_step_early_closes_its_engines(noted: type[Noted]) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_step(plan_of([[0], [1]]), step.requests(), noted, step.latency, step.cluster, watch=interrupt)
+        run_step(plan_of([[0], [1]]), step.requests(), noted, step.latency, step.cluster, on_progress=interrupt)
     assert not noted.open
 
 

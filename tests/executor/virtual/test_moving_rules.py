@@ -13,10 +13,11 @@ from torch_wall_samples import CLUSTER, LATENCY, PROMPTS, SAMPLES, actor_plan, f
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
-from rlhfless.scheduling import PlanningInput, SchedulingPolicy, make_policy
+from rlhfless.scheduling import PlanningOptions, SchedulingPolicy, make_policy
 from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from solver import Objective, Plan, Workload
+from solver.model.problem import PlanningProblem
 from solver.replanning.replan import Replan
 
 LONGEST = 300
@@ -51,14 +52,16 @@ def lengths(seed: int, *shape: int) -> np.ndarray:
 
 
 def forced() -> list[Request]:
-    return [replace(r, target_tokens=int(n), limit_tokens=LONGEST) for r, n in zip(requests(), lengths(1), strict=True)]
+    return [replace(r, target_tokens=int(n), max_tokens=LONGEST) for r, n in zip(requests(), lengths(1), strict=True)]
 
 
 def plan_of(policy: str) -> Plan:
     """From four forecasts of the lengths, which are not the true ones."""
     chosen, slots = RULES[policy]
     workload = Workload([r.prompt_tokens for r in requests()[::SAMPLES]], OWNER, lengths(2, 4), max_response_tokens=LONGEST)
-    return chosen.plan(PlanningInput(workload, CLUSTER, replace(LATENCY, max_batch=slots), Objective(0.9), time_limit_s=0.1))
+    return chosen.plan(
+        PlanningProblem(workload, CLUSTER, replace(LATENCY, max_batch=slots), Objective(0.9)), PlanningOptions(time_limit_s=0.1)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from wall_clock_steps import on_the_wall_clock
 
 from rlhfless.executor import StepRecord
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Decision, StepState, Trigger
 
 
@@ -64,8 +65,11 @@ class Keeps:
 @settings(max_examples=40, deadline=None)
 def test_what_a_rule_keeps_is_what_it_would_have_read_at_once(seed, policy, admission):
     step = random_step(seed, prompts=10)
-    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed, admission=admission)
-    plan = make_policy("static" if policy == "restless" else policy).plan(given_)
+    given_ = (
+        PlanningProblem(step.predicted, step.cluster, step.latency, admission=admission),
+        PlanningOptions(time_limit_s=0.05, seed=seed),
+    )
+    plan = make_policy("static" if policy == "restless" else policy).plan(*given_)
     rule = Restless(seed) if policy == "restless" else plan.rule
     if rule is None:
         return

@@ -23,6 +23,7 @@ from rlhfless.trace import Trace, step_metrics
 from solver import ActorPlan, Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError, Workload
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import Prefill
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import Cut, Decision, Move, StepState, Trigger
 from solver.prefix_sharing.deduplicate import deduplicate
 from solver.timing.build_plan import assemble
@@ -108,7 +109,7 @@ def test_a_step_takes_what_evaluate_says(seed: int, admission: str, start_s: flo
     record = run_step(
         plan, requests_of(workload), SimulatedEngine, models, POOLS, phases=phases, admission=admission, start_s=start_s
     )
-    taken = evaluate(plan, workload, models, phases, admission=admission)
+    taken = evaluate(plan, PlanningProblem(workload, POOLS, models, phases=phases, admission=admission))
     assert record.makespan_s == pytest.approx(taken.makespan_s, rel=1e-9)
     seconds = np.array([a["end_s"] - a["start_s"] for a in record.allocations])
     gpus = np.array([len(a["gpu_ids"]) for a in record.allocations])
@@ -241,9 +242,11 @@ def test_a_plan_with_shared_and_partial_prefixes_is_executed_as_it_is_planned():
         transfer_base_s=0.01, transfer_per_kv_token_s=1e-5,
     )  # fmt: skip
     cluster = Cluster(2, 4, 1, usd_per_gpu_hour=3.6)
-    plan = assemble("random", np.arange(36).reshape(12, 3).T.reshape(4, 9), workload, cluster, latency)
+    plan = assemble("random", np.arange(36).reshape(12, 3).T.reshape(4, 9), PlanningProblem(workload, cluster, latency))
     for learner_node, streamed in ((None, True), (0, False)):
-        found = deduplicate(plan, workload, cluster, latency, ids, learner_node=learner_node, streamed=streamed)
+        found = deduplicate(
+            plan, PlanningProblem(workload, cluster, latency), ids, learner_node=learner_node, streamed=streamed
+        )
         assert found.how == "prefill actor"
         assert {t for a in found.plan.actors for t in a.prefix_tokens} & set(range(1, 80)), "a part of a prompt is received"
         record = run_step(found.plan, requests_of(workload), SimulatedEngine, latency, cluster)

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from replay_samples import executed, factory, torch_requests, torch_step
 
-from rlhfless.engine.common.journal import EngineJournal, Newcomer, Replayed
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, Replayed
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.record import StepRecord
@@ -30,8 +30,8 @@ def own_seconds(journal: EngineJournal) -> Replayed:
 
 
 def told(ran: VirtualStep, seconds: dict[int, Replayed], prefill: Replayed | None = None) -> StepRecord:
-    record, held, beginning = retime(ran.record, ran.log, ran.held, seconds, prefill)
-    bill(record, beginning.plan, held, ran.cluster, ran.phases)
+    record, held, startup = retime(ran.record, ran.log, ran.held, seconds, prefill)
+    bill(record, startup.plan, held, ran.cluster, ran.phases)
     return record
 
 
@@ -164,7 +164,7 @@ def test_an_actor_that_did_nothing_holds_what_it_held():
 
 def test_a_journal_tells_iterations_batch_by_batch():
     journal = EngineJournal(4, 1.0)
-    journal.change(2, 4, 10, 18, [Newcomer(0, 10, 0, True), Newcomer(1, 8, 8, False)])
+    journal.change(2, 4, 10, 18, [AdmittedResponse(0, 10, 0, True), AdmittedResponse(1, 8, 8, False)])
     journal.commit(0.5, [0.25], 1.75)
     journal.commit(0.0, [0.25, 0.25], 2.25)
     journal.finish([1])
@@ -172,7 +172,7 @@ def test_a_journal_tells_iterations_batch_by_batch():
     journal.change(1, 4, 13, 13, [])
     journal.commit(0.0, [0.25], 2.5)
     assert (list(journal.prefill_s), list(journal.decode_s), journal.end_s) == ([0.5, 0.0, 0.0, 0.0], [0.25] * 4, 2.5)
-    (first, until), (second, end) = journal.stays()
+    (first, until), (second, end) = journal.intervals()
     assert (first.iteration, until, second.iteration, end, second.left) == (0, 3, 3, 4, (1,))
-    assert (first.missing_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
+    assert (first.prefill_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
     assert RetimingLog.of({}, ActorStartup.of(plan_of([]), [], 0.0)).journals == {}

@@ -31,7 +31,7 @@ TRANSFERS = st.lists(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(0, 
 
 def sent(links: NodeLinks, link: tuple[str, int], from_s: float = 0.0, to_s: float = math.inf) -> float:
     """Seconds at full speed that the link carries in that time."""
-    return sum(t.rate * max(0.0, min(t.end_s, to_s) - max(t.start_s, from_s)) for t in links.taken[link])
+    return sum(t.rate * max(0.0, min(t.end_s, to_s) - max(t.start_s, from_s)) for t in links.shares[link])
 
 
 @given(CARRIES, TRANSFERS)
@@ -39,18 +39,18 @@ def sent(links: NodeLinks, link: tuple[str, int], from_s: float = 0.0, to_s: flo
 def test_no_link_carries_more_than_it_can_and_all_is_sent(carries, transfers):
     links, asked = NodeLinks(carries), {}
     for source, target, start_s, alone_s in transfers:
-        before = {link: len(taken) for link, taken in links.taken.items()}
+        before = {link: len(shares) for link, shares in links.shares.items()}
         end_s = start_s + alone_s + links.delay_s(source, target, start_s, alone_s)
         ways = [("in", target)] if source is None else [("out", source), ("in", target)]
         for link in [] if source == target else ways:
-            own = links.taken[link][before.get(link, 0) :]
+            own = links.shares[link][before.get(link, 0) :]
             assert sum((t.end_s - t.start_s) * t.rate for t in own) == pytest.approx(alone_s)
             assert all(0 < t.rate <= 1 and start_s <= t.start_s <= t.end_s for t in own)
             assert own[-1].end_s == pytest.approx(end_s)
             asked[link] = asked.get(link, 0.0) + alone_s
         assert source != target or end_s == start_s + alone_s
-    for link, taken in links.taken.items():
-        times = sorted({t for one in taken for t in (one.start_s, one.end_s)})
+    for link, shares in links.shares.items():
+        times = sorted({t for one in shares for t in (one.start_s, one.end_s)})
         for begin_s, end_s in itertools.pairwise(times):
             assert sent(links, link, begin_s, end_s) <= carries * (end_s - begin_s) * (1 + 1e-9) + 1e-9
         assert sent(links, link) == pytest.approx(asked.get(link, 0.0))
@@ -62,17 +62,17 @@ def test_no_bandwidth_is_left_unused_while_somebody_waits(carries, transfers):
     """Before a transfer on one link ends, it is sent at full speed or the link is full."""
     links, promised = NodeLinks(carries), []
     for _, target, start_s, alone_s in transfers:
-        own = len(links.taken["in", target])
+        own = len(links.shares["in", target])
         end_s = start_s + alone_s + links.delay_s(None, target, start_s, alone_s)
-        promised.append((target, start_s, end_s, links.taken["in", target][own:]))
+        promised.append((target, start_s, end_s, links.shares["in", target][own:]))
     for target, start_s, end_s, own in promised:
-        times = {t for one in links.taken["in", target] for t in (one.start_s, one.end_s)}
+        times = {t for one in links.shares["in", target] for t in (one.start_s, one.end_s)}
         for begin_s, until_s in itertools.pairwise(sorted({start_s, end_s, *(t for t in times if start_s < t < end_s)})):
             if until_s - begin_s < 1e-9:
                 continue
             middle_s = (begin_s + until_s) / 2
             rate = sum(t.rate for t in own if t.start_s <= middle_s < t.end_s)
-            used = sum(t.rate for t in links.taken["in", target] if t.start_s <= middle_s < t.end_s)
+            used = sum(t.rate for t in links.shares["in", target] if t.start_s <= middle_s < t.end_s)
             assert rate == pytest.approx(1.0) or used == pytest.approx(carries)
 
 

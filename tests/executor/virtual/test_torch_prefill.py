@@ -19,8 +19,9 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Plan
-from solver.prefix_sharing.choose_prefixes import PrefixTree
+from solver.model.problem import PlanningProblem
 from solver.prefix_sharing.deduplicate import deduplicate
+from solver.prefix_sharing.prefix_tree import PrefixTree
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,10 @@ def test_a_prefill_actor_computes_what_is_shared_once(factory: TorchEngineFactor
     asked = requests(np.full(PROMPTS * SAMPLES, 9))
     plan = dealt(3)
     found = deduplicate(
-        plan, workload(np.full(PROMPTS * SAMPLES, 9)), CLUSTER, LATENCY, [p.tolist() for p in prompts()], share_in_actors=True
+        plan,
+        PlanningProblem(workload(np.full(PROMPTS * SAMPLES, 9)), CLUSTER, LATENCY),
+        [p.tolist() for p in prompts()],
+        share_in_actors=True,
     )
     assert found.how == "prefill actor"
     before, computed = run(plan, factory, asked)

@@ -12,11 +12,12 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.scheduling import POLICIES, PlanningInput, make_policy
+from rlhfless.scheduling import POLICIES, PlanningOptions, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Objective, Workload
+from solver.model.problem import PlanningProblem
 
 PROMPTS, SAMPLES, LIMIT = 6, 4, 48
 LATENCY = LatencyModel(
@@ -46,9 +47,9 @@ def run(policy: str, factory: TorchEngineFactory, migration: str = "move", truth
     asked = requests()
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES) if truth is None else truth
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
-    given = PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)
+    given = (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1))
     chosen = RLHFuse(threshold_share=0.6) if policy == "rlhfuse" else make_policy(policy, tau=0.5)
-    return run_step(chosen.plan(given), asked, factory, LATENCY, Cluster(1, 4, 1), migration=migration)
+    return run_step(chosen.plan(*given), asked, factory, LATENCY, Cluster(1, 4, 1), migration=migration)
 
 
 def token_hashes(record: StepRecord) -> dict[int, str]:
@@ -97,7 +98,7 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
         replace(r, target_tokens=c.response_tokens, target_finish=c.finish_reason)
         for r, c in zip(requests(), (real.completions[i] for i in range(PROMPTS * SAMPLES)), strict=True)
     ]
-    plan = replace(real.plan, rule=make_policy("rlhfless", tau=0.5).plan(_given(asked)).rule)
+    plan = replace(real.plan, rule=make_policy("rlhfless", tau=0.5).plan(*_given(asked)).rule)
     simulated = run_step(
         plan, asked, SimulatedEngine, LATENCY, Cluster(1, 4, 1), migration="move",
     )  # fmt: skip
@@ -107,7 +108,7 @@ def test_the_clock_is_that_of_the_simulated_engine(factory: TorchEngineFactory) 
     assert {i: c.time_s for i, c in simulated.completions.items()} == pytest.approx(times, rel=1e-9)
 
 
-def _given(asked: list[Request]) -> PlanningInput:
+def _given(asked: list[Request]) -> tuple[PlanningProblem, PlanningOptions]:
     lengths = np.repeat(np.linspace(5, 40, PROMPTS), SAMPLES).reshape(PROMPTS, SAMPLES)
     workload = Workload.grid([r.prompt_tokens for r in asked[::SAMPLES]], lengths, max_response_tokens=LIMIT)
-    return PlanningInput(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96), time_limit_s=0.1)
+    return (PlanningProblem(workload, Cluster(1, 4, 1), LATENCY, Objective(0.96)), PlanningOptions(time_limit_s=0.1))

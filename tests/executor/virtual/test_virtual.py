@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
-from rlhfless.scheduling import PlanningInput, make_policy
+from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
 from rlhfless.scheduling.round_robin import Spread
 from solver import NonGenerationPhases, Plan
+from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
 from solver.timing.evaluate import evaluate
 
@@ -55,7 +56,7 @@ def test_whatever_a_rule_orders_every_response_completes_once_and_is_billed_once
 def test_without_a_rule_a_step_takes_what_evaluate_says(seed, policy):
     step = random_step(seed)
     record = execute(step, policy, seed=seed)
-    taken = evaluate(record.plan, step.truth, step.latency)
+    taken = evaluate(record.plan, PlanningProblem(step.truth, step.cluster, step.latency))
     assert record.makespan_s == pytest.approx(max(taken.done_s))
     assert sum(a["end_s"] - a["start_s"] for a in record.allocations) == pytest.approx(taken.gpu_seconds)
 
@@ -330,15 +331,18 @@ RULED = ["fold", "spread+drain", "rlhfless", "random+tau", "rlhfuse", "solver+re
 
 def ruled_plan(policy: str, step: Step, seed: int) -> Plan:
     """A plan whose rule has something to do."""
-    given_ = PlanningInput(step.predicted, step.cluster, step.latency, time_limit_s=0.05, seed=seed)
+    problem, options = (
+        PlanningProblem(step.predicted, step.cluster, step.latency),
+        PlanningOptions(time_limit_s=0.05, seed=seed),
+    )
     if policy == "restless":
-        return replace(make_policy("static").plan(given_), rule=Restless(seed))
+        return replace(make_policy("static").plan(problem, options), rule=Restless(seed))
     if policy == "spread+drain":
-        return Fold(Spread(), rule=DrainingFold).plan(given_)
+        return Fold(Spread(), rule=DrainingFold).plan(problem, options)
     if policy in ("solver+replan", "oracle+replan"):
-        known = replace(given_, workload=step.truth) if policy == "oracle+replan" else given_
-        return (OracleReplan if policy == "oracle+replan" else SolverReplan)(looks_ahead=False).plan(known)
-    return make_policy(policy).plan(given_)
+        known = replace(problem, workload=step.truth) if policy == "oracle+replan" else problem
+        return (OracleReplan if policy == "oracle+replan" else SolverReplan)(looks_ahead=False).plan(known, options)
+    return make_policy(policy).plan(problem, options)
 
 
 def told(record) -> tuple[object, ...]:

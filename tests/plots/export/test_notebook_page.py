@@ -51,6 +51,15 @@ def test_a_figure_of_the_users_own_is_drawn(width: int, tmp_path: Path) -> None:
     assert html.count('class="scatterlayer') == 1
 
 
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium here (apt-get install chromium)")
+@pytest.mark.parametrize("fails", ['throw new Error("no data")', 'Promise.reject(new Error("no data"))'])
+def test_a_page_with_an_error_ends_the_wait_for_its_figures(fails: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(f'<div class="figure"><div id="f0"></div></div><script>{fails}</script>')
+    with pytest.raises(AssertionError, match="no data"):
+        drawn_page(page)
+
+
 def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refused(InputError):

@@ -54,7 +54,10 @@ def executed(plan, workload, latency, cluster):
 
 def bounds_of(workload, cluster, latency):
     """The bound on each count of cost."""
-    return {cost: mixed_clairvoyant_bound(workload, cluster, latency, cost=cost) for cost in COSTS}
+    return {
+        cost: mixed_clairvoyant_bound(solver.PlanningProblem(workload, cluster, latency, solver.Objective(cost=cost)))
+        for cost in COSTS
+    }
 
 
 def check_bounds(bounds, time_s, costs):
@@ -113,7 +116,7 @@ def test_on_two_kinds_some_schedule_comes_near_it():
     cluster = MixedCluster([GpuPool("x", 1, 1, 36.0), GpuPool("y", 1, 1, 3.6)])
     work = solver.Workload([0], [0, 0, 0], [3, 2, 2], max_response_tokens=3)
     hands = [Hand(model, 0.0, (pool.usd_per_gpu_s,)) for pool, model in zip(cluster.pools, models.values(), strict=True)]
-    bound = mixed_clairvoyant_bound(work, cluster, models, cost="usd")
+    bound = mixed_clairvoyant_bound(solver.PlanningProblem(work, cluster, models, solver.Objective(cost="usd")))
     found = schedules(work, hands, 20_000)
     assert min(cost / bound.cost(time_s * (1 + 1e-9)) for time_s, cost in found) == pytest.approx(1.0)
 
@@ -124,6 +127,8 @@ def test_no_executed_plan_of_small_workloads_beats_it(data, kinds, workload, rul
     """Plans as they come, good or bad, with two actors of the second kind."""
     assume(not workload.generated_tokens.any())
     first, models = kinds
+    least = int(workload.reserved_tokens.max())
+    models = {key: replace(m, kv_capacity_tokens=max(m.kv_capacity_tokens, least)) for key, m in models.items()}
     cluster = MixedCluster([first.pools[0], replace(first.pools[1], nodes=2, prewarmed=0)])
     actor_of = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(workload), max_size=len(workload))))
     actors = []
@@ -155,7 +160,9 @@ def test_no_executed_plan_of_the_planner_beats_it_whatever_rule_it_runs_under(co
     models = {(m.kind, m.gpus_per_actor): replace(m, max_batch=slots) for m in PROFILES.values()}
     cluster = MixedCluster([GpuPool("l40s", 1, 8, 1.9), GpuPool("h100", 1, 4, 3.0)])
     workload = lognormal_workload(40, 4, limit=900, mean_log=5.0)
-    plan = plan_generation(workload, cluster, models, solver.Objective(0.8, cost=cost), time_limit_s=0.4)
+    plan = plan_generation(
+        solver.PlanningProblem(workload, cluster, models, solver.Objective(0.8, cost=cost)), time_limit_s=0.4
+    )
     wide, bounds = plan_with_both(workload, cluster, models), bounds_of(workload, cluster, models)
     moved = set()
     for one in (plan, wide):

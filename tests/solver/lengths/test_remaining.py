@@ -68,7 +68,9 @@ def test_survival_is_a_probability_that_falls_and_ends_at_the_limit(samples, age
     one = np.array([0])
     at = [float(table.survival(one, age, min(age + x, LIMIT))[0]) for x in (0, ahead, LIMIT)]
     assert 1.0 >= at[0] >= at[1] >= at[2] == 0.0
-    assert 1.0 <= table.expected_tokens(one, age)[0] <= table.most_tokens(one, age)[0] == LIMIT - age
+    most = float(table.max_tokens(one, age)[0])
+    assert 1.0 <= table.expected_tokens(one, age)[0] <= most <= LIMIT - age
+    assert table.survival(one, age, age + most)[0] == 0.0
 
 
 def test_the_root_sum_is_the_sum_of_the_roots():
@@ -88,7 +90,7 @@ def test_known_lengths_are_certain(true, age):
     everyone, tokens = np.arange(len(true)), np.full(len(true), age)
     left = np.maximum(np.array(true) - age, 1)
     np.testing.assert_allclose(forecast.expected_tokens(everyone, tokens), left)
-    np.testing.assert_allclose(forecast.most_tokens(everyone, tokens), left)
+    np.testing.assert_allclose(forecast.max_tokens(everyone, tokens), left)
     np.testing.assert_array_equal(forecast.survival(everyone, tokens, tokens + left - 1), 1.0)
     np.testing.assert_array_equal(forecast.survival(everyone, tokens, tokens + left), 0.0)
     exact = [np.sqrt(2e-5 + 3e-8 * (10 + np.arange(age, age + n))).sum() for n in left]
@@ -144,7 +146,7 @@ def test_a_response_beyond_its_curve_is_about_to_end():
     table = from_samples([[10]], workload([1]), pool_samples=0.0)
     assert table.expected_tokens(np.array([0]), 190)[0] == 1.0
     assert np.isfinite(table.root_load(np.array([0]), 199, 1e-5, 0.0)).all()
-    assert table.most_tokens(np.array([0]), LIMIT)[0] == 1.0
+    assert table.max_tokens(np.array([0]), LIMIT)[0] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -169,3 +171,18 @@ def test_samples_of_other_prompts_than_the_workloads_are_refused():
 def test_known_lengths_learn_nothing():
     forecast = KnownLengths(np.array([5.0]), np.array([1.0]), 10)
     assert forecast.observe(np.array([3]), np.array([False])) is forecast
+
+
+def test_responses_with_predictions_of_their_own_have_forecasts_of_their_own():
+    """Eight samples of one prompt, 5 % around lengths from 20 to 160: each forecast is near its own length."""
+    predicted = np.arange(20, 180, 20)
+    sampled = predicted * np.exp(0.05 * np.random.default_rng(0).standard_normal((32, 8)))
+    one_prompt = Workload([0], np.zeros(8, int), predicted, max_response_tokens=LIMIT, scenarios=sampled)
+    everyone = np.arange(8)
+    sharp = from_scenarios(one_prompt)
+    np.testing.assert_allclose(sharp.expected_tokens(everyone, 0), predicted, rtol=0.1)
+    assert np.all(sharp.max_tokens(everyone, 0) < 1.3 * predicted + 2)
+    alike = Workload([0], np.zeros(8, int), np.full(8, 90), max_response_tokens=LIMIT, scenarios=sampled)
+    assert np.ptp(from_scenarios(alike).expected_tokens(everyone, 0)) == 0.0
+    known = from_scenarios(Workload([0], np.zeros(8, int), predicted, max_response_tokens=LIMIT))
+    np.testing.assert_array_equal(known.expected_tokens(everyone, 0), predicted)

@@ -48,9 +48,13 @@ def test_the_factors_couple_what_they_say():
 def test_they_make_a_workload_that_is_planned_over_them():
     sampled = scenarios_from_quantiles(LEVELS, TOKENS, OWNER, scenarios=5, seed=1)
     workload = solver.Workload([3, 4], OWNER, sampled)
-    plan = plan_generation(workload, solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4))
+    plan = plan_generation(solver.PlanningProblem(workload, solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4)))
     assert plan.makespan_s == pytest.approx(
-        float(solver.evaluate(plan, workload, solver.LatencyModel("x", 1, 1e-3, 1e-4)).makespan_s)
+        float(
+            solver.evaluate(
+                plan, solver.PlanningProblem(workload, solver.Cluster(1, 4, 1), solver.LatencyModel("x", 1, 1e-3, 1e-4))
+            ).makespan_s
+        )
     )
     assert plan.lower_bound <= plan.value
 

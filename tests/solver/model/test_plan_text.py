@@ -16,7 +16,7 @@ WORKLOAD = lognormal_workload(32, 4)
 
 def plan_with(actors: int, kind: str = "gpu") -> solver.Plan:
     cluster = solver.Cluster(4, 8, 2, kind=kind, usd_per_gpu_hour=2.0)
-    return solver.random_split(WORKLOAD, cluster, l40s(), actors=actors)
+    return solver.random_split(solver.PlanningProblem(WORKLOAD, cluster, l40s()), actors=actors)
 
 
 @pytest.mark.parametrize("actors", range(1, 17))
@@ -52,7 +52,7 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    plan = plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
+    plan = plan_generation(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective), time_limit_s=0.1)
     read = json.loads(plan.to_json(), parse_constant=refuse)
     assert {
         "actors", "prefill", "rule", "reference", "makespan_s", "gpu_seconds", "cost_usd", "lower_bound", "gap", "status",
@@ -68,9 +68,9 @@ def test_json_is_strict_and_holds_the_fields_of_a_plan(objective):
 
 
 def test_a_missed_deadline_of_the_warm_start_is_null_in_json():
-    split = solver.random_split(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), solver.Objective(1.0))
+    split = solver.random_split(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), solver.Objective(1.0)))
     objective = solver.Objective(deadline_s=0.97 * split.makespan_s)
-    plan = plan_generation(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective, time_limit_s=0.1)
+    plan = plan_generation(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 2), l40s(), objective), time_limit_s=0.1)
     assert json.loads(plan.to_json())["history"][0]["value"] is None
 
 

@@ -6,8 +6,11 @@ from error_messages import refused
 
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
+from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan, Plan
 from solver.model.plurals import counted
+from solver.model.problem import PlanningProblem
+from solver.model.workload import Workload
 from solver.timing.build_plan import assemble
 
 
@@ -27,4 +30,5 @@ def test_a_plan_of_one_actor_says_so() -> None:
 
 def test_refusals_count_one_gpu_in_the_singular() -> None:
     with refused(PlanningError):
-        assemble("static", [[0], [1]], None, Cluster(1, 1, 1), None)  # type: ignore[arg-type]
+        problem = PlanningProblem(Workload([1], [0, 0], [5, 9]), Cluster(1, 1, 1), LatencyModel("x", 1, 1.0, 0.0))
+        assemble("static", [[0], [1]], problem)

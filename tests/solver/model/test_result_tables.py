@@ -17,7 +17,7 @@ WORKLOAD = solver.Workload.grid(np.full(16, 20), np.random.default_rng(0).intege
 
 
 def test_a_front_has_a_row_per_plan() -> None:
-    front = pareto_front(WORKLOAD, CLUSTER, LATENCY, points=12)
+    front = pareto_front(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), points=12)
     page = front._repr_html_()
     assert page.count("<tr>") == 1 + len(front.plans)
     assert f"{front.plans[0].makespan_s:.4g}" in page
@@ -25,7 +25,7 @@ def test_a_front_has_a_row_per_plan() -> None:
 
 
 def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
-    bound = solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY)
+    bound = solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt"))
     page = bound._repr_html_()
     assert f"{bound.shortest_s():.4g} s" in page
     assert f"{bound.gpu_seconds(2 * bound.shortest_s()):.4g} GPU-seconds" in page
@@ -34,21 +34,23 @@ def test_a_bound_says_what_is_the_fastest_and_what_it_costs_around_it() -> None:
 
 
 def test_a_bound_of_what_cannot_be_done_says_so() -> None:
-    impossible = replace(solver.clairvoyant_bound(WORKLOAD, CLUSTER, LATENCY), max_actors=0)
+    impossible = replace(
+        solver.clairvoyant_bound(solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY, admission="preempt")), max_actors=0
+    )
     assert "no policy can" in impossible._repr_html_()
 
 
 @pytest.mark.parametrize(("cost", "unit"), [("gpu_s", "GPU-seconds"), ("usd", "USD")])
 def test_a_bound_of_a_mixed_cluster_says_the_same_in_its_unit(cost: str, unit: str) -> None:
     priced = replace(CLUSTER, usd_per_gpu_hour=3600.0)
-    bound = solver.mixed_clairvoyant_bound(FEW, priced, LATENCY, cost=cost)
+    bound = solver.mixed_clairvoyant_bound(solver.PlanningProblem(FEW, priced, LATENCY, solver.Objective(cost=cost)))
     fastest = bound.least_time_s(np.inf)
     page = bound._repr_html_()
     assert f"{fastest:.4g} s" in page
     assert f"{bound.cost(2 * fastest):.4g} {unit}" in page
     assert f"{fastest:.4g} s" in repr(bound)
     assert "array(" not in repr(bound)
-    assert "no policy can" in replace(bound, most_cost_per_s=0.0)._repr_html_()
+    assert "no policy can" in replace(bound, max_cost_per_s=0.0)._repr_html_()
 
 
 def test_a_workload_says_how_many_tokens_of_what() -> None:

@@ -14,7 +14,7 @@ from solver_strategies import instances, plan_generation
 import solver
 from solver.timing.evaluate import admission_of
 
-either = st.booleans().flatmap(lambda refill: instances(refill=refill))
+either = st.tuples(st.booleans(), st.booleans()).flatmap(lambda which: instances(refill=which[0], mixed=which[1]))
 rests = st.sampled_from([solver.NonGenerationPhases(), solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)])
 ROUNDING = 2e-3  # times of small instances are milliseconds; CP-SAT counts in 0.1 microseconds, rounded down
 
@@ -25,7 +25,7 @@ def every_plan(instance) -> EveryPlan:
 
 
 def solve(instance, objective, phases):
-    plan = plan_generation(*instance[:3], objective, phases, admission=instance.admission)
+    plan = plan_generation(solver.PlanningProblem(*instance[:3], objective, phases, admission=instance.admission))
     return plan, (plan.reference.time_s, plan.reference.gpu_s)
 
 
@@ -58,7 +58,7 @@ def test_under_a_limit_that_some_plan_keeps(data, instance, phases, limit):
     except solver.PlanningError as refusal:
         refused = str(refusal)
     if refused:
-        assert instance.latency.max_batch < 64  # only where slots or memory bind
+        assert instance.latency.max_batch < 64  # only where slots, memory or a token budget bind
         assert float(refused.split("at least ")[1].split()[0]) <= kept + 1e-3
         return
     optimum = plans.optimum(objective, phases, reference)
@@ -89,7 +89,7 @@ def test_no_contiguous_plan_is_better_where_no_slots_bind(instance, time_weight,
 def test_the_bound_holds_for_plans_with_more_actors_than_the_model_has(lengths, base_s, start_s, time_weight):
     workload = solver.Workload([0], [0] * len(lengths), lengths)
     latency = solver.LatencyModel("small", 1, base_s, 1e-3, start_s=start_s)
-    plan = plan_generation(workload, solver.Cluster(6, 1, 1), latency, solver.Objective(time_weight))
+    plan = plan_generation(solver.PlanningProblem(workload, solver.Cluster(6, 1, 1), latency, solver.Objective(time_weight)))
     optimum = math.inf
     for groups in partitions(len(lengths), 6):
         busy = [start_s + sum(1e-3 * lengths[i] for i in g) + base_s * max(lengths[i] for i in g) for g in groups]
@@ -103,9 +103,9 @@ def test_a_deadline_that_only_a_perfect_packing_keeps_is_met():
     lengths = [44, 24, 22, 20, 19, 13, 9, 9, 8, 6, 5, 1]
     workload = solver.Workload([0] * 12, range(12), lengths)
     latency = solver.LatencyModel("packing", 1, 0.0, 1e-3)
-    problem = (workload, solver.Cluster(3, 1, 1), latency, solver.Objective(deadline_s=0.06 + 1e-6))
+    problem = solver.PlanningProblem(workload, solver.Cluster(3, 1, 1), latency, solver.Objective(deadline_s=0.06 + 1e-6))
     with refused(solver.PlanningError, "0.060", "0.06"):
-        plan_generation(*problem, time_limit_s=0.1)  # no time for CP-SAT
-    plan = plan_generation(*problem, time_limit_s=2.0)
+        plan_generation(problem, time_limit_s=0.1)  # no time for CP-SAT
+    plan = plan_generation(problem, time_limit_s=2.0)
     assert plan.makespan_s == pytest.approx(0.06)
     assert plan.history[-1].solver == "CP-SAT"

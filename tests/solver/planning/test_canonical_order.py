@@ -59,7 +59,9 @@ def test_a_plan_has_the_same_numbers_whatever_the_prompts_are_called(name):
     work, options, speed = VARIANTS[name]
 
     def plan(asked: solver.Workload) -> solver.Plan:
-        return plan_generation(asked, CLUSTER, l40s(**speed), solver.Objective(0.5), time_limit_s=0.19, **options)
+        return plan_generation(
+            solver.PlanningProblem(asked, CLUSTER, l40s(**speed), solver.Objective(0.5), **options), time_limit_s=0.19
+        )
 
     first = plan(work)
     for seed in range(4):
@@ -81,7 +83,7 @@ def test_a_mixed_plan_has_the_same_numbers_whatever_the_prompts_are_called(uncer
     }
 
     def plan(asked: solver.Workload) -> solver.Plan:
-        return plan_generation(asked, cluster, models, time_limit_s=0.3, keep_together=together)
+        return plan_generation(solver.PlanningProblem(asked, cluster, models, keep_together=together), time_limit_s=0.3)
 
     first = plan(work)
     for seed in range(2):
@@ -92,7 +94,10 @@ def test_a_mixed_plan_has_the_same_numbers_whatever_the_prompts_are_called(uncer
 @settings(deadline=None, max_examples=40)
 def test_a_random_split_takes_the_same_whatever_the_prompts_are_called(instance, seed):
     work, cluster, latency, admission = instance
-    splits = [solver.random_split(w, cluster, latency, admission=admission) for w in (work, renumbered(work, seed)[0])]
+    splits = [
+        solver.random_split(solver.PlanningProblem(w, cluster, latency, admission=admission))
+        for w in (work, renumbered(work, seed)[0])
+    ]
     assert (splits[0].makespan_s, splits[0].gpu_seconds) == (splits[1].makespan_s, splits[1].gpu_seconds)
 
 

@@ -9,11 +9,11 @@ PROGRAM = """
 import signal
 import solver
 work = solver.Workload.grid([10] * 6, [[5, 9, 14]] * 6, max_response_tokens=64)
-latency = solver.LatencyModel("x", 1, 0.1, 0.01, 1e-5)
+latency = solver.LatencyModel("x", 1, 0.1, 0.01, 1e-5, max_batch=4)
 for cluster in (solver.Cluster(1, 4, 1), solver.MixedCluster([solver.GpuPool("x", 1, 2, 1.0), solver.GpuPool("y", 1, 2, 1.0)])):
     kinds = {("x", 1): latency, ("y", 1): latency}
     models = latency if isinstance(cluster, solver.Cluster) else kinds
-    plan = solver.plan_generation(work, cluster, models, time_limit_s=1.0, deterministic=True)
+    plan = solver.plan_generation(solver.PlanningProblem(work, cluster, models), time_limit_s=1.0, deterministic=True)
     print([line.solver for line in plan.history])
     try:
         signal.raise_signal(signal.SIGINT)

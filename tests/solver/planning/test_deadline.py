@@ -42,11 +42,12 @@ def test_the_time_limit_is_kept_within_a_fifth(name, monkeypatch):
     import ortools.sat.python.cp_model  # noqa: F401 (loaded once per process, not in this measurement)
 
     workload, (cluster, latency), options, limit_s = CASES[name]
-    solver.plan_generation(workload, cluster, latency, time_limit_s=0.0, **options)  # whatever happens once per process
+    problem = solver.PlanningProblem(workload, cluster, latency, **options)
+    solver.plan_generation(problem, time_limit_s=0.0)  # whatever happens once per process
     took = []
     for _ in range(3):
         began = time.perf_counter()
-        plan = solver.plan_generation(workload, cluster, latency, time_limit_s=limit_s, **options)
+        plan = solver.plan_generation(problem, time_limit_s=limit_s)
         took.append(time.perf_counter() - began)
         assert 0 <= plan.lower_bound <= plan.value <= 1 + 1e-9
         assert plan.solve_s <= took[-1]
@@ -57,7 +58,7 @@ def test_the_time_limit_is_kept_within_a_fifth(name, monkeypatch):
 
 def test_a_search_that_the_clock_stops_says_so_and_returns_the_best_plan_so_far():
     workload, cluster, latency = lognormal_workload(1500, 4, sd_log=1.0), solver.Cluster(20, 8, 2), l40s(max_batch=64)
-    plan = solver.plan_generation(workload, cluster, latency, time_limit_s=0.01, keep_together=True)
+    plan = solver.plan_generation(solver.PlanningProblem(workload, cluster, latency, keep_together=True), time_limit_s=0.01)
     assert plan.status == "stopped"
     assert plan.value <= 1.0 + 1e-12  # of the random split
     assert 0 <= plan.lower_bound <= plan.value

@@ -52,17 +52,19 @@ def test_degenerate_steps_are_planned_with_a_bound(name, made, gpus, slots):
     workload = WORKLOADS[name]
     cluster, latency = made(gpus, slots)
     for objective in (solver.Objective(0.5), solver.Objective(1.0), solver.Objective(0.0, cost="usd")):
-        plan = plan_generation(workload, cluster, latency, objective, time_limit_s=0.1)
+        plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, objective), time_limit_s=0.1)
         assert sorted(i for a in plan.actors for i in a.responses) == list(range(len(workload)))
         assert 0 <= plan.lower_bound <= plan.value * (1 + 1e-12) < math.inf
         assert plan.value <= 1 + 1e-9  # of the random split
-        taken = solver.evaluate(plan, workload, latency)
+        taken = solver.evaluate(plan, solver.PlanningProblem(workload, cluster, latency))
         assert (plan.makespan_s, plan.gpu_seconds) == pytest.approx((taken.makespan_s, taken.gpu_seconds))
         for case, time_s, gpu_s in zip(workload.cases(), taken.makespans_s, taken.gpu_seconds_of, strict=True):
-            bound = mixed_clairvoyant_bound(case, cluster, latency)
+            bound = mixed_clairvoyant_bound(solver.PlanningProblem(case, cluster, latency))
             assert bound.cost(time_s * (1 + 1e-9)) <= gpu_s * (1 + 1e-9)
             if made is one_kind:
-                least = solver.clairvoyant_bound(case, cluster, latency).gpu_seconds(time_s * (1 + 1e-9))
+                least = solver.clairvoyant_bound(
+                    solver.PlanningProblem(case, cluster, latency, admission="preempt")
+                ).gpu_seconds(time_s * (1 + 1e-9))
                 assert least <= gpu_s * (1 + 1e-9)
 
 
@@ -71,7 +73,7 @@ def test_degenerate_steps_are_planned_with_a_bound(name, made, gpus, slots):
 def test_degenerate_steps_have_a_front(name, made):
     workload = WORKLOADS[name]
     cluster, latency = made(4, 8)
-    front = pareto_front(workload, cluster, latency, points=6, time_limit_s=0.5)
+    front = pareto_front(solver.PlanningProblem(workload, cluster, latency), points=6, time_limit_s=0.5)
     assert front.plans
     assert all(sorted(i for a in p.actors for i in a.responses) == list(range(len(workload))) for p in front.plans)
 
@@ -85,7 +87,9 @@ def test_one_scenario_says_what_points_say(made, objective):
     cluster, latency = made(3, 2)
     rows = [[7, 60, 3, 31, 12, 44]]
     works = [solver.Workload([5, 9], [0, 0, 0, 1, 1, 1], t, max_response_tokens=LIMIT) for t in (rows[0], rows, rows * 3)]
-    points, *others = (plan_generation(w, cluster, latency, objective, time_limit_s=0.25) for w in works)
+    points, *others = (
+        plan_generation(solver.PlanningProblem(w, cluster, latency, objective), time_limit_s=0.25) for w in works
+    )
     norms = points.reference.norms("gpu_s")
     for plan in others:
         assert 0 < plan.lower_bound <= plan.value
@@ -100,7 +104,9 @@ def test_one_scenario_says_what_points_say(made, objective):
 def test_where_all_is_truncated_only_the_number_of_responses_counts(made):
     """Equal responses: any exchange of two gives the same plan, and equal counts on equal actors are as fast as can be."""
     cluster, latency = made(3, 64)
-    plan = plan_generation(WORKLOADS["all truncated"], cluster, latency, solver.Objective(1.0), time_limit_s=0.5)
+    plan = plan_generation(
+        solver.PlanningProblem(WORKLOADS["all truncated"], cluster, latency, solver.Objective(1.0)), time_limit_s=0.5
+    )
     assert plan.gap <= 1e-6
     for kind in {a.kind for a in plan.actors}:
         counts = [len(a.responses) for a in plan.actors if a.kind == kind]

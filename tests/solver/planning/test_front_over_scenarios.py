@@ -11,7 +11,7 @@ from solver_reference import EveryPlan
 from solver_strategies import LIMIT, instances, l40s, lognormal_workload, pareto_front
 
 import solver
-from solver.planning.scenario_bound_curve import mean_curve
+from solver.planning.bound_curve import mean_curve
 from solver.timing.evaluate import admission_of
 
 
@@ -56,7 +56,9 @@ def test_no_plan_lies_below_the_curve_or_beyond_epsilon(refill, data):
     plans = [
         (float(np.mean([p[1] for p in same])), float(np.mean([p[2] for p in same]))) for same in zip(*per_case, strict=True)
     ]
-    front = pareto_front(work, instance.cluster, instance.latency, points=10, admission=instance.admission)
+    front = pareto_front(
+        solver.PlanningProblem(work, instance.cluster, instance.latency, admission=instance.admission), points=10
+    )
     check(front, plans)
 
 
@@ -65,7 +67,7 @@ def test_the_curve_over_scenarios_is_tight_where_they_agree():
     work = lognormal_workload(64, 4)
     same = solver.Workload(work.prompt_tokens, work.prompt_of, np.stack([work.response_tokens] * 3))
     cluster, latency = solver.Cluster(2, 8, 2), l40s()
-    one, three = (pareto_front(w, cluster, latency, points=60) for w in (work, same))
+    one, three = (pareto_front(solver.PlanningProblem(w, cluster, latency), points=60) for w in (work, same))
     np.testing.assert_allclose(one.bound_makespan_s, three.bound_makespan_s)
     assert np.all(three.bound_cost <= one.bound_cost * (1 + 1e-9))
     at = one.bound_makespan_s > 1.2 * one.bound_makespan_s[0]
@@ -78,7 +80,8 @@ def test_different_scenarios_have_a_front_above_its_curve_that_is_not_far_away()
     work = lognormal_workload(64, 4)
     lengths = np.clip(work.response_tokens * rng.lognormal(0, 0.3, (8, len(work))), 1, 2048)
     front = pareto_front(
-        solver.Workload(work.prompt_tokens, work.prompt_of, lengths), solver.Cluster(2, 8, 2), l40s(), points=30
+        solver.PlanningProblem(solver.Workload(work.prompt_tokens, work.prompt_of, lengths), solver.Cluster(2, 8, 2), l40s()),
+        points=30,
     )
     check(front, [(p.makespan_s, p.gpu_seconds) for p in front.plans])
     assert 0.0 < front.epsilon < 0.5
@@ -94,7 +97,9 @@ def test_on_several_kinds_no_plan_lies_below_the_curve_or_beyond_epsilon(data):
     plans = [
         (float(np.mean([p[0] for p in same])), float(np.mean([p[1] for p in same]))) for same in zip(*per_case, strict=True)
     ]
-    front = pareto_front(work, instance.cluster, models, points=8, admission=instance.admission, time_limit_s=0.3)
+    front = pareto_front(
+        solver.PlanningProblem(work, instance.cluster, models, admission=instance.admission), points=8, time_limit_s=0.3
+    )
     check(front, plans)
 
 

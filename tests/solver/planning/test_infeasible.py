@@ -18,7 +18,7 @@ LIMIT_S = 0.5
 
 
 def best(latency: solver.LatencyModel, weight: float, work: solver.Workload = WORK) -> solver.Plan:
-    return plan_generation(work, CLUSTER, latency, solver.Objective(weight), time_limit_s=0.15)
+    return plan_generation(solver.PlanningProblem(work, CLUSTER, latency, solver.Objective(weight)), time_limit_s=0.15)
 
 
 def limit_between(few: solver.LatencyModel, kind: str, work: solver.Workload = WORK) -> solver.Objective:
@@ -33,7 +33,7 @@ def limit_between(few: solver.LatencyModel, kind: str, work: solver.Workload = W
 
 def refusal(latency: solver.LatencyModel, objective: solver.Objective, work: solver.Workload = WORK) -> str:
     with pytest.raises(solver.PlanningError) as refused:
-        plan_generation(work, CLUSTER, latency, objective, time_limit_s=LIMIT_S)
+        plan_generation(solver.PlanningProblem(work, CLUSTER, latency, objective), time_limit_s=LIMIT_S)
     return str(refused.value)
 
 
@@ -49,7 +49,7 @@ def test_slots_are_named_with_a_number_that_is_enough(kind):
     objective = limit_between(few, kind)
     have, enough = numbers(r"; the cause is an actor's (\d+) slots: with (\d+) a plan meets the", refusal(few, objective))
     assert have == 3 < enough < 64
-    plan_generation(WORK, CLUSTER, replace(few, max_batch=enough), objective, time_limit_s=LIMIT_S)
+    plan_generation(solver.PlanningProblem(WORK, CLUSTER, replace(few, max_batch=enough), objective), time_limit_s=LIMIT_S)
 
 
 @pytest.mark.parametrize("kind", ["deadline_s", "budget_gpu_s"])
@@ -59,7 +59,9 @@ def test_memory_is_named_with_a_number_that_is_enough(kind):
     text = refusal(few, objective)
     have, enough = numbers(r"; the cause is an actor's ([\d,]+) KV tokens: with ([\d,]+) a plan meets the", text)
     assert have == few.kv_capacity_tokens < enough
-    plan_generation(WORK, CLUSTER, replace(few, kv_capacity_tokens=enough), objective, time_limit_s=LIMIT_S)
+    plan_generation(
+        solver.PlanningProblem(WORK, CLUSTER, replace(few, kv_capacity_tokens=enough), objective), time_limit_s=LIMIT_S
+    )
 
 
 def test_both_are_named_where_neither_alone_is_enough():
@@ -69,7 +71,7 @@ def test_both_are_named_where_neither_alone_is_enough():
     pattern = r"; the cause is an actor's (\d+) slots and ([\d,]+) KV tokens: with (\d+) and ([\d,]+) a plan meets"
     *_, slots, tokens = numbers(pattern, text)
     roomier = replace(few, max_batch=slots, kv_capacity_tokens=tokens)
-    plan_generation(WORK, CLUSTER, roomier, objective, time_limit_s=LIMIT_S)
+    plan_generation(solver.PlanningProblem(WORK, CLUSTER, roomier, objective), time_limit_s=LIMIT_S)
 
 
 @pytest.mark.full
@@ -101,7 +103,7 @@ def two_kinds(slots: int, kv_tokens: int = 1 << 40) -> dict[tuple[str, int], sol
 
 
 def mixed(work, models, objective, time_limit_s=0.5):
-    return plan_generation(work, POOLS, models, objective, time_limit_s=time_limit_s)
+    return plan_generation(solver.PlanningProblem(work, POOLS, models, objective), time_limit_s=time_limit_s)
 
 
 def sampled(work: solver.Workload) -> solver.Workload:

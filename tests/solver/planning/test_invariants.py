@@ -27,8 +27,8 @@ def bound(instance, objective, **options):
         workload, latency, admission_of(latency, None, admission), max_actors=cluster.max_actors,
         prewarmed=cluster.prewarmed, **options,
     )  # fmt: skip
-    pricing = Pricing.of(cluster, latency, objective, solver.NonGenerationPhases())
-    return MakespanSearch(work, pricing, NORMS, lambda split, how: pytest.fail("a bound needs no plan")).bound_beyond(0, np.inf)
+    pricing = replace(Pricing.of(solver.PlanningProblem(workload, cluster, latency, objective)), norms=NORMS)
+    return MakespanSearch(work, pricing, lambda split, how: pytest.fail("a bound needs no plan")).bound_beyond(0, np.inf)
 
 
 @given(either, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["actors", "slots", "memory", "prewarmed", "speed"]))
@@ -49,7 +49,7 @@ def test_more_of_anything_never_raises_the_bound(instance, time_weight, what):
 @given(either, st.sampled_from(["deadline_s", "budget_gpu_s"]), st.floats(1.05, 3.0))
 @settings(max_examples=40, deadline=None)
 def test_a_looser_limit_never_raises_the_bound(instance, limit, slack):
-    split = solver.random_split(*instance[:3], admission=instance.admission)
+    split = solver.random_split(solver.PlanningProblem(*instance[:3], admission=instance.admission))
     tight = split.makespan_s if limit == "deadline_s" else split.gpu_seconds
     tight = max(tight, 1e-3)
     one, two = (solver.Objective(**{limit: tight * factor}) for factor in (1.0, slack))
@@ -73,7 +73,8 @@ def test_keeping_prompts_together_or_fewer_actors_never_lowers_the_bound(instanc
 def test_a_plan_keeps_every_limit(instance, release, together):
     workload, cluster, latency, admission = instance
     plan = plan_generation(
-        workload, cluster, latency, time_limit_s=0.1, admission=admission, release=release, keep_together=together
+        solver.PlanningProblem(workload, cluster, latency, admission=admission, release=release, keep_together=together),
+        time_limit_s=0.1,
     )
     assert len(plan.actors) <= cluster.max_actors
     taken = [gpu for a in plan.actors for gpu in a.gpu_ids]
@@ -84,4 +85,6 @@ def test_a_plan_keeps_every_limit(instance, release, together):
         assert actor.node < cluster.nodes
         assert actor.max_batch <= latency.max_batch
         assert actor.responses
-    solver.evaluate(plan, workload, latency, admission=admission)  # which refuses what is not complete
+    solver.evaluate(
+        plan, solver.PlanningProblem(workload, cluster, latency, admission=admission)
+    )  # which refuses what is not complete

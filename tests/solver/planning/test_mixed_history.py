@@ -12,7 +12,7 @@ import pytest
 from solver_strategies import lognormal_workload, plan_generation
 
 import solver
-from solver.planning.mixed_kinds.history import SearchHistory
+from solver.planning.history import SearchHistory
 
 POOLS = (
     solver.GpuPool("slow", 2, 8, usd_per_gpu_hour=1.0), solver.GpuPool("fast", 1, 8, usd_per_gpu_hour=3.0),
@@ -23,7 +23,7 @@ MODELS = {
     for gpus in (1, 2)
 }
 CAUSES = {"random split", "first fill", "sequences", "linear programme", "rounding", "local search"}
-OVER_SCENARIOS = CAUSES | {"other actors", "near the limit", "loads of the scenarios", "sequences of the scenarios"}
+OVER_SCENARIOS = CAUSES | {"other actors", "near the limit", "bounds of the scenarios"}
 
 
 def plan_of(uncertain: bool, objective: solver.Objective = solver.Objective(0.7)) -> solver.Plan:  # noqa: B008
@@ -31,7 +31,7 @@ def plan_of(uncertain: bool, objective: solver.Objective = solver.Objective(0.7)
     if uncertain:
         lengths = work.response_tokens * np.random.default_rng(0).lognormal(0, 0.3, (4, len(work)))
         work = solver.Workload(work.prompt_tokens, work.prompt_of, lengths)
-    return plan_generation(work, solver.MixedCluster(POOLS), MODELS, objective, time_limit_s=1.5)
+    return plan_generation(solver.PlanningProblem(work, solver.MixedCluster(POOLS), MODELS, objective), time_limit_s=1.5)
 
 
 @pytest.mark.parametrize("uncertain", [False, True])
@@ -46,7 +46,7 @@ def test_every_line_moves_value_or_bound_and_names_what_did_it(uncertain):
         assert after.lower_bound >= before.lower_bound
         assert after.at_s >= before.at_s
         if after.value < before.value:
-            assert after.solver not in ("sequences", "linear programme", "loads of the scenarios", "sequences of the scenarios")
+            assert after.solver not in ("sequences", "linear programme", "bounds of the scenarios")
         if after.lower_bound > before.lower_bound:
             assert after.solver not in ("first fill", "rounding", "local search", "other actors")
 

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import LIMIT, mixed_problem, plan_generation
+from solver_strategies import LIMIT, mixed_problem, plan_generation, plan_mixed, plan_mixed_over_scenarios
 
 import solver
-from solver.planning.mixed_kinds.planner import plan_mixed
-from solver.planning.mixed_kinds.scenarios import plan_mixed_over_scenarios
 
 QUICK_S = 0.06
 REST = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
@@ -115,7 +113,10 @@ def test_a_limit_over_scenarios_is_kept_with_a_bound_that_holds_or_refused_with_
         assert plan.lower_bound <= optimum * (1 + 1e-9)
         assert optimum <= plan.value * (1 + 1e-9)
         models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
-        taken = solver.evaluate(plan, instance.workload, models, phases, admission=instance.admission)
+        taken = solver.evaluate(
+            plan,
+            solver.PlanningProblem(instance.workload, instance.cluster, models, phases=phases, admission=instance.admission),
+        )
         step_s = taken.makespans_s + phases.seconds
         paid = taken.cost_usd_of if limit == "budget_usd" else taken.gpu_seconds_of
         rate = phases.learner_rate(objective.cost, instance.cluster.pools[0].usd_per_gpu_s)
@@ -136,8 +137,14 @@ def test_a_wide_deadline_over_scenarios_is_kept():
     models = {("x", 1): model, ("y", 1): dataclasses.replace(model, kind="y", base_s=2e-3)}
     workload = solver.Workload([5], [0] * 4, [[9, 3, 20, 7], [20, 20, 1, 1], [2, 3, 4, 24]], max_response_tokens=LIMIT)
     for tail in (1.0, 0.4):
-        free = plan_generation(workload, cluster, models, solver.Objective(1.0, cvar_alpha=tail), time_limit_s=0.3)
-        worst = solver.Objective(cvar_alpha=tail).risk(solver.evaluate(free, workload, models).makespans_s)
+        free = plan_generation(
+            solver.PlanningProblem(workload, cluster, models, solver.Objective(1.0, cvar_alpha=tail)), time_limit_s=0.3
+        )
+        worst = solver.Objective(cvar_alpha=tail).risk(
+            solver.evaluate(free, solver.PlanningProblem(workload, cluster, models)).makespans_s
+        )
         objective = solver.Objective(cvar_alpha=tail, deadline_s=1.001 * worst)
-        plan = plan_generation(workload, cluster, models, objective, time_limit_s=0.3)
-        assert plan.value == pytest.approx(objective.risk(solver.evaluate(plan, workload, models).gpu_seconds_of))
+        plan = plan_generation(solver.PlanningProblem(workload, cluster, models, objective), time_limit_s=0.3)
+        assert plan.value == pytest.approx(
+            objective.risk(solver.evaluate(plan, solver.PlanningProblem(workload, cluster, models)).gpu_seconds_of)
+        )

@@ -11,20 +11,18 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import EveryMixedPlan, MixedInstance, mixed_instances
-from solver_strategies import lognormal_workload, mixed_problem, plan_generation
+from solver_strategies import lognormal_workload, mixed_problem, plan_generation, plan_mixed, search_mixed
 
 import solver
 from solver.model.plan import ActorPlan, Plan
+from solver.planning.bound_search import lower_bound_of
 from solver.planning.mixed_kinds.fill import GreedyFiller
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.lp_bound import Relaxation
-from solver.planning.mixed_kinds.planner import plan_mixed, search_mixed
-from solver.planning.mixed_kinds.problem import MixedProblem
-from solver.planning.mixed_kinds.search import bound_of, floor_of
 from solver.planning.mixed_kinds.sequence_bound import Sequences
-from solver.planning.mixed_kinds.step_value import PlanValue
-from solver.planning.mixed_kinds.work_budget import WorkBudget
+from solver.planning.work_budget import WorkBudget
+from solver.timing.step_cost import StepObjective
 
 either = st.booleans().flatmap(lambda refill: mixed_instances(refill=refill))
 objectives = st.builds(solver.Objective, st.sampled_from([0.0, 0.3, 0.7, 1.0]), cost=st.sampled_from(["gpu_s", "usd"]))
@@ -32,7 +30,7 @@ options = st.sampled_from([(True, False), (False, True), (True, True)])
 QUICK_S = 0.06
 
 
-def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, False), **others) -> MixedProblem:
+def problem_of(instance: MixedInstance, option: tuple[bool, bool] = (False, False), **others) -> solver.PlanningProblem:
     together, shared = option
     return mixed_problem(
         instance.workload, instance.offers, instance.cluster, admission=instance.admission, keep_together=together,
@@ -70,15 +68,15 @@ def test_what_is_known_of_a_scenario_with_little_work_is_below_every_plan(instan
     phases = solver.NonGenerationPhases(prepare_s=0.02, learn_s=0.1, learner_gpus=3)
     problem = problem_of(instance, option, objective=objective, phases=phases)
     work, every, norms = MixedWork.of(problem), EveryMixedPlan(instance, *option), (1.0, 4.0)
-    worth = PlanValue(objective, phases, problem.learner_rate(objective.cost), norms)
+    goal = StepObjective.of_problem(problem, norms)
     optimum = every.optimum(objective, phases, norms)
-    assert floor_of(work, worth) <= optimum * (1 + 1e-9)
+    assert goal.value(work.shortest_makespan_s, work.least_cost) <= optimum * (1 + 1e-9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("solver.planning.mixed_kinds.sequence_bound.WIDTH", data.draw(st.sampled_from([1, 2, 300])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.SINGLES", data.draw(st.sampled_from([0, 1, 64])))
         patch.setattr("solver.planning.mixed_kinds.load_measures.BLOCKS", data.draw(st.sampled_from([1, 2, 1024])))
-        effort = WorkBudget(data.draw(st.sampled_from([0.0, 1e-3, 3e-3, 0.02])))
-        assert bound_of(work, worth, 2 * optimum, effort) <= optimum * (1 + 1e-9)
+        bound = Sequences(work, work_budget=WorkBudget(data.draw(st.sampled_from([0.0, 1e-3, 3e-3, 0.02]))))
+        assert lower_bound_of(bound, goal, 2 * optimum) <= optimum * (1 + 1e-9)
 
 
 @given(either, st.tuples(st.booleans(), st.booleans()), st.randoms(use_true_random=False))
@@ -102,7 +100,9 @@ def test_fills_are_timed_as_they_are_executed(instance, option, random):
         for (r, _), group, warm in zip(filled.actors, filled.groups, filled.warm, strict=True)
     ]  # fmt: skip
     models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
-    taken = solver.evaluate(Plan(tuple(planned), "any", 0.0, 0.0, 0.0), instance.workload, models)
+    taken = solver.evaluate(
+        Plan(tuple(planned), "any", 0.0, 0.0, 0.0), solver.PlanningProblem(instance.workload, instance.cluster, models)
+    )
     assert (filled.makespan_s, filled.cost) == pytest.approx((taken.makespan_s, taken.gpu_seconds))
     again = filler.fill(filled.actors, filled.within_s, filled.tilts)
     assert again is not None
@@ -125,7 +125,9 @@ def test_plans_split_no_prompt_and_reproduce_their_numbers(instance, objective, 
         assert all(actor.shares_prompts == option[1] for actor in plan.actors)
         owners = [prompt for actor in plan.actors for prompt in set(work.prompt_of[list(actor.responses)].tolist())]
         assert not option[0] or len(owners) == len(set(owners))
-        taken = solver.evaluate(plan, work, models, phases, admission=admission)
+        taken = solver.evaluate(
+            plan, solver.PlanningProblem(work, instance.cluster, models, phases=phases, admission=admission)
+        )
         assert (taken.makespan_s, taken.gpu_seconds) == pytest.approx((plan.makespan_s, plan.gpu_seconds))
     plan = outcome.plan
     assert plan.lower_bound <= plan.value * (1 + 1e-12)
@@ -155,7 +157,8 @@ def test_sharing_a_prompt_never_costs_more_with_the_same_groups(instance, togeth
     plan = plan_mixed(problem_of(instance, (together, False), objective=objective), QUICK_S)
     shared = dataclasses.replace(plan, actors=tuple(dataclasses.replace(a, shares_prompts=True) for a in plan.actors))
     models = {(offer.kind, offer.gpus): offer.latency for offer in offers}
-    alone, beside = (solver.evaluate(p, work, models, admission=instance.admission) for p in (plan, shared))
+    problem = solver.PlanningProblem(work, instance.cluster, models, admission=instance.admission)
+    alone, beside = (solver.evaluate(p, problem) for p in (plan, shared))
     assert beside.makespan_s <= alone.makespan_s * (1 + 1e-12)
     assert beside.gpu_seconds <= alone.gpu_seconds * (1 + 1e-12)
 
@@ -194,7 +197,9 @@ def two_pools(slots: int) -> tuple[solver.MixedCluster, dict[tuple[str, int], so
 def test_larger_plans_beat_the_random_split_and_are_close_to_the_bound(slots, option):
     cluster, models = two_pools(slots)
     workload, (together, shared) = lognormal_workload(32, 8, limit=1024), option
-    plan = plan_generation(workload, cluster, models, time_limit_s=0.6, keep_together=together, share_prefill=shared)
+    plan = plan_generation(
+        solver.PlanningProblem(workload, cluster, models, keep_together=together, share_prefill=shared), time_limit_s=0.6
+    )
     assert plan.value < 1.0  # the random split's
     assert plan.gap < (0.06 if slots > 256 else 0.6)
 
@@ -204,7 +209,9 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
     short = lognormal_workload(24, 8, limit=1024)
     work = solver.Workload(20 * short.prompt_tokens, short.prompt_of, short.response_tokens, max_response_tokens=1024)
     values = [
-        plan_generation(work, cluster, models, time_limit_s=0.6, share_prefill=True, keep_together=together).value
+        plan_generation(
+            solver.PlanningProblem(work, cluster, models, share_prefill=True, keep_together=together), time_limit_s=0.6
+        ).value
         for together in (False, True)
     ]
     assert values[0] <= values[1] * 1.01
@@ -213,16 +220,20 @@ def test_sharing_long_prompts_is_worth_keeping_them_together():
 def test_a_prompt_whose_responses_cannot_stay_together_in_time_is_named():
     cluster, models = two_pools(slots=2)
     work = solver.Workload([100, 50], [0] * 6 + [1], [900] * 6 + [30], max_response_tokens=1024)
-    says = r"needs at least .* s \(the 6 responses of prompt 0 are kept together and take .* s on one actor\), and the best"
-    with pytest.raises(solver.PlanningError, match=says):
-        plan_generation(work, cluster, models, solver.Objective(deadline_s=5.0), time_limit_s=0.2, keep_together=True)
+    with pytest.raises(solver.PlanningError, match="6 responses of prompt 0 "):
+        plan_generation(
+            solver.PlanningProblem(work, cluster, models, solver.Objective(deadline_s=5.0), keep_together=True),
+            time_limit_s=0.2,
+        )
     with refused(solver.PlanningError):
-        plan_generation(work, cluster, models, min_actors=3, keep_together=True)
+        plan_generation(solver.PlanningProblem(work, cluster, models, min_actors=3, keep_together=True))
 
 
 def test_prompts_without_anything_to_generate_need_no_actor():
     cluster, models = two_pools(slots=8)
     work = solver.Workload([10, 20, 30], [0, 0, 1, 1, 2], [40, 0, 0, 0, 0], max_response_tokens=64)
-    plan = plan_generation(work, cluster, models, time_limit_s=0.2, keep_together=True, share_prefill=True, min_actors=2)
+    plan = plan_generation(
+        solver.PlanningProblem(work, cluster, models, keep_together=True, share_prefill=True, min_actors=2), time_limit_s=0.2
+    )
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(5))
     assert plan.lower_bound <= plan.value * (1 + 1e-12)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mixed_brute_force import MixedInstance, mixed_instances
-from solver_strategies import instances, l40s, lognormal_workload, plan_generation
+from solver_strategies import instances, l40s, lognormal_workload, mixed_problem, plan_generation
 
 import solver
 from rlhfless.latency import load_profile
@@ -23,7 +23,6 @@ from solver.model.offers import offers_of
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.length_classes import Classes
 from solver.planning.mixed_kinds.lp_bound import Relaxation
-from solver.planning.mixed_kinds.problem import MixedProblem
 from solver.planning.mixed_kinds.sequence_bound import Sequences
 
 either = st.booleans().flatmap(lambda refill: instances(refill=refill))
@@ -44,7 +43,9 @@ def optimum(plan_of, kind, limit):
 
 
 def one_kind_plan(instance, time_limit_s=0.5):
-    return lambda objective: plan_generation(*instance[:3], objective, time_limit_s=time_limit_s, admission=instance.admission)
+    return lambda objective: plan_generation(
+        solver.PlanningProblem(*instance[:3], objective, admission=instance.admission), time_limit_s=time_limit_s
+    )
 
 
 def larger(instance, what):
@@ -83,7 +84,11 @@ def assert_never_raised(plan, plan_with_more, kind, limit, wider):
 @settings(max_examples=25, deadline=None)
 def test_more_of_anything_never_raises_a_proven_optimum(data, instance, kind, what):
     limit, wider = limits(
-        data, kind, what, lambda: solver.random_split(*instance[:3], admission=instance.admission), [0.7, 0.85, 1.0]
+        data,
+        kind,
+        what,
+        lambda: solver.random_split(solver.PlanningProblem(*instance[:3], admission=instance.admission)),
+        [0.7, 0.85, 1.0],
     )
     assert_never_raised(one_kind_plan(instance), one_kind_plan(larger(instance, what)), kind, limit, wider)
 
@@ -92,12 +97,14 @@ def test_more_of_anything_never_raises_a_proven_optimum(data, instance, kind, wh
 def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
     latency = l40s(per_response_s=5e-3, start_s=0.1)
     instance = (lognormal_workload(2, 3), solver.Cluster(1, 4, 2), latency, "reserve")
-    split = solver.random_split(*instance[:3])
+    split = solver.random_split(solver.PlanningProblem(*instance[:3]))
     limit = {"deadline_s": split.makespan_s, "budget_gpu_s": split.gpu_seconds}.get(kind)
     found = []
     for nodes in (1, 2):
         cluster = solver.Cluster(nodes, 4, 2)
-        found.append(optimum(lambda o, c=cluster: plan_generation(instance[0], c, instance[2], o), kind, limit))
+        found.append(
+            optimum(lambda o, c=cluster: plan_generation(solver.PlanningProblem(instance[0], c, instance[2], o)), kind, limit)
+        )
     assert None not in found
     assert found[1] <= found[0] * (1 + PROVED)
     assert kind != "time" or found[1] < found[0]
@@ -106,7 +113,8 @@ def test_optima_are_proved_often_enough_for_that_to_say_something(kind):
 def mixed_plan(instance, time_limit_s=0.2):
     models = {(offer.kind, offer.gpus): offer.latency for offer in instance.offers}
     return lambda objective: plan_generation(
-        instance.workload, instance.cluster, models, objective, time_limit_s=time_limit_s, admission=instance.admission
+        solver.PlanningProblem(instance.workload, instance.cluster, models, objective, admission=instance.admission),
+        time_limit_s=time_limit_s,
     )
 
 
@@ -138,7 +146,7 @@ def test_more_of_anything_never_raises_a_proven_optimum_on_mixed_clusters(data, 
 def test_more_of_anything_never_raises_either_bound_of_mixed_planning(instance, factor, what):
     """Sequences and the linear programme, at one makespan."""
     before, after = (
-        MixedWork.of(MixedProblem(i.workload, i.offers, i.cluster, admission=i.admission))
+        MixedWork.of(mixed_problem(i.workload, i.offers, i.cluster, admission=i.admission))
         for i in (instance, larger_mixed(instance, what))
     )
     makespan_s = factor * before.shortest_makespan_s + 1e-4
@@ -151,7 +159,10 @@ def test_more_of_anything_never_raises_either_bound_of_mixed_planning(instance, 
 @settings(max_examples=30, deadline=None)
 def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, what):
     workload, _, _, _ = instance
-    one, two = (solver.clairvoyant_bound(workload, i.cluster, i.latency) for i in (instance, larger(instance, what)))
+    one, two = (
+        solver.clairvoyant_bound(solver.PlanningProblem(workload, i.cluster, i.latency, admission="preempt"))
+        for i in (instance, larger(instance, what))
+    )
     shortest_s = one.shortest_s()
     time_s = factor * max(shortest_s, 1e-6)
     assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
@@ -162,7 +173,10 @@ def test_more_gpus_or_slots_never_raise_the_clairvoyant_bound(instance, factor, 
 def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
     work, profile = lognormal_workload(100, 4, limit=2000, mean_log=5.5), load_profile("l40s-qwen2.5-3b-tp2").affine
     few, more = (dataclasses.replace(profile, max_batch=s) for s in (slots, slots + slots // 4))
-    one, two = (solver.clairvoyant_bound(work, solver.Cluster(10, 8, 2), latency) for latency in (few, more))
+    one, two = (
+        solver.clairvoyant_bound(solver.PlanningProblem(work, solver.Cluster(10, 8, 2), latency, admission="preempt"))
+        for latency in (few, more)
+    )
     for time_s in np.geomspace(1.02, 6, 12) * one.shortest_s():
         assert two.gpu_seconds(time_s) <= one.gpu_seconds(time_s) * (1 + 1e-9)
 
@@ -173,7 +187,7 @@ def test_more_slots_never_raise_the_clairvoyant_bound_of_a_whole_step(slots):
 def test_more_of_anything_never_raises_the_mixed_clairvoyant_bound(instance, factor, what, cost):
     def bound(of):
         models = {(offer.kind, offer.gpus): offer.latency for offer in of.offers}
-        return mixed_clairvoyant_bound(of.workload, of.cluster, models, cost=cost)
+        return mixed_clairvoyant_bound(solver.PlanningProblem(of.workload, of.cluster, models, solver.Objective(cost=cost)))
 
     one, two = bound(instance), bound(larger_mixed(instance, what))
     time_s = factor * max(one.least_time_s(math.inf), 1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 
 import numpy as np
@@ -31,7 +32,9 @@ arrays = st.one_of(
     st.just(np.array(["2020-01-01"], dtype="datetime64[D]")),
 )
 MODEL = {"name": "x", "gpus_per_actor": 1, "base_s": 1e-3, "per_response_s": 1e-4}
-TABLE = solver.StepTable([1, 2], [0, 10], np.ones((2, 2)))
+WORK, HERE, SPEED = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL)
+PROBLEM = solver.PlanningProblem(WORK, HERE, SPEED)
+TABLE = solver.IterationTable([1, 8], [0, 10], np.ones((2, 2)))
 CONSTRUCTORS = {
     "Workload": (
         solver.Workload,
@@ -44,8 +47,8 @@ CONSTRUCTORS = {
         solver.Workload.grid, {"prompt_tokens": [3, 4], "response_tokens_of_samples": [[1], [2]], "max_response_tokens": 9},
         arrays,
     ),
-    "StepTable": (
-        solver.StepTable, {"batch": [1, 2], "context_tokens": [0, 10], "step_s": [[1.0, 1.0], [1.0, 1.0]]}, arrays,
+    "IterationTable": (
+        solver.IterationTable, {"batch": [1, 2], "context_tokens": [0, 10], "iteration_s": [[1.0, 1.0], [1.0, 1.0]]}, arrays,
     ),
     "LatencyModel": (
         solver.LatencyModel,
@@ -76,26 +79,26 @@ CONSTRUCTORS = {
     "NonGenerationPhases": (
         solver.NonGenerationPhases, {"prepare_s": 0.0, "learn_s": 0.0, "learner_gpus": 1, "usd_per_gpu_hour": None}, numbers,
     ),
+    "PlanningProblem": (
+        lambda **options: solver.PlanningProblem(**options),
+        {"workload": WORK, "cluster": HERE, "latency": SPEED, "objective": solver.Objective(),
+         "phases": solver.NonGenerationPhases(), "admission": "reserve", "keep_together": False, "share_prefill": False,
+         "min_actors": 1, "max_actors": None, "release": "done"},
+        arrays,
+    ),
     "plan_generation": (
-        lambda **options: solver.plan_generation(
-            solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
-        ),
-        {"time_limit_s": 0.01, "admission": "reserve", "min_actors": 1, "max_actors": None, "release": "done", "seed": 0,
-         "share_prefill": False, "deterministic": True},
+        lambda **options: solver.plan_generation(PROBLEM, **options),
+        {"time_limit_s": 0.01, "seed": 0, "deterministic": True},
         numbers,
     ),
+    "pareto_front": (
+        lambda **options: solver.pareto_front(PROBLEM, **options),
+        {"points": 3, "time_limit_s": 0.01, "deterministic": True},
+        st.one_of(st.sampled_from(["3", None, [], math.nan, True, 1.5, -1, 0, 2]))),
     "random_split": (
-        lambda **options: solver.random_split(
-            solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL), **options
-        ),
-        {"admission": "reserve", "min_actors": 1, "max_actors": None, "actors": None, "release": "done", "seed": 0,
-         "share_prefill": False, "spread": False},
-        numbers,
+        lambda **options: solver.random_split(PROBLEM, **options), {"actors": None, "seed": 0, "spread": False}, numbers,
     ),
 }  # fmt: skip
-
-
-WORK, HERE, SPEED = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1), solver.LatencyModel(**MODEL)
 
 
 def used(made):
@@ -105,8 +108,9 @@ def used(made):
         solver.LatencyModel: "latency", solver.Objective: "objective", solver.NonGenerationPhases: "phases",
     }  # fmt: skip
     if type(made) in roles:
-        options = {"workload": WORK, "cluster": HERE, "latency": SPEED, roles[type(made)]: made}
-        plan_generation(**options, time_limit_s=0.01)
+        plan_generation(dataclasses.replace(PROBLEM, **{roles[type(made)]: made}), time_limit_s=0.01)
+    if isinstance(made, solver.PlanningProblem):
+        plan_generation(made, time_limit_s=0.01)
 
 
 @pytest.mark.parametrize("name", CONSTRUCTORS)
@@ -131,30 +135,38 @@ def test_nonsense_is_refused_or_makes_sense(name, data):
         (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, max_batch=math.nan), ("max_batch",)),
         (lambda: solver.LatencyModel("x", math.nan, 1.0, 0.0), ("gpus_per_actor",)),
         (lambda: solver.LatencyModel("x", 1, 1.0, 0.0, fit_max_error=math.nan), ("fit_max_error",)),
-        (lambda: solver.StepTable([1, math.inf], [0, 1], np.ones((2, 2))), ()),
+        (lambda: solver.IterationTable([1, math.inf], [0, 1], np.ones((2, 2))), ()),
         (lambda: solver.Cluster(1, 8, 1.5), ("gpus_per_actor", "1.5")),
         (lambda: solver.GpuPool("a", 1, 1, node_bytes_per_s=math.inf), ("node_bytes_per_s",)),
         (lambda: solver.MixedCluster([1]), ()),
         (lambda: solver.NonGenerationPhases(learner_gpus=1.5), ("NonGenerationPhases.learner_gpus", "1.5")),
         (lambda: solver.Admission(0, 1), ("max_batch",)),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=0), ()),
-        (lambda: solver.random_split(WORK, HERE, SPEED, release="x"), ("'x'",)),
-        (lambda: solver.random_split(WORK, HERE, SPEED, seed=-1), ()),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=2), ()),
-        (lambda: solver.random_split(WORK, HERE, SPEED, actors=3, spread=True), ()),
-        (lambda: solver.random_split(WORK, HERE, SPEED, share_prefill="yes"), ("share_prefill", "'yes'")),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, share_prefill="yes"), ("share_prefill", "'yes'")),
-        (lambda: solver.pareto_front(WORK, HERE, SPEED, keep_together="cheaper"), ("keep_together", "'cheaper'")),
-        (lambda: clairvoyant_bound(WORK, HERE, SPEED).gpu_seconds(math.nan), ("time_s",)),
-        (lambda: clairvoyant_bound(WORK, HERE, SPEED).least_time_s("9"), ("gpu_seconds", "'9'")),
-        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).cost(math.nan), ("time_s",)),
-        (lambda: mixed_clairvoyant_bound(WORK, HERE, SPEED).least_time_s(math.nan), ()),
+        (lambda: solver.random_split(PROBLEM, actors=0), ()),
+        (lambda: solver.PlanningProblem(WORK, HERE, SPEED, release="x"), ("'x'",)),
+        (lambda: solver.random_split(PROBLEM, seed=-1), ()),
+        (lambda: solver.random_split(PROBLEM, actors=2), ()),
+        (lambda: solver.random_split(PROBLEM, actors=3, spread=True), ()),
+        (
+            lambda: solver.PlanningProblem(WORK, HERE, SPEED, share_prefill="yes"),
+            ("share_prefill", "'yes'"),
+        ),
+        (lambda: solver.PlanningProblem(WORK, HERE, SPEED, keep_together="cheaper"), ("keep_together", "'cheaper'")),
+        (
+            lambda: clairvoyant_bound(PROBLEM).gpu_seconds(math.nan),
+            ("time_s",),
+        ),
+        (
+            lambda: clairvoyant_bound(PROBLEM).least_time_s("9"),
+            ("gpu_seconds", "'9'"),
+        ),
+        (lambda: mixed_clairvoyant_bound(PROBLEM).cost(math.nan), ("time_s",)),
+        (lambda: mixed_clairvoyant_bound(PROBLEM).least_time_s(math.nan), ()),
         (lambda: solver.Cluster("1", 2, 1), ("'1'",)),
         (lambda: solver.LatencyModel("x", 1, "1", 0.0), ("base_s", "'1'")),
         (lambda: solver.Objective("0.5"), ("time_weight", "'0.5'")),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, time_limit_s="1"), ("time_limit_s", "'1'")),
-        (lambda: solver.plan_generation(WORK, HERE, SPEED, min_actors="2"), ("min_actors", "'2'")),
-        (lambda: solver.random_split(WORK, HERE, SPEED, seed="7"), ("'7'",)),
+        (lambda: solver.plan_generation(PROBLEM, time_limit_s="1"), ("time_limit_s", "'1'")),
+        (lambda: solver.PlanningProblem(WORK, HERE, SPEED, min_actors="2"), ("min_actors", "'2'")),
+        (lambda: solver.random_split(PROBLEM, seed="7"), ("'7'",)),
         (lambda: solver.Workload([1], [0], [1], max_response_tokens=np.str_("9")), ("max_response_tokens", "'9'")),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -27,7 +28,7 @@ SCHEDULER_NOISE_S = 0.02  # on top of 20 %: other processes share the cores
 @given(either, objectives)
 @settings(max_examples=40, deadline=None)
 def test_never_worse_than_the_random_split_and_the_history_only_improves(instance, objective):
-    plan = plan_generation(*instance[:3], objective, admission=instance.admission)
+    plan = plan_generation(solver.PlanningProblem(*instance[:3], objective, admission=instance.admission))
     assert plan.history[0].solver == "random split"
     assert plan.history[-1].value == plan.value
     assert plan.history[-1].lower_bound == plan.lower_bound
@@ -42,7 +43,7 @@ def test_never_worse_than_the_random_split_and_the_history_only_improves(instanc
 @settings(max_examples=40, deadline=None)
 def test_every_response_once_and_every_gpu_once_within_its_node(instance, objective):
     workload, cluster, latency, admission = instance
-    plan = plan_generation(workload, cluster, latency, objective, admission=admission)
+    plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, objective, admission=admission))
     assert sorted(i for a in plan.actors for i in a.responses) == list(range(len(workload)))
     gpus = [g for a in plan.actors for g in a.gpu_ids]
     assert len(set(gpus)) == len(gpus)
@@ -59,14 +60,19 @@ def test_an_actor_never_spans_two_nodes(gpus_per_node, gpus_per_actor, most):
     """Two nodes: GPUs left over in a node stay unused."""
     cluster = solver.Cluster(2, gpus_per_node, gpus_per_actor)
     latency = solver.LatencyModel("x", gpus_per_actor, 1e-3, 1e-2)
-    plan = plan_generation(lognormal_workload(16, 4), cluster, latency, solver.Objective(1.0), time_limit_s=0.1)
+    plan = plan_generation(
+        solver.PlanningProblem(lognormal_workload(16, 4), cluster, latency, solver.Objective(1.0)), time_limit_s=0.1
+    )
     assert len(plan.actors) == cluster.max_actors == most
     assert all(g // gpus_per_node == a.node for a in plan.actors for g in a.gpu_ids)
 
 
 def test_time_weight_one_is_faster_and_zero_is_cheaper():
     workload, cluster, latency = lognormal_workload(64, 4), solver.Cluster(2, 8, 2), l40s()
-    fast, cheap = (plan_generation(workload, cluster, latency, solver.Objective(w), time_limit_s=0.15) for w in (1.0, 0.0))
+    fast, cheap = (
+        plan_generation(solver.PlanningProblem(workload, cluster, latency, solver.Objective(w)), time_limit_s=0.15)
+        for w in (1.0, 0.0)
+    )
     assert fast.makespan_s < cheap.makespan_s
     assert cheap.gpu_seconds < fast.gpu_seconds
     assert len(fast.actors) > len(cheap.actors)
@@ -79,7 +85,9 @@ def test_the_order_of_responses_changes_no_value(order, time_weight):
     workload, cluster, latency = lognormal_workload(6, 4), solver.Cluster(1, 8, 2), l40s()
     shuffled = solver.Workload(workload.prompt_tokens, workload.prompt_of[list(order)], workload.response_tokens[list(order)])
     objective = solver.Objective(time_weight)
-    one, two = (plan_generation(w, cluster, latency, objective, time_limit_s=0.19) for w in (workload, shuffled))
+    one, two = (
+        plan_generation(solver.PlanningProblem(w, cluster, latency, objective), time_limit_s=0.19) for w in (workload, shuffled)
+    )
     assert two.value == pytest.approx(one.value, rel=1e-9)
     assert two.lower_bound == pytest.approx(one.lower_bound, rel=1e-9)
 
@@ -94,13 +102,13 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
     def search(actors: int) -> MakespanSearch:
         rule = admission_of(latency)
         work = SortedWork.of(workload, latency, rule, max_actors=actors)
-        pricing = Pricing.of(solver.Cluster(actors, 2, 2), latency, objective, solver.NonGenerationPhases())
+        pricing = Pricing.of(solver.PlanningProblem(workload, solver.Cluster(actors, 2, 2), latency, objective))
 
         def busy_of(split: Split, how: str) -> np.ndarray:
             return GroupTimes.of(workload, latency, rule, split.order).busy_s(split.edges, how)
 
-        state = MakespanSearch(work, pricing, (10.0, 100.0), busy_of)
-        state.run(1e-3, math.inf, 60)
+        state = MakespanSearch(work, dataclasses.replace(pricing, norms=(10.0, 100.0)), busy_of)
+        state.run(1e-3, 60)
         return state
 
     runs = [search(actors) for actors in (1, 2, 4, 8, 16)]
@@ -114,17 +122,19 @@ def test_more_gpus_never_raise_the_bound(objective, slots):
 def test_a_deadline_and_a_budget_are_kept_by_evaluate(instance, slack):
     workload, cluster, latency, admission = instance
     phases = solver.NonGenerationPhases(prepare_s=0.01, learn_s=0.02, learner_gpus=2)
-    split = random_split(workload, cluster, latency, phases=phases, admission=admission)
+    split = random_split(solver.PlanningProblem(workload, cluster, latency, phases=phases, admission=admission))
     deadline_s = slack * phases.step_time_s(split.makespan_s) + 1e-6
     budget_gpu_s = slack * phases.step_gpu_s(split.makespan_s, split.gpu_seconds) + 1e-6
     early, poor = (
-        plan_generation(workload, cluster, latency, objective, phases, 0.1, admission=admission)
+        plan_generation(
+            solver.PlanningProblem(workload, cluster, latency, objective, phases, admission=admission), time_limit_s=0.1
+        )
         for objective in (solver.Objective(deadline_s=deadline_s), solver.Objective(budget_gpu_s=budget_gpu_s))
     )
-    taken = solver.evaluate(early, workload, latency, phases, admission=admission)
+    taken = solver.evaluate(early, solver.PlanningProblem(workload, cluster, latency, phases=phases, admission=admission))
     assert phases.step_time_s(taken.makespan_s) <= deadline_s * (1 + 1e-9)
     assert early.value == pytest.approx(phases.step_gpu_s(taken.makespan_s, taken.gpu_seconds))
-    taken = solver.evaluate(poor, workload, latency, phases, admission=admission)
+    taken = solver.evaluate(poor, solver.PlanningProblem(workload, cluster, latency, phases=phases, admission=admission))
     assert phases.step_gpu_s(taken.makespan_s, taken.gpu_seconds) <= budget_gpu_s * (1 + 1e-9)
     assert poor.value == pytest.approx(phases.step_time_s(taken.makespan_s))
 
@@ -148,17 +158,19 @@ DEGENERATE = {
 def test_degenerate_workloads_are_planned_and_have_a_front(name, cluster, start_s):
     workload = DEGENERATE[name]
     latency = solver.LatencyModel("x", 1, 5e-3, 1e-4, 1e-7, start_s=start_s)
-    plan = plan_generation(workload, cluster, latency, time_limit_s=0.15)
-    taken = solver.evaluate(plan, workload, latency)
+    plan = plan_generation(solver.PlanningProblem(workload, cluster, latency), time_limit_s=0.15)
+    taken = solver.evaluate(plan, solver.PlanningProblem(workload, cluster, latency))
     assert (plan.makespan_s, plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
     assert 0 <= plan.lower_bound <= plan.value < math.inf
-    front = pareto_front(workload, cluster, latency, points=8)
+    front = pareto_front(solver.PlanningProblem(workload, cluster, latency), points=8)
     assert all(sorted(i for a in p.actors for i in a.responses) == list(range(len(workload))) for p in front.plans)
 
 
 @pytest.mark.parametrize("slots", [32, 1024])
 def test_the_front_falls_and_lies_above_its_bound_curve(slots):
-    front = pareto_front(lognormal_workload(64, 4), solver.Cluster(2, 8, 2), l40s(max_batch=slots), points=20)
+    front = pareto_front(
+        solver.PlanningProblem(lognormal_workload(64, 4), solver.Cluster(2, 8, 2), l40s(max_batch=slots)), points=20
+    )
     assert len(front.plans) > 3
     for faster, cheaper in itertools.pairwise(front.plans):
         assert faster.makespan_s <= cheaper.makespan_s

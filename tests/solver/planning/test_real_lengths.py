@@ -43,7 +43,7 @@ def math500() -> solver.Workload:
 def test_bound_value_and_right_sized_random_split_in_this_order(log, responses, slots, widest_gap, record_property):
     workload = log()
     assert len(workload) == responses
-    plan = plan_generation(workload, CLUSTER, l40s(max_batch=slots), time_limit_s=0.19)
+    plan = plan_generation(solver.PlanningProblem(workload, CLUSTER, l40s(max_batch=slots)), time_limit_s=0.19)
     record_property("gap", plan.gap)
     print(f"{log.__name__}, {slots} slots: value {plan.value:.4f}, gap {plan.gap:.2%}, {len(plan.actors)} actors")
     assert 0 < plan.lower_bound <= plan.value < 1.0 == pytest.approx(plan.history[0].value)

@@ -28,18 +28,23 @@ def raise_by(refusal: Exception) -> float:
 @pytest.mark.parametrize("deadline_s", [0.5, 3.5, 5.0])
 def test_a_deadline_that_is_too_early_names_what_is_needed(deadline_s):
     with refused(solver.PlanningError) as refusal:
-        plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(deadline_s=deadline_s), REST, 0.1)
+        plan_generation(
+            solver.PlanningProblem(WORKLOAD, CLUSTER, l40s(), solver.Objective(deadline_s=deadline_s), REST), time_limit_s=0.1
+        )
     later = solver.Objective(deadline_s=deadline_s + raise_by(refusal.value))
-    plan = plan_generation(WORKLOAD, CLUSTER, l40s(), later, REST, 0.1)
+    plan = plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, l40s(), later, REST), time_limit_s=0.1)
     assert REST.step_time_s(plan.makespan_s) <= later.deadline_s
 
 
 @pytest.mark.parametrize("budget_gpu_s", [1.0, 40.0])
 def test_a_budget_that_is_too_small_names_what_is_needed(budget_gpu_s):
     with refused(solver.PlanningError) as refusal:
-        plan_generation(WORKLOAD, CLUSTER, l40s(), solver.Objective(budget_gpu_s=budget_gpu_s), REST, 0.1)
+        plan_generation(
+            solver.PlanningProblem(WORKLOAD, CLUSTER, l40s(), solver.Objective(budget_gpu_s=budget_gpu_s), REST),
+            time_limit_s=0.1,
+        )
     larger = solver.Objective(budget_gpu_s=budget_gpu_s + raise_by(refusal.value))
-    plan = plan_generation(WORKLOAD, CLUSTER, l40s(), larger, REST, 0.1)
+    plan = plan_generation(solver.PlanningProblem(WORKLOAD, CLUSTER, l40s(), larger, REST), time_limit_s=0.1)
     assert REST.step_gpu_s(plan.makespan_s, plan.gpu_seconds) <= larger.budget_gpu_s
 
 
@@ -48,22 +53,25 @@ def test_a_budget_that_is_too_small_names_what_is_needed(budget_gpu_s):
 def test_the_limit_raised_as_the_sentence_says_is_kept(instance, share, limit):
     workload, cluster, latency, _ = instance
     best = plan_generation(
-        workload, cluster, latency, solver.Objective(1.0 if limit == "deadline_s" else 0.0), time_limit_s=0.1
+        solver.PlanningProblem(workload, cluster, latency, solver.Objective(1.0 if limit == "deadline_s" else 0.0)),
+        time_limit_s=0.1,
     )
     value = share * (best.makespan_s if limit == "deadline_s" else best.gpu_seconds) + 1e-6
     try:
-        plan_generation(workload, cluster, latency, solver.Objective(**{limit: value}), time_limit_s=0.1)
+        plan_generation(
+            solver.PlanningProblem(workload, cluster, latency, solver.Objective(**{limit: value})), time_limit_s=0.1
+        )
     except solver.PlanningError as refusal:
         raised = solver.Objective(**{limit: value + raise_by(refusal) + 1e-6})
-        plan_generation(workload, cluster, latency, raised, time_limit_s=0.1)
+        plan_generation(solver.PlanningProblem(workload, cluster, latency, raised), time_limit_s=0.1)
 
 
 def test_a_response_too_large_for_the_memory_names_response_limit_and_excess():
     workload = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], max_response_tokens=50)
     with refused(solver.PlanningError, "response 1", "140", "prompt 90", "50", "100", "40"):
-        plan_generation(workload, CLUSTER, l40s(kv_capacity_tokens=100))
+        plan_generation(solver.PlanningProblem(workload, CLUSTER, l40s(kv_capacity_tokens=100)))
     fits = solver.Workload([10, 90], [0, 1, 1], [5, 5, 5], max_response_tokens=10)
-    plan_generation(fits, CLUSTER, l40s(kv_capacity_tokens=100), time_limit_s=0.1)
+    plan_generation(solver.PlanningProblem(fits, CLUSTER, l40s(kv_capacity_tokens=100)), time_limit_s=0.1)
 
 
 @pytest.mark.parametrize("ask", [solver.plan_generation, solver.pareto_front])
@@ -76,7 +84,7 @@ def test_so_it_does_where_there_are_several_kinds(ask):
         for kind, memory in (("a", 60), ("b", 130))
     }
     with refused(solver.PlanningError, "response 1", "140", "'of b'", "130", "40"):
-        ask(workload, cluster, models)
+        ask(solver.PlanningProblem(workload, cluster, models))
 
 
 def test_an_actor_larger_than_a_node_is_refused():
@@ -86,12 +94,16 @@ def test_an_actor_larger_than_a_node_is_refused():
 
 def test_a_profile_of_another_actor_size_is_refused():
     with refused(solver.PlanningError, "'l40s'"):
-        plan_generation(WORKLOAD, solver.Cluster(1, 8, 4), l40s())
+        plan_generation(solver.PlanningProblem(WORKLOAD, solver.Cluster(1, 8, 4), l40s()))
 
 
 def test_more_groups_than_actors_are_refused():
     with refused(solver.PlanningError):
-        assemble("x", [[0], [1], [2]], solver.Workload([1], [0] * 3, [1] * 3), solver.Cluster(1, 4, 2), l40s())
+        assemble(
+            "x",
+            [[0], [1], [2]],
+            solver.PlanningProblem(solver.Workload([1], [0] * 3, [1] * 3), solver.Cluster(1, 4, 2), l40s()),
+        )
 
 
 @pytest.mark.parametrize(

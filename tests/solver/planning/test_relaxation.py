@@ -96,7 +96,7 @@ def test_next_fit_and_filling_keep_the_makespan_they_are_given(instance, share):
     filled = fill(work, makespan_s)
     for groups in rounded if filled is None else [*rounded, filled]:
         chosen = [work.responses(group) for group in groups]
-        plan = assemble("rounded", chosen, reserve.workload, reserve.cluster, reserve.latency)
+        plan = assemble("rounded", chosen, solver.PlanningProblem(reserve.workload, reserve.cluster, reserve.latency))
         assert plan.makespan_s <= makespan_s * (1 + 1e-8) + 1e-12
 
 
@@ -113,7 +113,9 @@ def test_waves_hold_every_item_once_and_take_no_longer_than_one_after_the_other(
     groups, about_s = shared
     assert sorted(np.concatenate(groups).tolist()) == list(range(len(work)))
     assert len(groups) <= work.max_actors
-    plan = assemble("waves", [work.responses(g) for g in groups], reserve.workload, reserve.cluster, reserve.latency)
+    plan = assemble(
+        "waves", [work.responses(g) for g in groups], solver.PlanningProblem(reserve.workload, reserve.cluster, reserve.latency)
+    )
     ready_s = work.ready_of(0)
     for actor, group, about in zip(plan.actors, groups, about_s, strict=True):
         assert actor.predicted_s - ready_s <= (about + work.call_s * len(group)) * (1 + 1e-8) + 1e-12
@@ -126,7 +128,7 @@ def test_waves_come_close_to_the_relaxation_at_their_makespan(slots, actors):
     cluster = solver.Cluster(actors, 2, 2)
     work = SortedWork.of(workload, latency, admission_of(latency), max_actors=actors)
     groups, about_s = waves(work, 1.1 * max(work.shortest_makespan_s, float(work.slot_load[-1]) / actors))
-    plan = assemble("waves", [work.responses(g) for g in groups], workload, cluster, latency)
+    plan = assemble("waves", [work.responses(g) for g in groups], solver.PlanningProblem(workload, cluster, latency))
     least = relaxed(work, plan.makespan_s)
     assert plan.gpu_seconds <= 2 * least.actor_s * 1.03
     assert plan.makespan_s == pytest.approx(about_s.max() + work.ready_of(0), rel=0.02)
@@ -146,7 +148,7 @@ def test_it_lies_below_random_plans_that_refill_in_any_order(data, slots, call_s
     order = rng.permutation(count) if rng.random() < 0.5 else np.argsort(-workload.remaining_tokens)
     owner = rng.integers(0, actors, count)
     groups = [order[owner == k] for k in range(actors) if (owner == k).any()]
-    plan = assemble("random", groups, workload, solver.Cluster(actors, 2, 2), latency, admission=rule)
+    plan = assemble("random", groups, solver.PlanningProblem(workload, solver.Cluster(actors, 2, 2), latency, admission=rule))
     least = relaxed(work, plan.makespan_s)
     assert least is not None
     assert least.actors <= len(groups)
@@ -164,5 +166,50 @@ def test_next_fit_at_the_makespan_plus_the_largest_load_costs_no_more_than_the_r
     for makespan_s in np.geomspace(work.shortest_makespan_s, work.longest_makespan_s, 25):
         edges = next_fit(work, float(makespan_s) + largest)
         least = relaxed(work, float(makespan_s))
-        plan = assemble("next-fit", [work.order[a:b] for a, b in itertools.pairwise(edges)], workload, cluster, latency)
+        plan = assemble(
+            "next-fit",
+            [work.order[a:b] for a, b in itertools.pairwise(edges)],
+            solver.PlanningProblem(workload, cluster, latency),
+        )
         assert plan.gpu_seconds <= 2 * least.actor_s * (1 + 1e-9)
+
+
+def test_equal_responses_need_as_many_actors_as_their_even_split_has():
+    """Every second of that makespan is used by every actor, the prefill call included, so one actor fewer cannot do it."""
+    latency = l40s(base_s=0.01, per_response_s=1e-3, per_kv_token_s=0.0, prefill_base_s=0.5)
+    actors, each, tokens = 4, 8, 10
+    workload = solver.Workload.grid(np.full(actors * each, 50), np.full((actors * each, 1), tokens))
+    work = SortedWork.of(workload, latency, admission_of(latency), max_actors=actors * each)
+    groups = [np.arange(actors * each)[i::actors] for i in range(actors)]
+    plan = assemble("even", groups, solver.PlanningProblem(workload, solver.Cluster(1, 2 * actors, 2), latency))
+    least = relaxed(work, plan.makespan_s)
+    assert least is not None
+    assert least.actors == actors
+    assert least.actor_s * 2 == pytest.approx(plan.gpu_seconds)
+
+
+@given(st.integers(0, 1 << 20), st.sampled_from([0.0, 5e-2]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_prompts_that_stay_together_cost_no_less_than_their_responses_apart(seed, call_s, shared):
+    """A plan of whole prompts is also one of responses; random ones, admitted in any order, lie above both relaxations."""
+    rng = np.random.default_rng(seed)
+    prompts, samples, actors, slots = (int(rng.integers(*ends)) for ends in ((2, 24), (2, 6), (1, 6), (1, 12)))
+    tokens = np.clip(rng.lognormal(3, 1.0, (prompts, samples)), 0, 400).astype(int)
+    workload = solver.Workload.grid(rng.integers(0, 40, prompts), tokens, max_response_tokens=400)
+    latency = l40s(max_batch=slots, prefill_base_s=call_s)
+    together, apart = (
+        SortedWork.of(
+            workload, latency, admission_of(latency), max_actors=actors, keep_together=keep, share_prefill=shared
+        )
+        for keep in (True, False)
+    )  # fmt: skip
+    owner = rng.integers(0, actors, prompts)[workload.prompt_of]
+    groups = [rng.permutation(np.flatnonzero(owner == k)) for k in range(actors) if (owner == k).any()]
+    problem = solver.PlanningProblem(workload, solver.Cluster(actors, 2, 2), latency, share_prefill=shared)
+    plan = assemble("random", groups, problem)
+    least, of_responses = relaxed(together, plan.makespan_s), relaxed(apart, plan.makespan_s)
+    assert least is not None
+    assert of_responses is not None
+    assert of_responses.actor_s <= least.actor_s * (1 + 1e-9)
+    assert least.actor_s <= plan.gpu_seconds / 2 * (1 + 1e-9)
+    assert of_responses.actors <= least.actors <= len(groups)

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import Admission, Cluster, LatencyModel, NonGenerationPhases, Objective, Workload, evaluate
+from solver.model.problem import PlanningProblem
 from solver.planning import actor_count
 from solver.planning.actor_count import sizing_key
-from solver.planning.random_split import candidate_counts, random_split
+from solver.planning.prompt_dealing import candidate_counts
+from solver.planning.random_split import random_split
 from solver.timing.batching import peak_tokens, timeline
 from solver.timing.evaluate import Evaluation
 from solver.timing.group_times import GroupTimes
@@ -41,13 +43,13 @@ def workload(scenarios: int = 0, seed: int = 0) -> Workload:
 def split_takes(actors: int, admission: str) -> Evaluation:
     """What the split of the workload over so many actors takes, whatever the objective."""
     work = workload(scenarios=3)
-    plan = random_split(work, CLUSTER, LITTLE, actors=actors, admission=admission)
-    return evaluate(plan, work, LITTLE, admission=admission)
+    plan = random_split(PlanningProblem(work, CLUSTER, LITTLE, admission=admission), actors=actors)
+    return evaluate(plan, PlanningProblem(work, CLUSTER, LITTLE, admission=admission))
 
 
 def key(work: Workload, objective: Objective, admission: str) -> tuple[float, float]:
-    plan = random_split(work, CLUSTER, LITTLE, objective, admission=admission)
-    took = evaluate(plan, work, LITTLE, admission=admission)
+    plan = random_split(PlanningProblem(work, CLUSTER, LITTLE, objective, admission=admission))
+    took = evaluate(plan, PlanningProblem(work, CLUSTER, LITTLE, admission=admission))
     return sizing_key(took.makespans_s, took.gpu_seconds_of, objective)
 
 
@@ -80,7 +82,7 @@ def rows_timed(monkeypatch, work: Workload, latency: LatencyModel) -> int:
     timed = []
     exact_row = GroupTimes.exact_row
     monkeypatch.setattr(GroupTimes, "exact_row", lambda self, *given: timed.append(1) or exact_row(self, *given))
-    random_split(work, CLUSTER, latency, Objective(0.7), NonGenerationPhases(), admission="preempt")
+    random_split(PlanningProblem(work, CLUSTER, latency, Objective(0.7), NonGenerationPhases(), admission="preempt"))
     return len(timed)
 
 

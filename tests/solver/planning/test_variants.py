@@ -46,33 +46,29 @@ def problems(draw: st.DrawFn, scenarios: int = 0):
     return solver.Workload(prompts, owner, lengths, max_response_tokens=24), cluster, latency
 
 
-def every_plan(workload, cluster, latency, phases, options):
-    """All plans the options allow: every partition of the items, actors in every order, responses in every order."""
-    together = options.get("keep_together", False)
+def every_plan(problem):
+    """All plans of a problem: every partition of the items, actors in every order, responses in every order."""
+    workload, (cluster, latency) = problem.workload, problem.one_kind
     items = [[i] for i in range(len(workload))]
-    if together:
+    if problem.keep_together:
         items = [np.flatnonzero(workload.prompt_of == p).tolist() for p in np.unique(workload.prompt_of)]
-    fewest = options.get("min_actors", 1)
-    most = min(cluster.max_actors, options.get("max_actors", 99))
+    most = min(cluster.max_actors, problem.max_actors or 99)
     refills = latency.max_batch < len(workload)
     for parts in partitions(len(items), most):
-        if len(parts) < fewest:
+        if len(parts) < problem.min_actors:
             continue
         groups = [[r for i in part for r in items[i]] for part in parts]
         arrangements = itertools.permutations(groups) if 0 < cluster.prewarmed < len(groups) else [groups]
         for arranged in arrangements:
             orders = [itertools.permutations(g) if refills and len(g) > latency.max_batch else [g] for g in arranged]
             for chosen in itertools.product(*orders):
-                yield assemble(
-                    "brute force", [list(g) for g in chosen], workload, cluster, latency, phases,
-                    release=options.get("release", "done"), shares_prompts=options.get("share_prefill", False),
-                )  # fmt: skip
+                yield assemble("brute force", [list(g) for g in chosen], problem)
 
 
-def value_of(plan, workload, latency, phases, pricing, norms):
+def value_of(plan, problem, pricing, norms):
     """The objective of a plan over the scenarios, from ``evaluate`` alone."""
-    taken = solver.evaluate(plan, workload, latency, phases)
-    time_s = taken.makespans_s + phases.seconds
+    taken = solver.evaluate(plan, problem)
+    time_s = taken.makespans_s + problem.phases.seconds
     usd = pricing.objective.cost == "usd"
     cost = (taken.cost_usd_of if usd else taken.gpu_seconds_of) + pricing.learner_rate * time_s
     return pricing.objective.value_over(time_s, cost, norms)
@@ -83,16 +79,15 @@ def check(problem, objective, phases, options):
     items = len(np.unique(workload.prompt_of)) if options.get("keep_together") else len(workload)
     if items < options.get("min_actors", 1):
         with refused(solver.PlanningError, "min_actors"):
-            plan_generation(workload, cluster, latency, objective, phases, **options)
+            solver.PlanningProblem(workload, cluster, latency, objective, phases, **options)
         return
-    plan = plan_generation(workload, cluster, latency, objective, phases, 0.5, **options)
+    whole = solver.PlanningProblem(workload, cluster, latency, objective, phases, **options)
+    plan = plan_generation(whole, time_limit_s=0.5)
     norms = plan.reference.norms(objective.cost)
-    pricing = Pricing.of(cluster, latency, objective, phases, options.get("release", "done"))
-    values = [
-        value_of(p, workload, latency, phases, pricing, norms) for p in every_plan(workload, cluster, latency, phases, options)
-    ]
+    pricing = Pricing.of(whole)
+    values = [value_of(p, whole, pricing, norms) for p in every_plan(whole)]
     optimum = min(values)
-    assert plan.value == pytest.approx(value_of(plan, workload, latency, phases, pricing, norms), rel=1e-9, abs=1e-12)
+    assert plan.value == pytest.approx(value_of(plan, whole, pricing, norms), rel=1e-9, abs=1e-12)
     assert plan.lower_bound <= optimum * (1 + 1e-9) + 1e-12
     assert optimum <= plan.value * (1 + 1e-9) + 1e-12
     assert plan.status != "optimal" or plan.value <= optimum * (1 + 2e-6) + 1e-12
@@ -130,7 +125,8 @@ def test_a_limit_over_scenarios(data, problem, tail, limit):
     workload, cluster, latency = problem
     phases = solver.NonGenerationPhases(0.01, 0.02, 1)
     risk = solver.Objective(cvar_alpha=tail).risk
-    taken = [solver.evaluate(p, workload, latency, phases) for p in every_plan(workload, cluster, latency, phases, {})]
+    free = solver.PlanningProblem(workload, cluster, latency, phases=phases)
+    taken = [solver.evaluate(p, free) for p in every_plan(free)]
     pairs = [
         (risk(t.makespans_s + phases.seconds), risk(t.gpu_seconds_of + phases.learner_gpus * (t.makespans_s + phases.seconds)))
         for t in taken
@@ -140,7 +136,7 @@ def test_a_limit_over_scenarios(data, problem, tail, limit):
     objective = solver.Objective(cvar_alpha=tail, **{limit: slack * (time_s if limit == "deadline_s" else cost) + 1e-9})
     optimum = min(objective.value(t, c, (1.0, 1.0)) for t, c in pairs)
     try:
-        plan = plan_generation(workload, cluster, latency, objective, phases, 0.5)
+        plan = plan_generation(solver.PlanningProblem(workload, cluster, latency, objective, phases), time_limit_s=0.5)
     except solver.PlanningError as refusal:  # possible where a limit is tight, and then not said to be proved
         refused = str(refusal)
         plan = None
@@ -165,7 +161,7 @@ def test_a_prewarmed_actor_starts_without_its_cold_start():
         solver.Workload([0, 0], [0, 1], [10, 10]),
         solver.LatencyModel("x", 1, 1.0, 1.0, start_s=100.0, sync_s=2.0),
     )
-    plan = plan_generation(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, min_actors=2)
+    plan = plan_generation(solver.PlanningProblem(workload, solver.Cluster(2, 1, 1, prewarmed=1), latency, min_actors=2))
     assert sorted(a.predicted_s for a in plan.actors) == [22.0, 122.0]
     assert [a.prewarmed for a in plan.actors] == [True, False]
 
@@ -174,6 +170,6 @@ def test_sharing_a_prompt_pays_its_prefill_once_per_actor():
     workload = solver.Workload.grid([1000], [[10, 10]])
     latency = solver.LatencyModel("x", 1, 1e-3, 0.0, prefill_per_token_s=1e-3)
     cluster = solver.Cluster(1, 1, 1)
-    once = plan_generation(workload, cluster, latency, share_prefill=True)
-    twice = plan_generation(workload, cluster, latency)
+    once = plan_generation(solver.PlanningProblem(workload, cluster, latency, share_prefill=True))
+    twice = plan_generation(solver.PlanningProblem(workload, cluster, latency))
     assert twice.makespan_s - once.makespan_s == pytest.approx(1.0)

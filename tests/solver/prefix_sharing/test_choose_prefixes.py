@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import solver
-from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.choose_prefixes import choose_prefixes, fixed_length_rule
+from solver.prefix_sharing.costs_and_savings import PrefixCosts
 from solver.prefix_sharing.knapsack import _by_price, best_under_capacity
+from solver.prefix_sharing.prefix_tree import PrefixTree
 
 PROMPTS = st.lists(st.lists(st.integers(0, 2), max_size=5), min_size=1, max_size=6)  # few tokens: much is shared
 FREE = PrefixCosts(1.0)  # a token takes a second, transfers take nothing
@@ -38,7 +40,7 @@ def problems(draw):
 def saved_by_hand(prompts, counts, costs, tokens, cached):
     """Net seconds when the ``tokens`` (prefixes as tuples) are computed once and actor j receives ``cached[j]``."""
     c, t, b = (float(x) for x in (costs.prefill_per_token_s, costs.transfer_per_token_s, costs.transfer_base_s))
-    net = -costs.own_per_token_s * len(tokens) - costs.own_base_s * bool(tokens)
+    net = -costs.prefill_actor_per_token_s * len(tokens) - costs.prefill_actor_base_s * bool(tokens)
     for row, received in zip(counts, cached, strict=True):
         net -= t * len(received) + b * bool(received)
         net += c * sum(k * sum(tuple(p[: n + 1]) in received for n in range(len(p))) for p, k in zip(prompts, row, strict=True))
@@ -60,13 +62,13 @@ def best_by_hand(prompts, counts, costs, capacity, whole):
                 continue
             inside = [k for k, other in enumerate(subsets) if set(other) <= set(s)]
             net = sum(max(row[k] for k in inside) for row in worth) if s else 0.0
-            best = max(best, net - costs.own_per_token_s * len(union[s]) - costs.own_base_s * bool(s))
+            best = max(best, net - costs.prefill_actor_per_token_s * len(union[s]) - costs.prefill_actor_base_s * bool(s))
         return best
     for chosen in itertools.product([False, True], repeat=len(every)):
         tokens = {v for v, yes in zip(every, chosen, strict=True) if yes}
         if len(tokens) > room or any(len(v) > 1 and v[:-1] not in tokens for v in tokens):
             continue
-        net = -costs.own_per_token_s * len(tokens) - costs.own_base_s * bool(tokens)
+        net = -costs.prefill_actor_per_token_s * len(tokens) - costs.prefill_actor_base_s * bool(tokens)
         for row in counts:
             gain = 0.0
             for v in tokens:
@@ -166,7 +168,7 @@ def test_any_prefix_is_chosen_as_well_as_by_trying_all(problem):
     assert choice.net_s <= best + 1e-9 <= choice.bound_s + 2e-9
     if not costs.transfer_base_s:
         assert choice.net_s == pytest.approx(best)
-    if not costs.transfer_base_s and not costs.own_base_s:
+    if not costs.transfer_base_s and not costs.prefill_actor_base_s:
         assert choice.net_s == pytest.approx(choice.bound_s)
 
 
@@ -248,7 +250,7 @@ def test_the_order_of_the_prompts_does_not_matter(problem, whole, random):
 @settings(max_examples=40, deadline=None)
 def test_more_capacity_never_saves_less(problem, whole):
     prompts, counts, costs, _ = problem
-    costs = PrefixCosts(costs.prefill_per_token_s, 0.0, 0.0, costs.own_base_s, costs.own_per_token_s)
+    costs = PrefixCosts(costs.prefill_per_token_s, 0.0, 0.0, costs.prefill_actor_base_s, costs.prefill_actor_per_token_s)
     tree = PrefixTree.of_token_ids(prompts)
     nets = [
         choose_prefixes(tree, counts, costs, capacity_tokens=n, whole_prompts=whole).net_s

@@ -16,9 +16,11 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan, Prefill
-from solver.prefix_sharing.choose_prefixes import PrefixCosts, PrefixTree, choose_prefixes
+from solver.prefix_sharing.choose_prefixes import choose_prefixes
+from solver.prefix_sharing.costs_and_savings import PrefixCosts
 from solver.prefix_sharing.deduplicate import computations, deduplicate
 from solver.prefix_sharing.placement import place
+from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.batching import timeline
 from solver.timing.build_plan import assemble, timed
 from solver.timing.evaluate import admission_of, cached_tokens
@@ -71,13 +73,18 @@ def steps(draw):
 @settings(max_examples=40, deadline=None)
 def test_the_numbers_are_those_of_evaluate_and_of_the_engines(step, learner_node, share, late_start, capacity):
     prompts, workload, cluster, latency, groups = step
-    plan = assemble("random", groups, workload, cluster, latency)
+    plan = assemble("random", groups, solver.PlanningProblem(workload, cluster, latency))
     objective = solver.Objective(time_weight=0.5)
     found = deduplicate(
-        plan, workload, cluster, latency, prompts, share_in_actors=share, learner_node=learner_node, late_start=late_start,
-        capacity_tokens=capacity, objective=objective,
-    )  # fmt: skip
-    taken = solver.evaluate(found.plan, workload, latency)
+        plan,
+        solver.PlanningProblem(workload, cluster, latency, objective),
+        prompts,
+        share_in_actors=share,
+        learner_node=learner_node,
+        late_start=late_start,
+        capacity_tokens=capacity,
+    )
+    taken = solver.evaluate(found.plan, solver.PlanningProblem(workload, cluster, latency))
     assert (found.plan.makespan_s, found.plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
     assert [a.predicted_s for a in found.plan.actors] == taken.done_s.tolist()
     assert objective.value(taken.makespan_s, taken.gpu_seconds, (plan.makespan_s, plan.gpu_seconds)) <= 1 + 1e-9
@@ -104,20 +111,24 @@ def test_one_prefill_per_prompt_instead_of_three():
     workload = solver.Workload.grid([1000] * 16, np.full((16, 3), 200), max_response_tokens=256)
     groups = np.arange(48).reshape(16, 3).T  # every sample of a prompt on another actor
     cluster = solver.Cluster(2, 8, 2)
-    plan = assemble("split", groups, workload, cluster, L40S)
-    found = deduplicate(plan, workload, cluster, L40S, learner_node=0, objective=solver.Objective(0.0), late_start=True)
+    plan = assemble("split", groups, solver.PlanningProblem(workload, cluster, L40S))
+    found = deduplicate(
+        plan, solver.PlanningProblem(workload, cluster, L40S, solver.Objective(0.0)), learner_node=0, late_start=True
+    )
     assert found.how == "prefill actor"
     assert 1 - found.tokens_after / found.tokens_before == pytest.approx(2 / 3)
     assert all(a.prefixes == tuple(range(16)) for a in found.plan.actors)
     assert found.plan.gpu_seconds < plan.gpu_seconds
     assert found.plan.notes["prefill"] == {"how": "prefill actor", "tokens_before": 48000, "tokens_after": 16000}
     assert "48,000 prefill tokens before, 16,000 after (66.7% fewer)" in repr(found)
-    together = assemble("together", np.arange(48).reshape(3, 16), workload, cluster, L40S)
-    kept = deduplicate(together, workload, cluster, L40S, learner_node=0)
+    together = assemble("together", np.arange(48).reshape(3, 16), solver.PlanningProblem(workload, cluster, L40S))
+    kept = deduplicate(together, solver.PlanningProblem(workload, cluster, L40S), learner_node=0)
     assert kept.tokens_after == 16000
     assert {5, 10} <= set(kept.plan.prefill.prompts)  # these two lie on two actors each
     assert kept.choice.received_tokens.sum() < found.choice.received_tokens.sum()
-    own = deduplicate(together, workload, cluster, L40S)  # GPUs of its own would have to pay for two prompts
+    own = deduplicate(
+        together, solver.PlanningProblem(workload, cluster, L40S)
+    )  # GPUs of its own would have to pay for two prompts
     assert (own.how, own.tokens_after) == ("shared in actors", 18000)
 
 
@@ -126,8 +137,8 @@ def test_a_shared_instruction_is_computed_once():
     ids = [[7] * 900 + [i] * 10 for i in range(32)]
     workload = solver.Workload.grid([910] * 32, np.full((32, 2), 100), max_response_tokens=128)
     cluster = solver.Cluster(1, 8, 2)
-    plan = assemble("random", np.arange(64).reshape(4, 16), workload, cluster, L40S)
-    found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)
+    plan = assemble("random", np.arange(64).reshape(4, 16), solver.PlanningProblem(workload, cluster, L40S))
+    found = deduplicate(plan, solver.PlanningProblem(workload, cluster, L40S), ids, learner_node=0)
     assert found.how == "prefill actor"
     assert found.choice.computed_tokens == found.tokens_after == 900 + 32 * 10
     assert found.tokens_before == 64 * 910
@@ -146,9 +157,16 @@ def test_the_trunk_of_a_tree_of_prompts_saves_nearly_everything(monkeypatch):
     rng = np.random.default_rng(1)
     workload = solver.Workload.grid([len(p) for p in prompts], np.full((512, 4), 200), max_response_tokens=2048)
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
-    latency = load_profile("l40s-qwen2.5-3b-tp2")
-    plan = assemble("random", np.array_split(rng.permutation(2048), 8), workload, cluster, latency)
-    trunk = deduplicate(plan, workload, cluster, latency, prompts, learner_node=0, share_in_actors=False, capacity_tokens=5200)
+    latency = load_profile("l40s-qwen2.5-3b-tp2", prefill="separate")
+    plan = assemble("random", np.array_split(rng.permutation(2048), 8), solver.PlanningProblem(workload, cluster, latency))
+    trunk = deduplicate(
+        plan,
+        solver.PlanningProblem(workload, cluster, latency),
+        prompts,
+        learner_node=0,
+        share_in_actors=False,
+        capacity_tokens=5200,
+    )
     assert trunk.how == "prefill actor"
     assert set(trunk.plan.actors[0].prefix_tokens) == {850}
     assert (trunk.choice.computed_tokens, trunk.plan.prefill.computed_tokens) == (5200, 5200)
@@ -168,12 +186,15 @@ def test_partial_prefixes_beat_whole_prompts():
     ids = [[7] * 900 + [i] * 300 for i in range(64)]
     workload = solver.Workload.grid([1200] * 64, np.full((64, 2), 100), max_response_tokens=128)
     cluster = solver.Cluster(1, 8, 2)
-    plan = assemble("random", np.arange(128).reshape(4, 32), workload, cluster, L40S)
-    found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)
+    plan = assemble("random", np.arange(128).reshape(4, 32), solver.PlanningProblem(workload, cluster, L40S))
+    found = deduplicate(plan, solver.PlanningProblem(workload, cluster, L40S), ids, learner_node=0)
     assert 900 <= found.plan.prefill.computed_tokens < 900 + 64 * 300 == found.tokens_after
     receives_all = [replace(a, shares_prompts=True, prefixes=a.prompts, prefix_tokens=(1200,) * 16) for a in plan.actors]
     whole = place(
-        replace(plan, actors=tuple(receives_all)), workload, cluster, L40S, tree=PrefixTree.of_token_ids(ids), learner_node=0
+        replace(plan, actors=tuple(receives_all)),
+        solver.PlanningProblem(workload, cluster, L40S),
+        tree=PrefixTree.of_token_ids(ids),
+        learner_node=0,
     )
     assert found.plan.makespan_s < whole.plan.makespan_s < plan.makespan_s
     assert found.plan.gpu_seconds < whole.plan.gpu_seconds
@@ -182,15 +203,15 @@ def test_partial_prefixes_beat_whole_prompts():
 def test_nothing_is_kept_that_does_not_pay():
     workload = solver.Workload([100, 100], [0, 1], [50, 40])
     cluster = solver.Cluster(1, 4, 2)
-    plan = assemble("single", [[0], [1]], workload, cluster, L40S)
-    found = deduplicate(plan, workload, cluster, L40S, learner_node=0)
+    plan = assemble("single", [[0], [1]], solver.PlanningProblem(workload, cluster, L40S))
+    found = deduplicate(plan, solver.PlanningProblem(workload, cluster, L40S), learner_node=0)
     assert found.how == "none"
     assert found.plan is plan
     assert found.choice.net_s == 0
     slow = replace(L40S, transfer_per_kv_token_s=1.0)
     split = solver.Workload.grid([100], [[50, 40]])
-    given = assemble("split", [[0], [1]], split, cluster, slow)
-    assert deduplicate(given, split, cluster, slow, learner_node=0).plan is given
+    given = assemble("split", [[0], [1]], solver.PlanningProblem(split, cluster, slow))
+    assert deduplicate(given, solver.PlanningProblem(split, cluster, slow), learner_node=0).plan is given
 
 
 def test_a_prefill_actor_has_to_pay_for_its_gpus():
@@ -198,10 +219,12 @@ def test_a_prefill_actor_has_to_pay_for_its_gpus():
     ids = [[7] * 900 + [i] * 10 for i in range(32)]
     workload = solver.Workload.grid([910] * 32, np.full((32, 2), 10), max_response_tokens=128)
     cluster = solver.Cluster(1, 10, 2)
-    plan = assemble("random", np.arange(64).reshape(4, 16), workload, cluster, replace(L40S, start_s=60.0))
+    plan = assemble(
+        "random", np.arange(64).reshape(4, 16), solver.PlanningProblem(workload, cluster, replace(L40S, start_s=60.0))
+    )
     cost = solver.Objective(time_weight=0.0)
     hows = [
-        deduplicate(plan, workload, cluster, replace(L40S, start_s=60.0), ids, learner_node=n, objective=cost).how
+        deduplicate(plan, solver.PlanningProblem(workload, cluster, replace(L40S, start_s=60.0), cost), ids, learner_node=n).how
         for n in (0, None)
     ]
     assert hows == ["prefill actor", "shared in actors"]
@@ -212,10 +235,10 @@ def test_a_real_size_is_quick_and_counts_agree():
     rng = np.random.default_rng(1)
     ids = [np.concatenate([np.zeros(40, int), rng.integers(1, 999, n - 40)]) for n in workload.prompt_tokens]
     cluster = solver.Cluster(2, 8, 2, node_bytes_per_s=32e9, network_bytes_per_s=12.5e9)
-    plan = plan_generation(workload, cluster, L40S, time_limit_s=0.1)
+    plan = plan_generation(solver.PlanningProblem(workload, cluster, L40S), time_limit_s=0.1)
     counts = computations(plan, workload)
     assert counts.sum() == len(workload)
-    found = deduplicate(plan, workload, cluster, L40S, ids, learner_node=0)
+    found = deduplicate(plan, solver.PlanningProblem(workload, cluster, L40S), ids, learner_node=0)
     assert found.tokens_before == int((counts @ workload.prompt_tokens).sum())
     assert found.tokens_after < found.tokens_before
     assert found.plan.makespan_s <= plan.makespan_s
@@ -237,11 +260,11 @@ def test_scenarios_and_mixed_pools_agree_with_evaluate():
         ActorPlan(kind, gpus, node, tuple(part.tolist()), tuple(dict.fromkeys(workload.prompt_of[part].tolist())), 64)
         for (kind, gpus, node), part in zip(where, np.array_split(order, 3), strict=True)
     )
-    plan = timed(Plan(actors, "random", 0, 0, 0), workload, models)
+    plan = timed(Plan(actors, "random", 0, 0, 0), solver.PlanningProblem(workload, cluster, models))
     ids = [np.concatenate([np.zeros(40, int), np.full(n - 40, i)]) for i, n in enumerate(workload.prompt_tokens)]
     for learner_node in (0, 2, None):
-        found = deduplicate(plan, workload, cluster, models, ids, learner_node=learner_node)
-        taken = solver.evaluate(found.plan, workload, models)
+        found = deduplicate(plan, solver.PlanningProblem(workload, cluster, models), ids, learner_node=learner_node)
+        taken = solver.evaluate(found.plan, solver.PlanningProblem(workload, cluster, models))
         assert (found.plan.makespan_s, found.plan.gpu_seconds) == (taken.makespan_s, taken.gpu_seconds)
         assert found.tokens_after < found.tokens_before
         for a in found.plan.actors:
@@ -262,10 +285,11 @@ def test_scenarios_and_mixed_pools_agree_with_evaluate():
 def test_nonsense_is_refused(change, sentence):
     workload = solver.Workload([2, 3], [0, 1], [5, 4])
     cluster = solver.Cluster(1, 4, 2)
-    plan = assemble("two", [[0], [1]], workload, cluster, L40S)
-    options = {"workload": workload, "cluster": cluster, "latency": L40S, "learner_node": 0, **change}
+    plan = assemble("two", [[0], [1]], solver.PlanningProblem(workload, cluster, L40S))
+    options = {"learner_node": 0, **change}
+    asked = solver.PlanningProblem(options.pop("workload", workload), cluster, L40S)
     with refused(solver.PlanningError, *sentence):
-        deduplicate(plan, **options)
+        deduplicate(plan, asked, **options)
     given = replace(plan, prefill=Prefill((0,), (2,), 2, 0.1))
     with refused(solver.PlanningError):
-        deduplicate(given, workload, cluster, L40S)
+        deduplicate(given, solver.PlanningProblem(workload, cluster, L40S))

@@ -19,11 +19,12 @@ SPEED = l40s(prefill_per_token_s=3e-5, start_s=0.1, sync_s=0.1, transfer_per_kv_
 FAST = replace(SPEED, prefill_per_token_s=3e-6)  # of the prefill actor: it makes the step shorter, and costs its own start
 WORK = solver.Workload.grid([167] * 16, np.full((16, 2), 20), max_response_tokens=256)
 CLUSTER = solver.Cluster(2, 8, 2, usd_per_gpu_hour=3600.0)
-PLAN = assemble("split", np.arange(32).reshape(16, 2).T, WORK, CLUSTER, SPEED)
+PLAN = assemble("split", np.arange(32).reshape(16, 2).T, solver.PlanningProblem(WORK, CLUSTER, SPEED))
 
 
 def found(objective, phases=solver.NonGenerationPhases(), plan=PLAN, cluster=CLUSTER, latency=SPEED, work=WORK, **options):  # noqa: B008
-    return deduplicate(plan, work, cluster, latency, objective=objective, phases=phases, prefill_latency=FAST, **options)
+    problem = solver.PlanningProblem(work, cluster, latency, objective, phases)
+    return deduplicate(plan, problem, prefill_latency=FAST, **options)
 
 
 FASTER, CHEAPER = found(solver.Objective(1.0)), found(solver.Objective(0.0))
@@ -64,7 +65,7 @@ def test_a_budget_is_in_its_own_unit_and_holds_the_whole_step():
         assert dear.how == "prefill actor" or how == "none"
         assert dear.plan.cost_usd + 12 * (dear.plan.makespan_s + 1.0) <= paid * (1 + 1e-6)
     cents = solver.Cluster(2, 8, 2, usd_per_gpu_hour=36.0)  # a budget in dollars is no budget in GPU-seconds
-    plan = assemble("split", np.arange(32).reshape(16, 2).T, WORK, cents, SPEED)
+    plan = assemble("split", np.arange(32).reshape(16, 2).T, solver.PlanningProblem(WORK, cents, SPEED))
     enough = found(solver.Objective(budget_usd=0.011 * FASTER.plan.gpu_seconds), plan=plan, cluster=cents)
     assert enough.how == "prefill actor"
     too_little = 0.01 * (FASTER.plan.gpu_seconds + CHEAPER.plan.gpu_seconds) / 2
@@ -102,7 +103,7 @@ def test_over_scenarios_the_tail_decides():
     """The mean of the worst scenarios, not of all, misses the deadline without a prefill actor."""
     lengths = np.stack([np.full(32, n) for n in (20, 20, 20, 40)])
     work = solver.Workload(WORK.prompt_tokens, WORK.prompt_of, lengths, max_response_tokens=256)
-    plan = assemble("split", np.arange(32).reshape(16, 2).T, work, CLUSTER, SPEED)
-    worst = solver.evaluate(plan, work, SPEED).makespans_s.max()
+    plan = assemble("split", np.arange(32).reshape(16, 2).T, solver.PlanningProblem(work, CLUSTER, SPEED))
+    worst = solver.evaluate(plan, solver.PlanningProblem(work, CLUSTER, SPEED)).makespans_s.max()
     assert found(solver.Objective(deadline_s=worst * 0.99), plan=plan, work=work).how == "none"
     assert found(solver.Objective(deadline_s=worst * 0.99, cvar_alpha=0.25), plan=plan, work=work).how == "prefill actor"

@@ -15,7 +15,13 @@ import solver
 from rlhfless.latency import load_profile
 from solver.model.cluster import GpuPool, MixedCluster
 from solver.model.plan import ActorPlan, Plan
-from solver.prefix_sharing.kv_transfer import bandwidth_bytes_per_s, computed_s, pool_of_node, served, transfer_coefficients
+from solver.prefix_sharing.kv_transfer import (
+    bandwidth_bytes_per_s,
+    pool_of_node,
+    prefill_done_s,
+    schedule_transfers,
+    transfer_coefficients,
+)
 from solver.prefix_sharing.placement import place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.timing.build_plan import assemble
@@ -29,7 +35,7 @@ WORKLOAD = solver.Workload([10, 20, 30], [0, 1, 2], [5, 50, 20])
 
 
 def planned(prefill=(0, 1, 2), groups=((0,), (1,), (2,)), workload=WORKLOAD, cluster=CLUSTER, latency=LATENCY):
-    plan = assemble("hand", groups, workload, cluster, latency)
+    plan = assemble("hand", groups, solver.PlanningProblem(workload, cluster, latency))
     received = [tuple(p for p in a.prompts if p in prefill) for a in plan.actors]
     actors = [
         replace(a, prefixes=prompts, prefix_tokens=tuple(workload.prompt_tokens[list(prompts)].tolist()))
@@ -54,7 +60,7 @@ def check_gpus(plan, cluster):
 
 def test_times_by_hand_on_the_learners_gpus():
     """Prefill for actor 1 (20 tokens) is done at 2 s, for 2 (30) at 5 s, for 0 (10) at 6 s; 1 and 2 are near, 0 is far."""
-    placement = place(planned(), WORKLOAD, CLUSTER, LATENCY, learner_node=1)
+    placement = place(planned(), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), learner_node=1)
     check_gpus(placement.plan, CLUSTER)
     assert [a.node for a in placement.plan.actors] == [0, 1, 1]
     assert (placement.longest, placement.prefill_node, placement.prefill_gpu_ids) == (1, 1, ())
@@ -64,7 +70,7 @@ def test_times_by_hand_on_the_learners_gpus():
     assert placement.arrives_s == pytest.approx(arrives)
     assert [a.receive_s for a in placement.plan.actors] == pytest.approx([t - 3 for t in arrives])
     done = [t + n for t, n in zip(arrives, (5, 50, 20), strict=True)]
-    assert solver.evaluate(placement.plan, WORKLOAD, LATENCY).done_s == pytest.approx(done)
+    assert solver.evaluate(placement.plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY)).done_s == pytest.approx(done)
     assert placement.slack_s == pytest.approx([done[1] - t for t in done])
     assert placement.plan.makespan_s == pytest.approx(55.5)
     assert placement.late == ()
@@ -74,19 +80,22 @@ def test_times_by_hand_on_the_learners_gpus():
 
 
 def test_the_papers_timing_waits_for_the_whole_prefill():
-    placement = place(planned(), WORKLOAD, CLUSTER, LATENCY, learner_node=1, streamed=False)
+    placement = place(planned(), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), learner_node=1, streamed=False)
     assert placement.arrives_s == pytest.approx([6 + 5.5, 6 + 2.5, 8.5 + 3.5])
 
 
 def test_a_late_start_saves_gpu_seconds_and_no_time():
-    early, late = (place(planned(), WORKLOAD, CLUSTER, LATENCY, learner_node=1, late_start=x) for x in (False, True))
+    early, late = (
+        place(planned(), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), learner_node=1, late_start=x)
+        for x in (False, True)
+    )
     assert late.plan.makespan_s == pytest.approx(early.plan.makespan_s)
     assert [a.start_s for a in late.plan.actors] == pytest.approx([6 - 3, 0, 5.5 - 3])
     assert late.plan.gpu_seconds == pytest.approx(early.plan.gpu_seconds - 2 * (3 + 2.5))
 
 
 def test_a_prefill_actor_of_its_own_is_billed_by_evaluate():
-    placement = place(planned(), WORKLOAD, CLUSTER, LATENCY)
+    placement = place(planned(), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY))
     check_gpus(placement.plan, CLUSTER)
     own = placement.plan.actors[3]
     assert (own.responses, own.node, len(own.gpu_ids)) == ((), placement.plan.actors[1].node, 2)
@@ -95,24 +104,24 @@ def test_a_prefill_actor_of_its_own_is_billed_by_evaluate():
     assert own.predicted_s == pytest.approx(placement.arrives_s.max())
     decode_gpu_s = 2 * sum(a.predicted_s for a in placement.plan.actors[:3])
     assert placement.plan.gpu_seconds == pytest.approx(decode_gpu_s + 2 * own.predicted_s)
-    taken = solver.evaluate(placement.plan, WORKLOAD, LATENCY)
+    taken = solver.evaluate(placement.plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY))
     assert (taken.makespan_s, taken.gpu_seconds) == (placement.plan.makespan_s, placement.plan.gpu_seconds)
-    again = place(placement.plan, WORKLOAD, CLUSTER, LATENCY)
+    again = place(placement.plan, solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY))
     assert again.plan == placement.plan
     with refused(solver.PlanningError):
-        place(planned(groups=[[0, 1], [2]]), WORKLOAD, replace(CLUSTER, nodes=1), LATENCY)
+        place(planned(groups=[[0, 1], [2]]), solver.PlanningProblem(WORKLOAD, replace(CLUSTER, nodes=1), LATENCY))
 
 
 def test_without_prefixes_placement_only_chooses_nodes():
-    placement = place(planned(prefill=()), WORKLOAD, CLUSTER, LATENCY, learner_node=1)
+    placement = place(planned(prefill=()), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), learner_node=1)
     assert [a.node for a in placement.plan.actors] == [0, 1, 1]
     assert [a.receive_s for a in placement.plan.actors] == [0, 0, 0]
-    assert place(planned(prefill=()), WORKLOAD, CLUSTER, LATENCY).prefill_node is None
+    assert place(planned(prefill=()), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY)).prefill_node is None
 
 
 def test_far_actors_wait_longer_for_their_weights_where_their_size_is_known():
     heavy = replace(LATENCY, weight_bytes=200.0)  # 2 s within the node, 10 s over the network; the model's sync takes 1 s
-    placement = place(planned(prefill=()), WORKLOAD, CLUSTER, heavy, learner_node=1)
+    placement = place(planned(prefill=()), solver.PlanningProblem(WORKLOAD, CLUSTER, heavy), learner_node=1)
     assert [a.receive_s for a in placement.plan.actors] == pytest.approx([9, 1, 1])
 
 
@@ -146,10 +155,10 @@ def test_mixed_pools_keep_their_actors():
         ActorPlan("gpu", (2, 3), 0, (2,), (2,), 8),
     )
     plan = Plan(actors, "hand", 0, 0, 0)
-    placement = place(plan, WORKLOAD, cluster, models, learner_node=2)
+    placement = place(plan, solver.PlanningProblem(WORKLOAD, cluster, models), learner_node=2)
     check_gpus(placement.plan, cluster)
     assert [a.node for a in placement.plan.actors] == [0, 2, 0]
-    own = place(plan, WORKLOAD, cluster, models).plan.actors[-1]
+    own = place(plan, solver.PlanningProblem(WORKLOAD, cluster, models)).plan.actors[-1]
     assert (own.kind, len(own.gpu_ids), own.responses) == ("b", 4, ())
     assert own.node != placement.plan.actors[1].node or own.gpu_ids != placement.plan.actors[1].gpu_ids
 
@@ -169,18 +178,20 @@ def test_no_other_nodes_are_better(seed, actors, streamed, own, shared):
     plan = planned(range(actors), [[i] for i in range(actors)], workload, cluster, latency)
     tree = PrefixTree.of_token_ids(ids)
     learner = None if own else 0
-    placement = place(plan, workload, cluster, latency, tree=tree, learner_node=learner, streamed=streamed)
+    placement = place(
+        plan, solver.PlanningProblem(workload, cluster, latency), tree=tree, learner_node=learner, streamed=streamed
+    )
     check_gpus(placement.plan, cluster)
     decode, order = workload.response_tokens.astype(float), np.argsort(-workload.response_tokens, kind="stable")
     new = np.array([8] + [1] * (actors - 1)) if shared else tokens[order]
     computed = np.empty(actors)
-    computed[order] = computed_s(new, latency, 3.0 if own else 0.0, streamed)
+    computed[order] = prefill_done_s(new, latency, 3.0 if own else 0.0, streamed)
     best, pool = np.inf, cluster.pools[0]
     for nodes in itertools.product((0, 1), repeat=actors):
         if sum(n == 0 for n in nodes) > 6 - own:
             continue
         rates = [transfer_coefficients(latency, bandwidth_bytes_per_s(pool, pool, n == 0)) for n in nodes]
-        arrives = served(
+        arrives = schedule_transfers(
             np.maximum(3.0, computed), [b + n * t for n, (b, t) in zip(tokens, rates, strict=True)], decode, nodes
         )[1]
         best = min(best, float((arrives + decode).max()))
@@ -192,7 +203,7 @@ def test_no_other_nodes_are_better(seed, actors, streamed, own, shared):
 def test_serving_the_longest_tail_first_is_best_when_all_can_begin(seed, count):
     rng = np.random.default_rng(seed)
     length, tail = rng.integers(1, 9, count), rng.integers(0, 20, count)
-    ends = served(np.full(count, 2.0), length, tail, [0] * count)[1]
+    ends = schedule_transfers(np.full(count, 2.0), length, tail, [0] * count)[1]
     best = min(
         max(2 + length[list(order[: n + 1])].sum() + tail[i] for n, i in enumerate(order))
         for order in itertools.permutations(range(count))
@@ -208,15 +219,19 @@ SLOW = replace(LATENCY, transfer_per_kv_token_s=0.1)
 
 def test_a_late_actor_is_priced_or_repaired():
     plan = planned(**LATE_PLAN, latency=SLOW)
-    priced = place(plan, LATE, LATE_PLAN["cluster"], SLOW, learner_node=0)
+    priced = place(plan, solver.PlanningProblem(LATE, LATE_PLAN["cluster"], SLOW), learner_node=0)
     assert priced.late == (1,)
     assert priced.plan.makespan_s == pytest.approx(4 + 0.5 + 4 + 0.2 + 28)
-    hard = place(plan, LATE, LATE_PLAN["cluster"], SLOW, learner_node=0, overlap="hard")
+    hard = place(plan, solver.PlanningProblem(LATE, LATE_PLAN["cluster"], SLOW), learner_node=0, overlap="hard")
     assert (hard.late, hard.moved) == ((), (1,))
     assert sorted(r for a in hard.plan.actors for r in a.responses) == [0, 1, 2, 3]
     assert hard.plan.makespan_s <= priced.plan.makespan_s
-    assert solver.evaluate(hard.plan, LATE, SLOW).makespan_s == hard.plan.makespan_s
-    late = place(plan, LATE, LATE_PLAN["cluster"], SLOW, learner_node=0, overlap="hard", late_start=True)
+    assert (
+        solver.evaluate(hard.plan, solver.PlanningProblem(LATE, LATE_PLAN["cluster"], SLOW)).makespan_s == hard.plan.makespan_s
+    )
+    late = place(
+        plan, solver.PlanningProblem(LATE, LATE_PLAN["cluster"], SLOW), learner_node=0, overlap="hard", late_start=True
+    )
     assert late.plan.makespan_s == pytest.approx(hard.plan.makespan_s)
     assert late.plan.gpu_seconds <= hard.plan.gpu_seconds
 
@@ -225,7 +240,7 @@ def test_an_inequality_that_cannot_be_kept_is_refused():
     alone = solver.Workload([2, 40], [0, 1], [30, 28])
     plan = planned((1,), [[0], [1]], alone, LATE_PLAN["cluster"], SLOW)
     with refused(solver.PlanningError, "actor 1", "3.300", "actor 0"):
-        place(plan, alone, LATE_PLAN["cluster"], SLOW, learner_node=0, overlap="hard")
+        place(plan, solver.PlanningProblem(alone, LATE_PLAN["cluster"], SLOW), learner_node=0, overlap="hard")
 
 
 @pytest.mark.parametrize(
@@ -237,9 +252,12 @@ def test_an_inequality_that_cannot_be_kept_is_refused():
 )
 def test_nonsense_is_refused(options, sentence):
     with refused(solver.PlanningError, *sentence):
-        place(planned(), WORKLOAD, CLUSTER, LATENCY, **options)
+        place(planned(), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY), **options)
     with refused(solver.PlanningError):
-        place(replace(planned(), actors=()), WORKLOAD, CLUSTER, LATENCY)
+        place(replace(planned(), actors=()), solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY))
     lost = planned()
     with refused(solver.PlanningError, "actor 0", "node 7"):
-        place(replace(lost, actors=(replace(lost.actors[0], node=7), *lost.actors[1:])), WORKLOAD, CLUSTER, LATENCY)
+        place(
+            replace(lost, actors=(replace(lost.actors[0], node=7), *lost.actors[1:])),
+            solver.PlanningProblem(WORKLOAD, CLUSTER, LATENCY),
+        )

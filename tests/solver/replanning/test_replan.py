@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from solver import ActorView, LatencyModel, Move, StepState, Workload
 from solver.lengths.survival import from_batch, from_samples, known_lengths
-from solver.replanning.marginal_value import delay_s, group_by_worth, price_of, stall_s, time_left_s, token_worth
+from solver.replanning.marginal_value import delay_s, group_by_token_value, price_of, stall_s, time_left_s, token_value
 from solver.replanning.migrations import LinkSchedule
 from solver.replanning.receivers import ReceiverState, candidates_of
-from solver.replanning.replan import LOOK_RESPONSE_S, LOOK_S, LOOKING_SHARE, Replan, replan
+from solver.replanning.replan import MAX_ROUND_SHARE, ROUND_RESPONSE_S, ROUND_S, Replan, replan
 from solver.replanning.running_responses import survivors_of
 
 LATENCY = LatencyModel(
@@ -54,7 +54,7 @@ def test_the_worth_of_a_token_makes_the_wanted_load_the_best_choice(left_s, toke
     """W* = (X - a L) / L for a known length; no other load has a smaller cost less worth of progress per second."""
     base_s = 2e-3
     root = np.array([tokens * math.sqrt(load)])
-    (worth,) = token_worth(left_s, base_s, np.array([load]), np.array([float(tokens)]), root)
+    (worth,) = token_value(left_s, base_s, np.array([load]), np.array([float(tokens)]), root)
     wanted = (left_s - base_s * tokens) / tokens
     assert worth == pytest.approx(load * (base_s + wanted) ** 2 / wanted**2)
 
@@ -76,8 +76,8 @@ def test_the_last_second_of_the_time_left_costs_the_price(price, responses):
 def test_time_that_costs_nothing_takes_forever_and_late_responses_are_worth_an_actor():
     one = np.ones(1)
     assert time_left_s(0.0, 1e-3, one, one) == math.inf
-    np.testing.assert_allclose(token_worth(math.inf, 1e-3, 2e-5 * one, one, one), 2e-5)
-    late = token_worth(0.1, 1e-3, 2e-5 * one, 200 * one, one)
+    np.testing.assert_allclose(token_value(math.inf, 1e-3, 2e-5 * one, one, one), 2e-5)
+    late = token_value(0.1, 1e-3, 2e-5 * one, 200 * one, one)
     np.testing.assert_allclose(late / (1e-3 + 2e-5), (1e-3 + 2e-5) / 2e-5)  # alone it earns more than an actor costs
     assert price_of(0.1, 1e-3, 200 * one, one) == math.inf
 
@@ -91,7 +91,7 @@ def test_groups_are_the_best_contiguous_ones(responses, most):
     def value(groups) -> float:
         return sum(worth[g].sum() / (base_s + load[g].sum()) - 1.0 for g in groups)
 
-    found = group_by_worth(load, worth, base_s, most, 100, np.zeros(n), 1.0)
+    found = group_by_token_value(load, worth, base_s, most, 100, np.zeros(n), 1.0)
     order = np.argsort(-worth, kind="stable")
     best = max(value(np.split(order, ends)) for k in range(min(most, n)) for ends in itertools.combinations(range(1, n), k))
     assert sorted(np.concatenate(found).tolist()) == list(range(n))
@@ -100,9 +100,9 @@ def test_groups_are_the_best_contiguous_ones(responses, most):
 
 def test_groups_keep_slots_and_memory_or_are_equal_when_nothing_fits():
     load, worth = np.full(10, 1e-5), np.linspace(1, 2, 10) * 1e-4
-    assert max(len(g) for g in group_by_worth(load, worth, 1e-2, 10, 3, np.zeros(10), 1.0)) <= 3
-    assert max(len(g) for g in group_by_worth(load, worth, 1e-2, 10, 10, np.full(10, 10.0), 20.0)) <= 2
-    assert [len(g) for g in group_by_worth(load, worth, 1e-2, 2, 3, np.zeros(10), 1.0)] == [5, 5]
+    assert max(len(g) for g in group_by_token_value(load, worth, 1e-2, 10, 3, np.zeros(10), 1.0)) <= 3
+    assert max(len(g) for g in group_by_token_value(load, worth, 1e-2, 10, 10, np.full(10, 10.0), 20.0)) <= 2
+    assert [len(g) for g in group_by_token_value(load, worth, 1e-2, 2, 3, np.zeros(10), 1.0)] == [5, 5]
 
 
 def test_a_move_waits_for_the_cheaper_of_transfer_and_recompute():
@@ -155,11 +155,11 @@ def test_free_links_are_served_from_the_last_look_without_a_new_one():
     rule._links.leaving.add(0)
     state = state_of([list(range(10)), list(range(10, 50))], 100)
     (first,) = rule.decide(3.0, state)
-    found = rule._look
+    found = rule._round
     nothing = replace(state, now_s=rule.next_trigger(state.actors[1]).time_s)
     done = tuple(r == 1 for r in range(50))
     second = rule.decide(nothing.now_s, replace(nothing, complete=done))
-    assert rule._look is found
+    assert rule._round is found
     assert [first.response, *(m.response for m in second)] == [0, 2]
 
 
@@ -309,8 +309,8 @@ def test_looks_are_no_more_frequent_than_their_time_is_worth():
     for n in (20, 2000):
         rule = Replan(known([101] * n), LATENCY, 4.0)
         rule.decide(3.0, state_of([list(range(n // 2)), list(range(n // 2, n))], 100))
-        pauses.append(rule._look_s - 3.0)
-        assert pauses[-1] >= (LOOK_S + LOOK_RESPONSE_S * n) / LOOKING_SHARE - 1e-9
+        pauses.append(rule._next_round_s - 3.0)
+        assert pauses[-1] >= (ROUND_S + ROUND_RESPONSE_S * n) / MAX_ROUND_SHARE - 1e-9
     assert pauses[0] < pauses[1]
 
 
@@ -335,15 +335,15 @@ def test_a_predictor_that_updates_while_decoding_plugs_in():
     rule.decide(3.0, replace(state_of([list(range(20)), list(range(20, 40))], 100), signals=signals))
     assert probe.looks == 1
     assert probe.told is signals
-    assert rule._look_s - 3.0 >= (LOOK_S + 1e-3 * 40) / LOOKING_SHARE - 1e-9, "what it takes to observe counts"
+    assert rule._next_round_s - 3.0 >= (ROUND_S + 1e-3 * 40) / MAX_ROUND_SHARE - 1e-9, "what it takes to observe counts"
 
 
 def test_responses_without_load_are_worth_nothing_and_are_grouped_all_the_same():
-    from solver.replanning.marginal_value import group_by_worth, token_worth
+    from solver.replanning.marginal_value import group_by_token_value, token_value
 
     load, nothing = np.array([0.0, 0.0, 0.0, 1e-4]), np.zeros(4)
-    worth = token_worth(1.0, 1e-3, load, np.array([0.0, 0.0, 0.0, 28.0]), nothing)
+    worth = token_value(1.0, 1e-3, load, np.array([0.0, 0.0, 0.0, 28.0]), nothing)
     assert np.all(np.isfinite(worth))
     assert np.all(worth[:3] == 0)
-    groups = group_by_worth(load, worth, 1e-3, 3, 8, np.full(4, 10.0), 1000)
+    groups = group_by_token_value(load, worth, 1e-3, 3, 8, np.full(4, 10.0), 1000)
     assert sorted(int(i) for g in groups for i in g) == [0, 1, 2, 3]

@@ -17,7 +17,7 @@ from rlhfless.executor import run_step
 from solver.lengths.survival import known_lengths
 from solver.model.runtime_rules import ActorView, StepState
 from solver.replanning.actor_classes import ActorClasses
-from solver.replanning.lookahead import busy_ahead
+from solver.replanning.lookahead import simulated_busy_s
 from solver.replanning.migrations import LinkSchedule
 from solver.replanning.replan import Replan, replan
 from solver.replanning.running_responses import survivors_of
@@ -102,7 +102,7 @@ def test_gains_are_the_rise_of_what_all_actors_earn(seed, price, dear):
         for k, model in enumerate((SLOW, FAST, SLOW, FAST)):
             mine = owner == k
             step = model.base_s + (model.per_response_s + model.per_kv_token_s * (20 + tokens[mine])).sum()
-            total += s.worth[mine].sum() / step - (1.0, dear)[k % 2]
+            total += s.token_value[mine].sum() / step - (1.0, dear)[k % 2]
         return total
 
     gains = s.gains(np.arange(len(s.owner)), np.ones(4, bool))
@@ -207,4 +207,4 @@ def test_what_does_not_say_which_actor_is_which_is_refused_in_a_sentence():
     with refused(solver.PlanningError):
         ActorClasses.of_plan(free, models, "usd")
     with refused(solver.PlanningError):
-        busy_ahead([np.arange(96)], np.ones(96), known_lengths(work), work, models, None)
+        simulated_busy_s([np.arange(96)], np.ones(96), known_lengths(work), work, models, None)

@@ -1,4 +1,4 @@
-"""Makes ``golden/verl-v0`` and ``golden/verl-v1`` with verl's own function, which writes its dumps of generations.
+"""Makes the golden dumps ``golden/verl-*`` with verl's own function, which writes its dumps of generations.
 
     pip download --no-deps --dest DIR verl==0.9.1
     python tests/trace/importers/make_golden_verl.py DIR/verl-0.9.1-py3-none-any.whl
@@ -6,7 +6,9 @@
 verl itself cannot be imported without a GPU's packages. The function that writes (``_write_generations``, one in each trainer)
 needs only json, os and numpy, so it is taken out of the wheel's sources as it stands there. So are the functions that change
 a batch before: V0's ``_balance_batch`` orders ``golden/verl-v0-balanced``, and V1's ``upsample_batch_to_divisible_size`` names
-the padding rows of ``golden/verl-v1-padded``; what they need of verl and its transfer queue has a stand-in here.
+the padding rows of ``golden/verl-v1-padded``. V1's ``_log_rollout_data`` sorts ``golden/verl-v1-uuid`` by the random ids that
+its ``_fetch_one_gen_batch`` gives to prompts (here from a seed). What they need of verl and its transfer queue has a stand-in.
+The padding rows are new in every run.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ import sys
 import uuid
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +93,39 @@ def padded(wheel: zipfile.ZipFile, keys: list[str], multiple: int) -> list[str]:
     return list(upsample(_Batch(keys, [{}] * len(keys), "train", None, None), multiple, 0).keys)
 
 
+def named_and_sorted(wheel: zipfile.ZipFile, rows: list[Any], seed: int) -> tuple[list[int], list[str]]:
+    """The order in which V1 dumps a batch, and the uids in that order; every prompt gets a random id."""
+    random = Random(seed)
+    names = SimpleNamespace(uuid4=lambda: uuid.UUID(int=random.getrandbits(128), version=4))
+    queue = SimpleNamespace(
+        kv_batch_get=lambda **_: {
+            "uid": np.zeros(len(rows)), "prompts": _Tokens(range(len(rows))), "responses": _Tokens(range(len(rows))),
+            "rm_scores": torch.zeros(len(rows), 1),
+        }
+    )  # fmt: skip
+    methods = functions_of(
+        wheel.read(TRAINERS["verl-v1"]).decode(), {"_fetch_one_gen_batch", "_log_rollout_data"}, np=np, uuid=names, tq=queue,
+        tu=SimpleNamespace(get_tensordict=lambda batch: batch), marked_timer=lambda *_, **__: nullcontext(),
+    )  # fmt: skip
+    prompts = sorted({row.prompt for row in rows})
+    loader = SimpleNamespace(train_dataloader_it=iter([{"raw_prompt": prompts}]))
+    id_of = dict(zip(prompts, methods["_fetch_one_gen_batch"](loader)["uid"], strict=True))
+    dumped: dict[str, Any] = {}
+    trainer = SimpleNamespace(
+        tokenizer=SimpleNamespace(pad_token_id=0, decode=lambda row, **_: row), _dump_generations=dumped.update
+    )
+    keys = [f"{id_of[row.prompt]}_{row.sample}_0" for row in rows]
+    methods["_log_rollout_data"](trainer, SimpleNamespace(keys=keys, partition_id="train"), {}, "")
+    return dumped["inputs"], dumped["reward_extra_infos_dict"]["uid"]
+
+
+class _Tokens(list[int]):
+    """Rows of tokens, each of which is its own number."""
+
+    def to_padded_tensor(self, padding: int) -> _Tokens:
+        return self
+
+
 class _Batch:
     """What padding needs of the transfer queue's batch."""
 
@@ -122,6 +159,11 @@ def main(wheel: str) -> None:
         listed = list(rows.itertuples())
         names = padded(archive, [f"gsm_{r.prompt}_{r.sample}_0" for r in listed], 64)
         _dump(archive, "verl-v1", "verl-v1-padded", step, listed, {"uid": names})
+
+    for step, rows in sample_rollouts().groupby("step"):
+        listed = list(rows.itertuples())
+        order, names = named_and_sorted(archive, listed, seed=step)
+        _dump(archive, "verl-v1", "verl-v1-uuid", step, [listed[i] for i in order], {"uid": names})
 
 
 def _dump(wheel: zipfile.ZipFile, trainer: str, name: str, step: int, rows: list[Any], extra: dict[str, list[str]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from error_messages import refused
+from error_messages import refused, refused_command
 from importer_samples import GOLDEN, TOKENIZER, sample_rollouts, write_verl_scalars, write_verl_v1
 
 from rlhfless.cli import main
@@ -33,6 +33,14 @@ def steps(*numbers: int, tokens: int = 5) -> list[dict[str, Any]]:
         {"step": step, "prompt_id": f"p{p}", "sample": s, "response_tokens": tokens + p}
         for step in numbers for p in range(4) for s in range(2)
     ]  # fmt: skip
+
+
+def test_a_length_that_no_model_has_is_refused_with_its_row_and_column(tmp_path: Path) -> None:
+    for name in ("response_tokens", "prompt_tokens"):
+        rows = [{"prompt_tokens": 9, **row} for row in steps(1)]
+        rows[5][name] = 10**12
+        with refused(TraceError, "row 6", f"'{name}'", "1000000000000"):
+            import_log(table(tmp_path / "log.csv", rows))
 
 
 # --- repeated rows --------------------------------------------------------------------------------------------------------
@@ -165,8 +173,7 @@ def test_a_folder_whose_first_file_is_wrong_gets_a_short_sentence_about_that_fil
 def test_a_time_line_needs_a_name_that_says_json(tmp_path: Path) -> None:
     trace = import_log(GOLDEN / "table" / "log.csv").save(tmp_path / "trace")
     done = CliRunner().invoke(main, ["export", str(trace), "--perfetto", str(tmp_path / "t.txt")])
-    assert done.exit_code == 2
-    assert "must end in .json or .json.gz" in done.stderr
+    refused_command(done, ".json", ".json.gz")
     assert not (tmp_path / "t.txt").exists()
     for name in ("t.json", "t.json.gz"):
         assert write_perfetto(read_trace(trace), tmp_path / name).stat().st_size > 0

@@ -50,7 +50,7 @@ def test_the_summary_says_what_is_missing_and_what_that_disables(log: Path) -> N
     text = str(summary)
     assert "prompt_tokens: not in the log; planning counts 0 prompt tokens, so prefill and prompt KV are left out" in text
     assert "finish_reason: not in the log; truncation is unknown" in text
-    assert "end_s: not in the log; end times are unknown; unless scalars have the generation time, times" in text
+    assert "end_s: not in the log; end times are unknown; unless spans or scalars have the generation time, times" in text
     assert "6 responses to 3 prompts in 1 step and 1 epoch, truncation unknown" in text
     assert "duplicate rows dropped: 1" in text
 
@@ -64,7 +64,7 @@ def test_what_is_missing_in_some_rows_is_counted(tmp_path: Path) -> None:
     assert any(note.startswith("epoch: derived") for note in summary.notes)
 
 
-def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
+def test_a_token_limit_tells_why_responses_ended(log: Path) -> None:
     frame, summary = import_table(log, {"prompt_id": "uid", "response_tokens": "len"}, max_response_tokens=15)
     assert frame["finish_reason"].tolist() == ["stop"] * 5 + ["length"]
     assert summary.truncation_rate == pytest.approx(1 / 6)
@@ -72,7 +72,7 @@ def test_a_response_limit_tells_why_responses_ended(log: Path) -> None:
     assert "finish_reason: where the log lacks it, 'length' at 15 tokens and 'stop' below" in str(summary)
 
 
-def test_the_log_knows_better_than_the_response_limit(tmp_path: Path) -> None:
+def test_the_log_knows_better_than_the_token_limit(tmp_path: Path) -> None:
     pd.DataFrame(rollouts(finish_reason="aborted")).to_parquet(tmp_path / "log.parquet")
     frame, _ = import_table(tmp_path / "log.parquet", max_response_tokens=15)
     assert frame["finish_reason"].unique().tolist() == ["aborted"]

@@ -12,6 +12,7 @@ import pytest
 from importer_samples import GOLDEN, TOKENIZER, many_rollouts, write_verl_v0
 
 from rlhfless.analysis import account, run_setup
+from rlhfless.analysis.framework_defaults import ORDERS
 from rlhfless.latency import load_profile
 from rlhfless.report.logged_run import in_short
 from rlhfless.report.study import Assumptions, study_log
@@ -40,7 +41,8 @@ def test_a_prompt_whose_name_begins_like_padding_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "known"), [("verl-v0-balanced", False), ("verl-v0", True), ("verl-v1", True), ("verl-v1-padded", True)]
+    ("log", "known"),
+    [("verl-v0-balanced", False), ("verl-v0", True), ("verl-v1", True), ("verl-v1-padded", True), ("verl-v1-uuid", False)],
 )
 def test_the_order_of_dispatch_is_known_where_the_log_has_it(log: str, known: bool, tmp_path: Path) -> None:
     opened = import_log(GOLDEN / log, OPTIONS)
@@ -53,6 +55,24 @@ def test_one_response_a_prompt_or_scattered_ones_leave_the_order_unknown(tmp_pat
     one, scattered = many_rollouts(12, 1), many_rollouts().sample(frac=1, random_state=0)
     for name, rows in (("one", one), ("scattered", scattered)):
         assert not import_log(write_verl_v0(tmp_path / name, rows), OPTIONS).dispatch_order_known
+
+
+def test_random_ids_of_prompts_sort_the_log_and_the_report_ranges_over_orders() -> None:
+    dumped = open_log(GOLDEN / "verl-v1-uuid", OPTIONS)
+    assert dumped.summary is not None
+    assert [note for note in dumped.summary.notes if note.startswith("order:")] == [
+        "order: verl sorts prompts by random ids before it writes, so the log's order is not the order of dispatch"
+    ]
+    findings = study_log(dumped, SETTING, STATIC, 1).findings
+    assert len(findings.shuffled) == ORDERS
+    assert "sorts prompts by random ids" in findings.setup.assumed[-1]
+    assert any("does not record the order in which prompts were assigned" in sentence for sentence in in_short(findings))
+
+
+def test_the_order_of_a_single_prompt_with_a_random_id_is_known(tmp_path: Path) -> None:
+    rows = (GOLDEN / "verl-v1-uuid" / "1.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "1.jsonl").write_text("\n".join(rows) + "\n")
+    assert import_log(tmp_path, OPTIONS).dispatch_order_known
 
 
 def idle(log: OpenedLog) -> float:
@@ -75,7 +95,7 @@ def test_idle_of_a_balanced_dump_is_a_range_that_holds_the_truth(tmp_path: Path)
     assert "order and random orders" in found.setup.assumed[-1]
 
 
-def test_only_a_log_without_the_order_of_dispatch_is_dealt_in_random_orders() -> None:
+def test_only_a_log_without_the_order_of_dispatch_is_simulated_in_random_orders() -> None:
     unknown = run_setup("verl", dispatch="static", order_known=False)
     assert unknown.candidates == ("static", *(policy.name for policy in unknown.shuffled))
     assert len(unknown.shuffled) > 1

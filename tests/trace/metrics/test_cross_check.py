@@ -54,8 +54,18 @@ def test_counts_are_judged_in_every_step() -> None:
 def test_a_part_of_what_was_logged_may_be_less() -> None:
     for seconds, contradicts in ((1.0, False), (40.0, True)):
         ours = pd.DataFrame({"generate_s": seconds}, index=[1, 2, 3])
-        (check,) = cross_check(LOGGED, ours, "a part", at_least=True)
+        (check,) = cross_check(LOGGED, ours, "a part", lower_bound="ours")
         assert check.contradicts is contradicts
+
+
+def test_a_lower_bound_in_the_log_contradicts_only_what_is_less() -> None:
+    for seconds, contradicts in ((1.0, True), (17.0, True), (19.0, False), (400.0, False)):
+        ours = pd.DataFrame({"generate_s": seconds}, index=[1, 2, 3])
+        (check,) = cross_check(LOGGED, ours, "simulated", lower_bound="logged")
+        assert check.contradicts is contradicts
+    (check,) = cross_check(LOGGED[:1], pd.DataFrame({"generate_s": 2.0}, index=[1]), "simulated", lower_bound="logged")
+    assert str(check) == "generation of a step: at least 10 s in the log, 2 s simulated (-80.0%)"
+    assert checks_frame([check]).loc[0, ["lower_bound", "tolerance"]].tolist() == ["logged", "at most 10% less"]
 
 
 def test_shares_differ_by_points_and_nothing_in_common_is_no_check() -> None:

@@ -42,7 +42,7 @@ def test_spans_of_a_phase_count_where_at_least_one_covers() -> None:
             (0, "learn", 10.0, 13.0), (0, "sync", 13.0, 13.5), (1, "decode", 20.0, 21.0), steps=2,
         ),
     )  # fmt: skip
-    assert found.overlapping == 0
+    assert not found.overlapping
     assert found.scalars["step"].tolist() == [0, 1]
     first, second = found.scalars.drop(columns="step").to_dict("records")
     assert first == {"generate_s": 7.0, "learn_s": 3.0, "prepare_s": 2.0, "sync_s": 0.5}
@@ -68,16 +68,39 @@ def test_responses_tell_generation_where_no_span_does() -> None:
     assert with_step_times(NONE, learned).scalars.to_dict("records") == [{"step": 0, "generate_s": 1.0, "learn_s": 5.0}]
 
 
-def test_a_step_with_a_response_without_times_tells_nothing() -> None:
-    trace = timed((0.0, 4.0), (10.0, 16.0))
+def test_a_step_with_a_response_without_times_has_a_lower_bound() -> None:
+    trace = timed((0.0, 4.0), (10.0, 16.0), (20.0, 29.0))
     trace.rollouts.loc[3, "end_s"] = np.nan
-    assert with_step_times(NONE, trace).scalars.to_dict("list") == {"step": [0], "generate_s": [4.0]}
+    trace.rollouts.loc[4, "start_s"] = np.nan
+    found = with_step_times(NONE, trace)
+    assert found.scalars.to_dict("list") == {"step": [0], "generate_s": [4.0]}
+    assert found.at_least_s.to_dict() == {1: 3.0, 2: 4.5}
+    told = with_step_times(pd.DataFrame({"step": [0], "generate_s": [3.0]}), trace)
+    assert told.at_least_s.empty, "the scalars have the column"
+
+
+def test_a_lower_bound_needs_two_known_times_and_a_step_of_its_own() -> None:
+    trace = timed((0.0, 4.0), (10.0, 16.0), (11.0, 15.0))
+    trace.rollouts.loc[[0, 3], "end_s"] = np.nan
+    trace.rollouts.loc[1, ["start_s", "end_s"]] = np.nan
+    found = with_step_times(NONE, trace)
+    assert found.at_least_s.empty
+    assert found.overlapping == (1, 2)
+    assert found.scalars is NONE
+    only_ends = Trace(timed((0.0, 4.0)).rollouts.drop(columns="start_s"))
+    assert with_step_times(NONE, only_ends).at_least_s.to_dict() == {0: 2.0}
+
+
+def test_steps_without_spans_take_the_times_of_their_responses() -> None:
+    trace = timed((0.0, 4.0), (10.0, 16.0))
+    spans = pd.DataFrame([{"step": 0, "holder": "h", "phase": "decode", "start_s": 0.0, "end_s": 3.0}])
+    assert with_step_times(NONE, Trace(trace.rollouts, spans=spans)).scalars["generate_s"].tolist() == [3.0, 6.0]
 
 
 def test_steps_that_generate_at_the_same_time_are_left_out_and_counted() -> None:
     found = with_step_times(NONE, timed((0.0, 4.0), (3.0, 8.0), (8.0, 9.0), (20.0, 30.0), (22.0, 23.0)))
     assert found.scalars.to_dict("list") == {"step": [2], "generate_s": [1.0]}
-    assert found.overlapping == 4
+    assert found.overlapping == (0, 1, 3, 4)
     spans = recorded((0, "decode", 0.0, 4.0), (1, "decode", 2.0, 6.0), (1, "learn", 6.0, 7.0), steps=2)
     assert with_step_times(NONE, spans).scalars.to_dict("list") == {"step": [1], "learn_s": [1.0]}
 
@@ -88,7 +111,7 @@ def test_steps_one_after_another_have_their_own_times(parts: list[tuple[float, f
     times = [(float(end - sum(part)), float(end - part[1])) for end, part in zip(ends, parts, strict=True)]
     random.shuffle(times)
     found = with_step_times(NONE, timed(*times))
-    assert found.overlapping == 0
+    assert not found.overlapping
     assert found.scalars["generate_s"].to_numpy() == pytest.approx([end - begin for begin, end in times])
 
 
@@ -103,7 +126,7 @@ def test_what_the_scalars_say_stays() -> None:
     told = pd.DataFrame({"step": [0, 1], "generate_s": [3.0, 9.0]})
     asynchronous = with_step_times(told, timed((0.0, 4.0), (3.0, 8.0)))
     assert asynchronous.scalars is told
-    assert asynchronous.overlapping == 0, "nobody asked"
+    assert not asynchronous.overlapping, "nobody asked"
 
 
 def test_an_executed_trace_and_several_runs_add_nothing() -> None:

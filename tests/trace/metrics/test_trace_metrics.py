@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ times = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
 
 def test_a_step_adds_up(trace: Trace) -> None:
-    first, second = step_metrics(trace).to_dict("records")
+    first, second = step_metrics(trace).drop(columns=["planning_s", "planning_delay_s"]).to_dict("records")
     assert first == {
         "run": "log",
         "step": 0,
@@ -53,6 +54,14 @@ def test_a_decode_span_without_a_batch_leaves_the_empty_slots_unknown() -> None:
     (metrics,) = step_metrics(Trace(**rows)).to_dict("records")
     assert np.isnan(metrics["slot_idle_gpu_seconds"])
     assert metrics["idle_gpu_seconds"] == 6.0
+
+
+def test_planning_times_are_those_of_the_plans_and_unknown_in_older_traces(trace: Trace) -> None:
+    timed = [{"step": 0}, {"step": 1, "planning_s": 0.3, "planning_delay_s": 0.1}]
+    metrics = step_metrics(replace(trace, plans=timed)).set_index("step")[["planning_s", "planning_delay_s"]]
+    assert metrics.loc[0].isna().all()
+    assert metrics.loc[1].tolist() == [0.3, 0.1]
+    assert step_metrics(replace(trace, plans=[]))["planning_s"].isna().all()
 
 
 def test_every_run_has_rows_of_its_own() -> None:

@@ -239,7 +239,7 @@ BAD = [
 ]  # fmt: skip
 
 
-def test_bad_values_are_lost_alone_and_told_once(tmp_path, caplog):
+def test_bad_values_are_lost_alone_and_reported_once(tmp_path, caplog):
     with Recorder(tmp_path / "t") as one:
         for i, bad in enumerate(BAD):
             one.append(**{**RESPONSE, **bad})
@@ -318,7 +318,7 @@ def test_a_full_disk_loses_rows_and_not_the_loop_or_the_trace(tmp_path):
         import json, resource, sys
         from rlhfless.trace import Recorder
         from rlhfless.trace.recording import recorder
-        recorder.FLUSH_S, recorder.MOST_WAITING = 1000, 500
+        recorder.FLUSH_S, recorder.MAX_WAITING = 1000, 500
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
         one = Recorder({str(tmp_path / "t")!r})
         for sample in range(2000):

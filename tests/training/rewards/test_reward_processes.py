@@ -23,7 +23,7 @@ from training_samples import config
 
 from rlhfless.training.loop import Trainer
 from rlhfless.training.rewards import FunctionReward, Response, process
-from rlhfless.training.rewards.combine import MOST_LOST
+from rlhfless.training.rewards.combine import MAX_LOST
 from rlhfless.training.rewards.process import FunctionProcess
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -178,14 +178,14 @@ def test_a_function_may_print_and_raise_what_cannot_be_pickled(named: Callable[.
 
 def test_a_function_whose_process_ends_again_and_again_is_soon_not_asked(named: Callable[..., FunctionReward]) -> None:
     reward = named("odd")
-    _, failures = reward.score([response("end")] * (MOST_LOST + 2))
-    assert [f.reason for f in failures[: MOST_LOST + 1]] == ["Ended: ended its process (exit code 3)"] * MOST_LOST + [
-        f"skipped after its process timed out or ended {MOST_LOST} times in this batch"
+    _, failures = reward.score([response("end")] * (MAX_LOST + 2))
+    assert [f.reason for f in failures[: MAX_LOST + 1]] == ["Ended: ended its process (exit code 3)"] * MAX_LOST + [
+        f"skipped after its process timed out or ended {MAX_LOST} times in this batch"
     ]
     assert not reward.score([response()])[1], "the next batch starts anew"
 
 
-def test_a_file_that_can_no_longer_be_loaded_is_told(named: Callable[..., FunctionReward], tmp_path: Path) -> None:
+def test_a_file_that_can_no_longer_be_loaded_is_reported(named: Callable[..., FunctionReward], tmp_path: Path) -> None:
     reward = named("odd")
     (tmp_path / "functions.py").unlink()
     _, failures = reward.score([response("end"), response()])
@@ -272,7 +272,7 @@ def test_an_interrupt_ends_the_process_and_the_next_batch_starts_another(named: 
 def test_a_process_ends_when_its_pipe_does(named: Callable[..., FunctionReward]) -> None:
     reward = named("odd")
     assert isinstance(reward.function, FunctionProcess)
-    (child, connection) = reward.function._crew[0]
+    (child, connection) = reward.function._processes[0]
     connection.close()
     assert child.wait(300) == 0
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.training.rewards import FunctionReward, Response, Rewards, RewardWarning
-from rlhfless.training.rewards.combine import MOST_LOST
+from rlhfless.training.rewards.combine import MAX_LOST
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.rewards.rules import contains_answer, exact_answer, gsm8k_answer, length_limit, matches
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
@@ -117,7 +117,7 @@ def test_rewards_are_summed_with_their_weights() -> None:
     ],
 )
 @pytest.mark.parametrize("timeout_s", [None, 60.0])
-def test_a_failure_is_one_responses_and_is_told(value: Any, reason: str, timeout_s: float | None) -> None:
+def test_a_failure_is_one_responses_and_is_reported(value: Any, reason: str, timeout_s: float | None) -> None:
     def judge(r: Response) -> Any:
         if r.text != "bad":
             return 1.0
@@ -145,11 +145,11 @@ def test_a_function_that_does_not_return_is_ended_and_soon_not_asked() -> None:
         return 1.0
 
     reward = FunctionReward("stuck", stuck, timeout_s=1.5)
-    values, failures = reward.score([response("stuck")] * (MOST_LOST + 3) + [response()])
+    values, failures = reward.score([response("stuck")] * (MAX_LOST + 3) + [response()])
     assert np.isnan(values).all()
-    assert len(asked) == MOST_LOST
+    assert len(asked) == MAX_LOST
     assert "took longer than 1.5 s" in failures[0].reason
-    assert failures[-1].reason == f"skipped after its process timed out or ended {MOST_LOST} times in this batch"
+    assert failures[-1].reason == f"skipped after its process timed out or ended {MAX_LOST} times in this batch"
     for thread in threading.enumerate():
         if thread.name == "reward stuck":
             thread.join(300)

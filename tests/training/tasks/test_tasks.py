@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from byte_tokenizer import byte_tokenizer  # noqa: E402
 from learning_samples import small_model, word_tokenizer  # noqa: E402
 
 from rlhfless.errors import MissingExtra  # noqa: E402
+from rlhfless.trace import Limits  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
@@ -118,16 +120,46 @@ def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    for name, content, message in (
-        ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 is not JSON"),
-        ("b.jsonl", b"[1]\n", "line 1 is of type list; one JSON object"),
-        ("c.parquet", b"nothing", "cannot be read as parquet"),
-        ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 is not UTF-8 \(byte 12: .*\); save the file as UTF-8"),
-        ("e.jsonl", b"1" * 5000, r"line 1 is not JSON \(Exceeds the limit"),
+    for name, content, place in (
+        ("a.jsonl", b'{"prompt": "?"}\n{oops\n', "line 2 "),
+        ("c.parquet", b"nothing", "parquet "),
+        ("d.jsonl", b'{"prompt": "?"}\n\n{"prompt": "\xe9"}\n', r"line 3 .*byte 12: "),
+        ("e.jsonl", b"1" * 5000, r"line 1 .*Exceeds the limit"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"{name}: .*{place}"):
             DatasetTask(tmp_path / name, TOKENIZER)
+    (tmp_path / "list.jsonl").write_bytes(b"[1]\n")
+    with refused(ValueError, "list.jsonl", "line 1", "list"):
+        DatasetTask(tmp_path / "list.jsonl", TOKENIZER)
+
+
+def test_data_files_have_the_limits_of_logs(tmp_path: Path) -> None:
+    files = sources(tmp_path)
+    for source in (files["jsonl"], files["parquet"]):
+        with refused(ValueError, str(source), "has more than 9 rows", "--max-rows"):
+            DatasetTask(source, TOKENIZER, limits=Limits(rows=9))
+        assert len(DatasetTask(source, TOKENIZER, limits=Limits(rows=10)).problems) == 10
+    with refused(ValueError, "line 1 is longer than 20 bytes", "--max-line-mib"):
+        DatasetTask(files["jsonl"], TOKENIZER, limits=Limits(line_bytes=20))
+    with refused(ValueError, "unpacks to more than 99 bytes", "--max-unpacked-gib"):
+        make_task(files["parquet"], TOKENIZER, prompts=1, limits=Limits(unpacked_bytes=99))
+
+
+def test_a_small_file_of_millions_of_equal_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = pa.table({"prompt": pa.array(["1?"] * 1000), "answer": pa.array(["1"] * 1000)})
+    with pq.ParquetWriter(tmp_path / "bomb.parquet", rows.schema) as writer:
+        writer.write_table(pa.concat_tables([rows] * 3000).combine_chunks())
+    assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
+    tracemalloc.start()
+    with refused(ValueError, "bomb.parquet", "has more than 1,000,000 rows", "--max-rows"):
+        DatasetTask(tmp_path / "bomb.parquet", TOKENIZER, limits=Limits(rows=1_000_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 * 2**20
 
 
 def test_a_model_without_tokenizer_or_chat_template_is_named(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class ProcessOwner(Protocol):
     inbox: queue.SimpleQueue[tuple[Process, Any]]
 
     @property
-    def side(self) -> WorkerBackend:
+    def worker_backend(self) -> WorkerBackend:
         """Return the backend of the kind of engine to which processes are bound."""
         ...
 
@@ -66,15 +66,15 @@ class LocalStepActors:
         origin_s: float,
     ) -> None:
         self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
-        self.given: list[Process] = []
-        self.left: list[tuple[StartActor, Process, float]] = []
+        self.used: list[Process] = []
+        self.finished: list[tuple[StartActor, Process, float]] = []
         self._orders: dict[Process, StartActor] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
         self._weights: Block | None = None
 
     @property
-    def engines_ahead(self) -> Any:
+    def engines_to_prewarm(self) -> Any:
         """See ``PoolStepActors``. Such engines name their weights and contain none."""
         return self._engines
 
@@ -86,7 +86,7 @@ class LocalStepActors:
     @property
     def warm(self) -> set[tuple[int, ...]]:
         """See ``StepActors``."""
-        return {order.plan.gpu_ids for order, _, _ in self.left}
+        return {order.plan.gpu_ids for order, _, _ in self.finished}
 
     def now_s(self) -> float:
         """See ``StepActors``."""
@@ -97,11 +97,11 @@ class LocalStepActors:
         started = []
         for order in orders:
             process = self._take(order)
-            self.given.append(process)
+            self.used.append(process)
             self._orders[process], self._process[order.index] = order, process
             started.append((process, order))
         if self._weights is None:
-            self._weights = write_block(self._pool.side, self._pool.new_block(), self._engines)
+            self._weights = write_block(self._pool.worker_backend, self._pool.new_block(), self._engines)
         for process, order in started:
             process.send(worker.StartStep(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
         return [LocalActor(process, self._pool) for process, _ in started]
@@ -115,21 +115,21 @@ class LocalStepActors:
         sent = {}
         for actor, prompts in receivers.items():
             with contextlib.suppress(NoRoom):  # it computes them itself
-                sent[actor] = write_block(self._pool.side, self._pool.new_block(), {p: computed[p] for p in prompts})
+                sent[actor] = write_block(self._pool.worker_backend, self._pool.new_block(), {p: computed[p] for p in prompts})
         return sent, done_s
 
     def reports(self, timeout_s: float | None) -> list[tuple[int, ActorReport | ActorLost]]:
         """See ``StepActors``."""
-        inbox, found = self._pool.inbox, []
+        inbox, messages = self._pool.inbox, []
         with contextlib.suppress(queue.Empty):
-            found.append(inbox.get(timeout=timeout_s))
+            messages.append(inbox.get(timeout=timeout_s))
             while True:
-                found.append(inbox.get_nowait())
-        said = []
-        for process, message in found:
+                messages.append(inbox.get_nowait())
+        reports = []
+        for process, message in messages:
             if process in self._orders:  # else it ended after it was closed, or between steps: nobody's loss
-                said.append((self._orders[process].index, self._read(process, message)))
-        return said
+                reports.append((self._orders[process].index, self._read(process, message)))
+        return reports
 
     def abandon(self, index: int) -> None:
         """See ``StepActors``. Its process is killed."""
@@ -143,22 +143,22 @@ class LocalStepActors:
         for process in self._lost:
             self._pool.forget(process)
 
-    def _read(self, process: Process, said: Any) -> ActorReport | ActorLost:
+    def _read(self, process: Process, message: Any) -> ActorReport | ActorLost:
         """Convert a message of the process to a report; an actor that closed waits for another step, or ends."""
-        if isinstance(said, ActorReport):
-            if not said.closed:
-                return said
+        if isinstance(message, ActorReport):
+            if not message.closed:
+                return message
             order = self._orders.pop(process)
             del self._process[order.index]
             if not order.short_of_memory and self._keeps(order.plan):
-                self.left.append((order, process, said.time_s))
-                return said
+                self.finished.append((order, process, message.time_s))
+                return message
             self._pool.end(process)
-            return replace(said, time_s=self.now_s())
+            return replace(message, time_s=self.now_s())
         name = f"(process {process.pid} on {process.device})"
-        if said is None:
+        if message is None:
             return ActorLost(f"{name} {process.how_it_ended()}")
-        return ActorLost(f"{name} failed with {said.error}", said.out_of_memory, said.hopeless, trace=said.trace)
+        return ActorLost(f"{name} failed with {message.error}", message.out_of_memory, message.hopeless, trace=message.trace)
 
 
 class LocalActor:
@@ -171,9 +171,9 @@ class LocalActor:
         """See ``RemoteActor``."""
         self._process.send(worker.Add(requests, prefixes))
 
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.CutOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
+        self._process.send(worker.TakeOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         """See ``RemoteActor``."""

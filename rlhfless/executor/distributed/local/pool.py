@@ -66,8 +66,8 @@ class ProcessPool(ActorPool[Process]):
         self._blocks: list[str] = []  # names of shared memory that may be there
 
     def __repr__(self) -> str:
-        where = ", ".join(self.devices) or "the CPU"
-        return f"ProcessPool: {len(self._idle)} idle of {counted(len(self._all), 'process', 'processes')} on {where}"
+        devices = ", ".join(self.devices) or "the CPU"
+        return f"ProcessPool: {len(self._idle)} idle of {counted(len(self._all), 'process', 'processes')} on {devices}"
 
     @property
     def meta(self) -> dict[str, str]:
@@ -80,21 +80,21 @@ class ProcessPool(ActorPool[Process]):
         """
         self._idle.close()
         if record is not None:
-            self._idle.settle(record)
+            self._idle.finalise_allocations(record)
         self._end_all(list(self._all))
         self._step_over()
 
     # --- starting and ending processes (see ``ActorLauncher``) --------------------------------------------------------------
 
-    def start(self, place: ActorPlacement, ahead: bool = False) -> Process:
+    def start(self, place: ActorPlacement, prewarm: bool = False) -> Process:
         """Start a process on the devices of the place."""
-        given = self._ahead_at(place) if ahead else None
-        process = self._spawn(self.device_of(place.gpu_ids), given)
+        order = self._prewarm_order(place) if prewarm else None
+        process = self._spawn(self.device_of(place.gpu_ids), order)
         self._all.append(process)
         return process
 
-    def _spawn(self, device: str, ahead: PrewarmOrder | None) -> Process:
-        return Process(device, self.side_name, self.inbox, ahead)
+    def _spawn(self, device: str, prewarm: PrewarmOrder | None) -> Process:
+        return Process(device, self.side_name, self.inbox, prewarm)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """Return whether both places use the same devices; GPU ids without devices of their own are mere names."""
@@ -122,7 +122,7 @@ class ProcessPool(ActorPool[Process]):
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
-    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> LocalStepActors:
+    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> LocalStepActors:
         return LocalStepActors(self, lambda order: self._take(order, record), self._idle.keeps, engines, self._origin_s)
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:

@@ -30,7 +30,7 @@ class Process:
     thread that sends it orders.
 
     Args:
-        ahead: what it starts before it accepts orders; None: nothing.
+        prewarm: what it starts before it accepts orders; None: nothing.
 
     Attributes:
         device: on which it computes.
@@ -38,7 +38,11 @@ class Process:
     """
 
     def __init__(
-        self, device: str, side: str, inbox: queue.SimpleQueue[tuple[Process, Any]], ahead: worker.PrewarmOrder | None = None
+        self,
+        device: str,
+        backend_module: str,
+        inbox: queue.SimpleQueue[tuple[Process, Any]],
+        prewarm: worker.PrewarmOrder | None = None,
     ) -> None:
         self.device, self._inbox = device, inbox
         self.up_s: float | None = None
@@ -46,7 +50,7 @@ class Process:
         self._silent = False  # its pipe has ended, so it is about to
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        args = theirs, device, side, ahead
+        args = theirs, device, backend_module, prewarm
         self._process = context.Process(target=worker.main, args=args, name=f"rlhfless-{device}", daemon=True)
         with undisturbed(), without_main():
             self._process.start()
@@ -103,11 +107,11 @@ class Process:
     def _receive(self) -> None:
         while True:
             try:
-                said = self._connection.recv()
-                if isinstance(said, worker.ActorReady):
-                    self.up_s = said.up_s
+                message = self._connection.recv()
+                if isinstance(message, worker.ActorReady):
+                    self.up_s = message.up_s
                 else:
-                    self._inbox.put((self, said))
+                    self._inbox.put((self, message))
             except (EOFError, OSError):
                 self._silent = True
                 self._inbox.put((self, None))

@@ -151,7 +151,7 @@ class Lifecycle:
         kept_s = now_s + self.idle_timeout_s
         warm_s = self.prewarm_s(history)
         if warm_s is not None and warm_s <= now_s:
-            kept_s = max(kept_s, self.given_up_s(history, now_s))
+            kept_s = max(kept_s, self.waits_until_s(history, now_s))
         return kept_s
 
     def prewarm_s(self, history: StepHistory) -> float | None:
@@ -159,14 +159,14 @@ class Lifecycle:
         begins_s = None if self.prewarm is None or not history.starts_s else self.prewarm.next_start_s(history)
         return None if begins_s is None else begins_s - history.start_s
 
-    def given_up_s(self, history: StepHistory, now_s: float) -> float:
+    def waits_until_s(self, history: StepHistory, now_s: float) -> float:
         """Return until when a prewarmed actor waits for its step."""
         warm_s = self.prewarm_s(history)
         assert warm_s is not None
         return max(now_s, warm_s + history.start_s) + self.patience_s
 
 
-def _refuse(name: str, value: float, most: float = math.nextafter(math.inf, 0.0)) -> None:
-    if not 0.0 <= value <= most:
-        wanted = "number" if most == math.inf else "finite number"
+def _refuse(name: str, value: float, maximum: float = math.nextafter(math.inf, 0.0)) -> None:
+    if not 0.0 <= value <= maximum:
+        wanted = "number" if maximum == math.inf else "finite number"
         raise InputError(f"{name} is {as_given(value)}; a {wanted} of seconds, 0 or more, is needed")

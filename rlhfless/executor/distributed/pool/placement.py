@@ -36,8 +36,8 @@ class ActorLauncher(Protocol[ActorHandle]):
         """Return the seconds since the run's start."""
         ...
 
-    def start(self, place: ActorPlacement, ahead: bool = False) -> ActorHandle:
-        """Start an actor; returns at once. With ``ahead`` it prepares everything but the weights, before its step begins."""
+    def start(self, place: ActorPlacement, prewarm: bool = False) -> ActorHandle:
+        """Start an actor; returns at once. With ``prewarm`` it prepares everything but the weights, before its step begins."""
         ...
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:

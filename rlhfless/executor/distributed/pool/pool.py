@@ -24,7 +24,7 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines, WorkerBackend, prefix_refusal, remote_engines
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
-from rlhfless.executor.step.progress import Watch
+from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord, holder_of
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
@@ -38,12 +38,12 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
     """The actors of one step of a pool.
 
     Attributes:
-        given: all actors that the step ever had.
-        left: those that stay alive without work, with their plan and when they finished it.
+        used: all actors that the step ever had.
+        finished: those that stay alive without work, with their plan and when they finished it.
     """
 
-    given: list[ActorHandle]
-    left: list[tuple[StartActor, ActorHandle, float]]
+    used: list[ActorHandle]
+    finished: list[tuple[StartActor, ActorHandle, float]]
 
     @property
     def working(self) -> list[int]:
@@ -51,7 +51,7 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
         ...
 
     @property
-    def engines_ahead(self) -> Any:
+    def engines_to_prewarm(self) -> Any:
         """Return its engine factory in the form in which prewarmed actors of the next step receive it."""
         ...
 
@@ -64,8 +64,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
     """Actors for a run's steps; use it in a ``with`` statement, or ``close`` it. It also launches the actors of its warm pool.
 
     Seconds are those of the run since its start, also between steps. A step starts when ``run_step`` is called, so GPUs that
-    were allocated meanwhile are charged. Call ``settle`` when the other phases of a step are over and before its record is
-    kept.
+    were allocated meanwhile are charged. Call ``finalise_allocations`` when the other phases of a step are over and before its
+    record is kept.
 
     Args:
         lifecycle: how long actors live.
@@ -77,8 +77,10 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self.faults, self.clock = faults, clock
         self._idle: WarmPool[ActorHandle] = WarmPool(self, lifecycle)
         self._origin_s = math.nan
-        self._bound: tuple[str, Any] | None = None  # what actors are bound to: the side of their engines, and its own bindings
-        self._ahead: tuple[Any, Latencies] | None = None  # engines of the last step, for actors that start ahead of the next
+        self._bound: tuple[str, Any] | None = None  # the actors' backend module and its own bindings
+        self._last_engines: tuple[Any, Latencies] | None = (
+            None  # engines of the last step, for actors that start ahead of the next
+        )
         self._under_way: PoolStepActors[ActorHandle] | None = None  # of the step under way
 
     def __enter__(self) -> Self:
@@ -95,8 +97,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
     @property
     def working(self) -> list[int]:
         """Return the process ids of the actors of the running step, as far as they are known."""
-        crew = self._under_way
-        return [] if crew is None else crew.working
+        step_actors = self._under_way
+        return [] if step_actors is None else step_actors.working
 
     def run_step(
         self,
@@ -113,7 +115,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
-        watch: Watch | None = None,
+        on_progress: OnProgress | None = None,
     ) -> StepRecord:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
 
@@ -125,7 +127,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
                 silent; it charges no time.
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
             forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
-            watch: callback for completions.
+            on_progress: callback for completions.
 
         Raises:
             PlanningError: the plan asks for devices that do not exist; nothing was started.
@@ -143,26 +145,26 @@ class ActorPool(ABC, Generic[ActorHandle]):
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s))
-        crew = self._new_crew(engines, record)
+        step_actors = self._new_step_actors(engines, record)
         under_way = WallStep(
-            plan, requests, crew, latency, cluster, record, phases, admission, migration, faults, forecast,
+            plan, requests, step_actors, latency, cluster, record, phases, admission, migration, faults, forecast,
             step if version is None else version, self._idle.history.start_s,
         )  # fmt: skip
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]
             check_before_prefill(engines, plan, under_way.requests, models, admission)
-        under_way.watch = watch
-        self._under_way = crew
+        under_way.on_progress = on_progress
+        self._under_way = step_actors
         try:
             self._idle.begin(record, plan, phases)
             under_way.run()
-            crew.remove_dead()
+            step_actors.remove_dead()
             if engines.starts_server and self.lifecycle.prewarm is not None:
-                self._ahead = crew.engines_ahead, latency
-            self._keep(crew, record)
+                self._last_engines = step_actors.engines_to_prewarm, latency
+            self._keep(step_actors, record)
         except BaseException:
-            self._end_all(crew.given)
-            for order, _, done_s in crew.left:
+            self._end_all(step_actors.used)
+            for order, _, done_s in step_actors.finished:
                 self._idle.waited(ActorPlacement.of(order.plan), done_s, self.now_s())
             self._idle.give_up(record)
             raise
@@ -171,12 +173,12 @@ class ActorPool(ABC, Generic[ActorHandle]):
             self._step_over()
         return record
 
-    def settle(self, record: StepRecord) -> None:
+    def finalise_allocations(self, record: StepRecord) -> None:
         """Add the GPU time of actors that have waited since then to the record of the last step, up to now.
 
         A second in which another holder, such as the learner, has their GPUs is charged to that holder.
         """
-        self._idle.settle(record)
+        self._idle.finalise_allocations(record)
 
     def release(self) -> None:
         """End the waiting actors; another step would start new ones."""
@@ -197,11 +199,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Return why the plan cannot run here; None when it can."""
 
     @abstractmethod
-    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
+    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
         """Return the ``StepActors`` of a step with these engines."""
 
     @abstractmethod
-    def start(self, place: ActorPlacement, ahead: bool = False) -> ActorHandle:
+    def start(self, place: ActorPlacement, prewarm: bool = False) -> ActorHandle:
         """See ``ActorLauncher``."""
 
     @abstractmethod
@@ -230,7 +232,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
     @property
-    def side(self) -> WorkerBackend:
+    def worker_backend(self) -> WorkerBackend:
         """Return the backend of the kind of engine to which actors are bound."""
         return cast(WorkerBackend, importlib.import_module(self.side_name))
 
@@ -242,11 +244,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
 
     def _take(self, order: StartActor, record: StepRecord) -> ActorHandle:
         """Return the actor for an order: a waiting one, one that has just finished its part of this step, or a new one."""
-        wanted, crew = ActorPlacement.of(order.plan), self._under_way
-        assert crew is not None
-        for one in [one for one in crew.left if not set(wanted.gpu_ids).isdisjoint(one[0].plan.gpu_ids)]:
-            before, actor, done_s = one
-            crew.left.remove(one)
+        wanted, step_actors = ActorPlacement.of(order.plan), self._under_way
+        assert step_actors is not None
+        for entry in [entry for entry in step_actors.finished if not set(wanted.gpu_ids).isdisjoint(entry[0].plan.gpu_ids)]:
+            before, actor, done_s = entry
+            step_actors.finished.remove(entry)
             here = ActorPlacement.of(before.plan)
             if here.gpu_ids == wanted.gpu_ids and self.alive(actor):
                 self._idle.waited(here, done_s, self.now_s())
@@ -265,23 +267,23 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def _bind(self, engines: RemoteEngines, latency: Latencies) -> None:
         """Bind the pool to these engines: waiting actors that cannot make them end, and new ones are of their kind."""
         models = latency if isinstance(latency, Mapping) else {None: latency}
-        bound = engines.side, {key: engines.compatibility_key(model) for key, model in models.items()}
+        bound = engines.backend_module, {key: engines.compatibility_key(model) for key, model in models.items()}
         if bound != self._bound:
             self._idle.close()
-        self._bound, self._ahead = bound, None
+        self._bound, self._last_engines = bound, None
 
-    def _ahead_at(self, place: ActorPlacement) -> PrewarmOrder | None:
+    def _prewarm_order(self, place: ActorPlacement) -> PrewarmOrder | None:
         """Return the prewarm order for an actor there; None where the process alone is enough."""
-        if self._ahead is None:
+        if self._last_engines is None:
             return None
-        engines, latency = self._ahead
+        engines, latency = self._last_engines
         return PrewarmOrder(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
 
-    def _keep(self, crew: PoolStepActors[ActorHandle], record: StepRecord) -> None:
+    def _keep(self, step_actors: PoolStepActors[ActorHandle], record: StepRecord) -> None:
         """Move the surviving actors into the warm pool after generation; each waits from the time at which the record says that
         it finished.
         """
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
-        left = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in crew.left]
+        idle = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in step_actors.finished]
         cold_s = [s["end_s"] - s["start_s"] for s in record.spans if s["phase"] == s["call"] == "start"]
-        self._idle.generated(record, left, max(cold_s, default=0.0))
+        self._idle.generated(record, idle, max(cold_s, default=0.0))

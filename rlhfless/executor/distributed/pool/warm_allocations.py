@@ -1,7 +1,7 @@
 """Writes the GPU time of waiting actors as trace rows: separate holders named ``warm-`` plus their first GPU, with the role
 ``warm``.
 
-A second of a GPU is charged once: time in which another holder of the step had the GPU (a learner that shares it with a
+A second of a GPU is charged once. Time in which another holder of the step had the GPU (a learner that shares it with a
 sleeping actor) is charged to that holder.
 """
 
@@ -41,15 +41,15 @@ def write_warm(record: StepRecord, row: WarmRow) -> None:
 
 def _alone(record: StepRecord, row: WarmRow) -> Iterator[tuple[tuple[int, ...], float, float]]:
     """Yield the time intervals, each with those GPUs that no other holder of the record has during it."""
-    others = [
+    other_holders = [
         (set(a["gpu_ids"]), a["start_s"], a["end_s"])
         for a in record.allocations
         if a["start_s"] < row.end_s and a["end_s"] > row.start_s and not set(row.place.gpu_ids).isdisjoint(a["gpu_ids"])
     ]
-    inside = {t for _, *ends in others for t in ends if row.start_s < t < row.end_s}
+    inside = {t for _, *ends in other_holders for t in ends if row.start_s < t < row.end_s}
     at = [row.start_s, *sorted(inside), row.end_s]
     for start_s, end_s in itertools.pairwise(at):
-        taken = {gpu for gpus, begin_s, over_s in others if begin_s <= start_s and over_s >= end_s for gpu in gpus}
+        taken = {gpu for gpus, begin_s, over_s in other_holders if begin_s <= start_s and over_s >= end_s for gpu in gpus}
         left = tuple(gpu for gpu in row.place.gpu_ids if gpu not in taken)
         if left and end_s > start_s:
             yield left, start_s, end_s

@@ -1,8 +1,8 @@
 """``WarmPool``: keeps actors without work alive between steps, starts them ahead of steps, and records the GPU time of both.
 
 Inputs: placements, a life-cycle and an ``ActorLauncher``. Outputs: rows in the record for GPU time outside a step's own actors
-(``warm_allocations.py``): a start where an actor was prewarmed, and waiting where no span covers the time. A thread ends actors
-that waited too long and starts those that are needed soon.
+(``warm_allocations.py``). They are a start where an actor was prewarmed, and waiting where no span covers the time. A thread
+ends actors that waited too long and starts those that are needed soon.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class WarmPool(Generic[ActorHandle]):
     """Actors without work. Its thread ends with ``close``.
 
     Args:
-        carrier: the ``ActorLauncher`` that starts and ends them. lifecycle: how long they live.
+        launcher: the ``ActorLauncher`` that starts and ends them. lifecycle: how long they live.
         watched: run the thread; otherwise the caller calls ``act``.
 
     Attributes:
         history: the steps so far. lock: acquired by every method that changes the pool.
     """
 
-    carrier: ActorLauncher[ActorHandle]
+    launcher: ActorLauncher[ActorHandle]
     lifecycle: Lifecycle
     watched: bool = True
     history: StepHistory = field(default_factory=StepHistory)
@@ -66,7 +66,7 @@ class WarmPool(Generic[ActorHandle]):
     @property
     def actors(self) -> list[ActorHandle]:
         """Return the waiting actors, in no particular order."""
-        return [one.actor for one in self._waiting]
+        return [idle.actor for idle in self._waiting]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -84,28 +84,28 @@ class WarmPool(Generic[ActorHandle]):
             self._wanted = ()
             for row in self._over:  # ended since the step's time was taken, and from then on its GPUs are the step's
                 row.end_s = min(row.end_s, record.start_s)
-            for one in [w for w in self._waiting if not self.carrier.alive(w.actor)]:
-                self._end(one, "lost", record.start_s)
+            for idle in [w for w in self._waiting if not self.launcher.alive(w.actor)]:
+                self._end(idle, "lost", record.start_s)
             places = [ActorPlacement.of(actor) for actor in plan.actors]
             for same in (True, False):  # where it was if possible, else elsewhere on its node
                 for i, place in enumerate(places):
-                    fits = [w for w in self._waiting if (w.place == place if same else self.carrier.serves(w.place, place))]
+                    fits = [w for w in self._waiting if (w.place == place if same else self.launcher.serves(w.place, place))]
                     if i not in self._aside and fits:
                         self._aside[i] = fits[0]
                         self._waiting.remove(fits[0])
             taken = {gpu for place in places for gpu in place.gpu_ids}
-            for one in [w for w in self._waiting if taken.intersection(w.place.gpu_ids)]:
-                self._end(one, "in the way", record.start_s)
+            for idle in [w for w in self._waiting if taken.intersection(w.place.gpu_ids)]:
+                self._end(idle, "in the way", record.start_s)
             self._write(record)
 
     def take(self, index: int, place: ActorPlacement, at_s: float) -> ActorHandle:
         """Return the actor with this index of the step, a waiting or a new one; its step pays for it from ``at_s`` on."""
         with self.lock:
-            one = self._aside.pop(index, None)
-            if one is None:
-                return self.carrier.start(place)
-            self._note(one, at_s)
-            return one.actor
+            idle = self._aside.pop(index, None)
+            if idle is None:
+                return self.launcher.start(place)
+            self._note(idle, at_s)
+            return idle.actor
 
     def waited(self, place: ActorPlacement, since_s: float, until_s: float) -> None:
         """Record that an actor of the running step waited between two parts of it."""
@@ -116,41 +116,41 @@ class WarmPool(Generic[ActorHandle]):
     def keeps(self, actor: ActorPlan) -> bool:
         """Return whether an actor of the step stays alive when it has no work left."""
         with self.lock:
-            now_s = self.carrier.now_s()
+            now_s = self.launcher.now_s()
             return actor.release != "done" or self.lifecycle.keeps_until_s(self.history, now_s) > now_s
 
-    def generated(self, record: StepRecord, left: Sequence[tuple[ActorHandle, ActorPlan, float]], cold_s: float) -> None:
+    def generated(self, record: StepRecord, finished: Sequence[tuple[ActorHandle, ActorPlan, float]], cold_s: float) -> None:
         """End a step's generation and take over its living actors.
 
         Args:
-            left: its living actors, their plans, and until when the record says that their GPUs are allocated.
+            finished: its living actors, their plans, and until when the record says that their GPUs are allocated.
             cold_s: the longest cold start of the step; 0 if there was none.
         """
         with self.lock:
-            now_s = self.carrier.now_s()
+            now_s = self.launcher.now_s()
             self._waiting += self._aside.values()
             self._aside.clear()
             self.history.generated_s.append(now_s)
             self.history.start_s = max(self.history.start_s, cold_s)
-            for actor, plan, end_s in left:
+            for actor, plan, end_s in finished:
                 until_s = self.lifecycle.keeps_until_s(self.history, now_s)
                 if plan.release == "step":
                     until_s = math.inf  # the plan's own wish, until the next step or ``close``
-                one = _IdleActor(actor, ActorPlacement.of(plan), end_s, until_s)
-                self._waiting.append(one)
+                idle = _IdleActor(actor, ActorPlacement.of(plan), end_s, until_s)
+                self._waiting.append(idle)
             self._wanted = tuple(ActorPlacement.of(actor) for actor in record.plan.actors)
             self._write(record)
             self._wake()
 
-    def settle(self, record: StepRecord) -> None:
+    def finalise_allocations(self, record: StepRecord) -> None:
         """Write the GPU time since the last call, up to now. Call it when the other phases of a step are over, before its
         record is kept.
         """
         with self.lock:
             self._raise()
-            now_s = self.carrier.now_s()
-            for one in self._waiting:
-                self._note(one, now_s)
+            now_s = self.launcher.now_s()
+            for idle in self._waiting:
+                self._note(idle, now_s)
             self._write(record)
 
     def close(self) -> None:
@@ -158,8 +158,8 @@ class WarmPool(Generic[ActorHandle]):
         with self.lock:
             self._closed, self._wanted = True, ()
             self._changed.notify_all()
-            for one in list(self._waiting):
-                self._end(one)
+            for idle in list(self._waiting):
+                self._end(idle)
             thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -170,35 +170,35 @@ class WarmPool(Generic[ActorHandle]):
         with self.lock:
             self._waiting += self._aside.values()
             self._aside, self._wanted = {}, ()
-            for one in list(self._waiting):
-                self._end(one, "given up")
+            for idle in list(self._waiting):
+                self._end(idle, "given up")
             self._write(record)
             if len(self.history.starts_s) > len(self.history.generated_s):
                 self.history.give_up()
 
     # --- what is held -------------------------------------------------------------------------------------------------
 
-    def _note(self, one: _IdleActor[ActorHandle], now_s: float) -> None:
+    def _note(self, idle: _IdleActor[ActorHandle], now_s: float) -> None:
         """Write its GPU time up to now; later time becomes another row."""
-        if now_s <= one.since_s:
+        if now_s <= idle.since_s:
             return
         starting = None
-        if one.started_s is not None:
-            up_s = self.carrier.up_s(one.actor)
-            over_s = now_s if up_s is None else min(max(up_s, one.started_s), now_s)
-            starting = (max(one.since_s, one.started_s), over_s)
-        self._over.append(WarmRow(one.place, one.since_s, now_s, starting))
-        one.since_s = now_s
+        if idle.started_s is not None:
+            up_s = self.launcher.up_s(idle.actor)
+            over_s = now_s if up_s is None else min(max(up_s, idle.started_s), now_s)
+            starting = (max(idle.since_s, idle.started_s), over_s)
+        self._over.append(WarmRow(idle.place, idle.since_s, now_s, starting))
+        idle.since_s = now_s
 
-    def _end(self, one: _IdleActor[ActorHandle], reason: str = "no work", at_s: float | None = None) -> None:
+    def _end(self, idle: _IdleActor[ActorHandle], reason: str = "no work", at_s: float | None = None) -> None:
         """End a waiting actor. It is charged until its GPUs are free, or until ``at_s``, from when another holder is
         charged.
         """
-        self.carrier.end(one.actor)
-        self._waiting.remove(one)
-        over_s = self.carrier.now_s() if at_s is None else at_s
-        self._note(one, over_s)
-        self._events.append((over_s, "kill", one.holder, {"reason": reason}))
+        self.launcher.end(idle.actor)
+        self._waiting.remove(idle)
+        over_s = self.launcher.now_s() if at_s is None else at_s
+        self._note(idle, over_s)
+        self._events.append((over_s, "kill", idle.holder, {"reason": reason}))
 
     def _write(self, record: StepRecord) -> None:
         for row in self._over:
@@ -214,7 +214,7 @@ class WarmPool(Generic[ActorHandle]):
     def _wake(self) -> None:
         """Wake the thread because there is something new to watch."""
         if self._thread is None and self.watched:
-            self._thread = threading.Thread(target=self._watch, name="rlhfless-holdings", daemon=True)
+            self._thread = threading.Thread(target=self._watch, name="rlhfless-warm-pool", daemon=True)
             self._thread.start()
         self._changed.notify_all()
 
@@ -223,36 +223,36 @@ class WarmPool(Generic[ActorHandle]):
             try:
                 while not self._closed:
                     at_s = self.act()
-                    wait_s = None if at_s == math.inf else max(0.0, at_s - self.carrier.now_s())
+                    wait_s = None if at_s == math.inf else max(0.0, at_s - self.launcher.now_s())
                     self._changed.wait(wait_s)
             except BaseException as error:  # said by the next call: here nobody would hear of it
                 self._failed, self._thread = error, None  # the next step's actors have another thread
 
     def act(self) -> float:
         """Do what is due; returns when the next action is due. The caller has acquired the lock."""
-        now_s = self.carrier.now_s()
-        for one in [w for w in self._waiting if w.until_s <= now_s]:
-            self._end(one)
+        now_s = self.launcher.now_s()
+        for idle in [w for w in self._waiting if w.until_s <= now_s]:
+            self._end(idle)
         warm_s = self.lifecycle.prewarm_s(self.history) if self._wanted else None
         if warm_s is not None and warm_s <= now_s:
-            self._start_ahead()
+            self._start_prewarmed()
             warm_s = None
         return min([w.until_s for w in self._waiting] + ([] if warm_s is None else [warm_s]), default=math.inf)
 
-    def _start_ahead(self) -> None:
+    def _start_prewarmed(self) -> None:
         """Start actors like the last step's where none waits already."""
         wanted, self._wanted = self._wanted, ()
-        held = {gpu for one in self._waiting for gpu in one.place.gpu_ids}
-        until_s = self.lifecycle.given_up_s(self.history, self.carrier.now_s())
-        for one in self._waiting:
-            if one.place in wanted:
-                one.until_s = max(one.until_s, until_s)
+        held = {gpu for idle in self._waiting for gpu in idle.place.gpu_ids}
+        until_s = self.lifecycle.waits_until_s(self.history, self.launcher.now_s())
+        for idle in self._waiting:
+            if idle.place in wanted:
+                idle.until_s = max(idle.until_s, until_s)
         for place in wanted:
             if held.isdisjoint(place.gpu_ids):
-                now_s = self.carrier.now_s()
-                one = _IdleActor(self.carrier.start(place, ahead=True), place, now_s, until_s, now_s)
-                self._waiting.append(one)
-                self._events.append((now_s, "prewarm", one.holder, {}))
+                now_s = self.launcher.now_s()
+                idle = _IdleActor(self.launcher.start(place, prewarm=True), place, now_s, until_s, now_s)
+                self._waiting.append(idle)
+                self._events.append((now_s, "prewarm", idle.holder, {}))
 
     def _raise(self) -> None:
         if self._failed is not None:

@@ -30,7 +30,7 @@ from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import packed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
-GROUPS = {"tell": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
+GROUPS = {"send": "orders", "export": "orders", "clock_s": "orders", "listen": "reports"}
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,24 @@ class RayWorker(worker.Worker):
         outbox: _Outbox,
         inbox: queue.SimpleQueue[Any],
         device: str,
-        side: str,
+        backend_module: str,
         objects: dict[str, Any],
         exports: dict[str, list[PickleBuffer]],
         clock: Clock = MACHINE,
     ) -> None:
-        super().__init__(outbox, inbox, device, side, clock)  # type: ignore[arg-type]  # all it does with a connection is ``send``
+        super().__init__(outbox, inbox, device, backend_module, clock)  # type: ignore[arg-type]  # all it does with a connection is ``send``
         self.objects, self.exports, self.version = objects, exports, -1
         self._read_by_s = 0.0
 
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
-        told, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(told, worker.StartStep):
-            self.version = told.weights_version
+        obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
+        if isinstance(obeyed, worker.StartStep):
+            self.version = obeyed.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")
-        super()._obey(told)
+        super()._obey(obeyed)
 
     def _read(self, block: worker.Block, free: bool = False) -> Any:
         """Read a block. It waits for weights until the driver declares the silent actor lost, and for other actors' objects for
@@ -102,10 +102,10 @@ class RayWorker(worker.Worker):
             if not free:
                 raise
             raise Unreachable(f"{block.name} cannot be read ({type(error).__name__})") from error
-        return self.side.unpack(block.form, buffers, self.device)
+        return self.worker_backend.unpack(block.form, buffers, self.device)
 
-    def _write(self, name: str, thing: Any) -> worker.Block:
-        block, self.exports[name] = packed(self.side, name, thing)
+    def _write(self, name: str, obj: Any) -> worker.Block:
+        block, self.exports[name] = packed(self.worker_backend, name, obj)
         return block
 
 
@@ -113,48 +113,48 @@ class _Outbox:
     """Messages of the actor until the driver collects them."""
 
     def __init__(self) -> None:
-        self._said: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def send(self, what: Any) -> None:
-        self._said.put(pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL))
+        self._messages.put(pickle.dumps(what, protocol=pickle.HIGHEST_PROTOCOL))
 
     def take(self) -> list[bytes]:
         """Return all messages; waits for at least one."""
-        found = [self._said.get()]
-        while not self._said.empty():
-            found.append(self._said.get())
-        return found
+        messages = [self._messages.get()]
+        while not self._messages.empty():
+            messages.append(self._messages.get())
+        return messages
 
 
 class DecodeActor:
-    """A Ray actor. Its worker, which imports the backend module ``side``, runs in a separate thread, whose number of threads
+    """A Ray actor. Its worker, which imports ``backend_module``, runs in a separate thread, whose number of threads
     torch keeps; Ray calls in others.
 
     Args:
-        ahead: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
+        prewarm: a pickled ``PrewarmOrder`` whose engines are a block, for an actor that starts ahead of its step.
         buffers: the contents of that block.
     """
 
-    def __init__(self, side: str, ahead: bytes | None = None, buffers: Sequence[Any] = ()) -> None:
-        self._side = side
+    def __init__(self, backend_module: str, prewarm: bytes | None = None, buffers: Sequence[Any] = ()) -> None:
+        self._backend_module = backend_module
         self._outbox, self._inbox = _Outbox(), queue.SimpleQueue[Any]()
         self._objects: dict[str, Any] = {}
         self._exports: dict[str, list[PickleBuffer]] = {}
         self._next, self._early = 0, dict[int, bytes]()
-        threading.Thread(target=self._serve, args=(ahead, buffers), name="rlhfless-decode", daemon=True).start()
+        threading.Thread(target=self._serve, args=(prewarm, buffers), name="rlhfless-decode", daemon=True).start()
 
-    def tell(self, number: int, told: bytes, objects: Mapping[str, Any]) -> None:
+    def send(self, number: int, order: bytes, objects: Mapping[str, Any]) -> None:
         """Receive the order (a pickled ``VersionedOrder``) with this number, counted from 0, and the Ray objects that it names.
 
         Calls may overtake each other; orders are obeyed by number.
         """
         self._objects.update(objects)
-        self._early[number] = told
+        self._early[number] = order
         while self._next in self._early:
-            told = self._early.pop(self._next)
+            order = self._early.pop(self._next)
             self._next += 1
             try:
-                self._inbox.put(pickle.loads(told))
+                self._inbox.put(pickle.loads(order))
             except Exception as error:  # an order that cannot be read here: the worker says so
                 self._inbox.put(error)
 
@@ -170,17 +170,17 @@ class DecodeActor:
         """Return the worker's messages since the last call, in order; waits for at least one."""
         return self._outbox.take()
 
-    def _serve(self, ahead: bytes | None, buffers: Sequence[Any]) -> None:
+    def _serve(self, prewarm: bytes | None, buffers: Sequence[Any]) -> None:
         try:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of Ray's objects, which are read
-            side = cast(WorkerBackend, importlib.import_module(self._side))
-            cuda = side.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
+            worker_backend = cast(WorkerBackend, importlib.import_module(self._backend_module))
+            cuda = worker_backend.cuda_devices() if ray.get_gpu_ids() else []  # Ray lets a process see its own GPUs only
             device, context = ",".join(cuda) or "cpu", ray.get_runtime_context()
-            decoding = RayWorker(self._outbox, self._inbox, device, self._side, self._objects, self._exports)
-            if ahead is not None:
-                given: worker.PrewarmOrder = pickle.loads(ahead)
-                engines = side.unpack(given.engines.form, buffers, device)
-                decoding.start_ahead(engines, given.latency)
+            decoding = RayWorker(self._outbox, self._inbox, device, self._backend_module, self._objects, self._exports)
+            if prewarm is not None:
+                order: worker.PrewarmOrder = pickle.loads(prewarm)
+                engines = worker_backend.unpack(order.engines.form, buffers, device)
+                decoding.prewarm(engines, order.latency)
             address = ray.util.get_node_ip_address()
             self._outbox.send(RayActorReady(os.getpid(), context.get_node_id(), address, device, boot_id(), decoding.up_s))
             decoding.serve()

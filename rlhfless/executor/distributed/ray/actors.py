@@ -39,7 +39,7 @@ class RayStepActors:
         clock: the run's clock.
 
     Attributes:
-        given: all actors that it ever had. members: those that it still has. left: see ``PoolStepActors``.
+        used: all actors that it ever had. members: those that it still has. finished: see ``PoolStepActors``.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class RayStepActors:
     ) -> None:
         self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
         self._record, self._origin_s, self._within_s, self._clock = record, origin_s, within_s, clock
-        self.given: list[RayActorHandle] = []
+        self.used: list[RayActorHandle] = []
         self.members: dict[RayActorHandle, StartActor] = {}
-        self.left: list[tuple[StartActor, RayActorHandle, float]] = []
+        self.finished: list[tuple[StartActor, RayActorHandle, float]] = []
         self._weights: tuple[worker.Block, Any] | None = None
         self._ended: dict[RayActorHandle, ActorReport] = {}  # killed: what to report once Ray knows that it is dead
         self._objects: dict[str, Any] = {}  # laid out and not passed on yet
         self._names = (f"kv-{i}" for i in itertools.count())
 
     @property
-    def engines_ahead(self) -> tuple[worker.Block, Any]:
+    def engines_to_prewarm(self) -> tuple[worker.Block, Any]:
         """See ``PoolStepActors``: includes the weights, which stay in the object store while this is referred to."""
         assert self._weights is not None, "nobody was started"
         return self._weights
@@ -77,7 +77,7 @@ class RayStepActors:
     @property
     def warm(self) -> set[tuple[int, ...]]:
         """See ``StepActors``."""
-        return {order.plan.gpu_ids for order, _, _ in self.left}
+        return {order.plan.gpu_ids for order, _, _ in self.finished}
 
     def now_s(self) -> float:
         """See ``StepActors``."""
@@ -88,7 +88,7 @@ class RayStepActors:
         members = []
         for order in orders:
             members.append(self._take(order))
-            self.given.append(members[-1])
+            self.used.append(members[-1])
         self.members.update(zip(members, orders, strict=True))
         if self._weights is None:
             self._weights = self._put("weights", self._engines.to_remote())
@@ -96,7 +96,7 @@ class RayStepActors:
         for member, order in zip(members, orders, strict=True):
             version = order.weights_version
             begin = worker.StartStep(self._origin_s, block, order.latency, order.admission, version)
-            member.tell(VersionedOrder(version, begin), {block.name: weights})
+            member.send(VersionedOrder(version, begin), {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
 
     def prefill(
@@ -121,11 +121,11 @@ class RayStepActors:
         if not ray.wait(list(listening), timeout=timeout_s)[0]:
             return []
         ready, _ = ray.wait(list(listening), num_returns=len(listening), timeout=0)
-        said: list[tuple[int, ActorReport | ActorLost]] = []
+        reports: list[tuple[int, ActorReport | ActorLost]] = []
         for ref in ready:
             index = self.members[listening[ref]].index
-            said += [(index, one) for one in self._heard(listening[ref])]
-        return said
+            reports += [(index, report) for report in self._heard(listening[ref])]
+        return reports
 
     def abandon(self, index: int) -> None:
         """See ``StepActors``. Ray kills it."""
@@ -136,36 +136,36 @@ class RayStepActors:
 
     def remove_dead(self) -> None:
         """After the step, drop exported objects, and wait until Ray has the GPUs of lost actors back."""
-        living = {member for _, member, _ in self.left}
+        living = {member for _, member, _ in self.finished}
         for member in living:
             member.step_over()
-        end_all([member for member in self.given if member not in living and member not in self.members])
+        end_all([member for member in self.used if member not in living and member not in self.members])
 
     def _heard(self, member: RayActorHandle) -> list[ActorReport | ActorLost]:
         try:
-            said = member.hear()
+            messages = member.hear()
         except RayError:
             if member in self._ended:
                 del self.members[member]
                 return [replace(self._ended.pop(member), time_s=self.now_s())]
-            return [ActorLost(f"({member.where}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
-        found: list[ActorReport | ActorLost] = []
-        for what in said:
+            return [ActorLost(f"({member.location}) {member.lost}", member.out_of_memory, gpus_gone=member.node_lost)]
+        reports: list[ActorReport | ActorLost] = []
+        for what in messages:
             if isinstance(what, worker.Failed):
-                why = f"({member.where}) failed with {what.error}"
-                found.append(ActorLost(why, what.out_of_memory, what.hopeless, trace=what.trace))
+                reason = f"({member.location}) failed with {what.error}"
+                reports.append(ActorLost(reason, what.out_of_memory, what.hopeless, trace=what.trace))
                 continue
             assert isinstance(what, ActorReport)
             self._note(member, what)
             if not what.closed:
-                found.append(what)
+                reports.append(what)
             elif not self.members[member].short_of_memory and self._keeps(self.members[member].plan):
-                self.left.append((self.members.pop(member), member, what.time_s))
-                found.append(what)
+                self.finished.append((self.members.pop(member), member, what.time_s))
+                reports.append(what)
             else:
                 self._ended[member] = what
                 member.kill()
-        return found
+        return reports
 
     def _note(self, member: RayActorHandle, report: ActorReport) -> None:
         """Note the actor's node when it is ready, and the blocks that it stored for other actors."""
@@ -182,27 +182,27 @@ class RayStepActors:
 class _RayRemote:
     """One actor of a step as a Ray actor (see ``RemoteActor``)."""
 
-    def __init__(self, member: RayActorHandle, version: int, crew: RayStepActors) -> None:
-        self._member, self._version, self._crew = member, version, crew
+    def __init__(self, member: RayActorHandle, version: int, step_actors: RayStepActors) -> None:
+        self._member, self._version, self._step_actors = member, version, step_actors
 
-    def _tell(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
-        self._member.tell(VersionedOrder(self._version, order, self._crew._within_s), objects)
+    def _send(self, order: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self._member.send(VersionedOrder(self._version, order, self._step_actors._within_s), objects)
 
     def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
         received = [*blocks(requests), *([] if prefixes is None else [prefixes])]
-        objects = {block.name: self._crew._objects.pop(block.name) for block in received}
-        self._tell(worker.Add(requests, prefixes), objects)
+        objects = {block.name: self._step_actors._objects.pop(block.name) for block in received}
+        self._send(worker.Add(requests, prefixes), objects)
 
-    def cut(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
-        names = {r: next(self._crew._names) for r in sorted(with_kv)}
-        self._tell(worker.CutOff(responses, names))
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+        names = {r: next(self._step_actors._names) for r in sorted(with_kv)}
+        self._send(worker.TakeOff(responses, names))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
-        names = {actor: next(self._crew._names) for actor in receivers}
-        self._tell(worker.ComputePrefixesOrder(prefixes, receivers, names))
+        names = {actor: next(self._step_actors._names) for actor in receivers}
+        self._send(worker.ComputePrefixesOrder(prefixes, receivers, names))
 
     def close(self) -> None:
-        self._tell(worker.End())
+        self._send(worker.End())
 
 
 def blocks(requests: Sequence[Request]) -> list[worker.Block]:

@@ -15,17 +15,17 @@ import time
 from pathlib import Path
 
 PATIENCE_S = 20.0
-QUIET_LOOKS = 3  # so often in a row nothing has to be there
+QUIET_ROUNDS = 3  # so often in a row nothing has to be there
 
 
 def users(folder: str, session: int) -> set[int]:
     """Return the processes of a terminal session with an open file in the folder, where the system lists such things."""
-    found = set()
+    processes = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
             if os.getsid(int(entry.name)) == session and any(_is_in(file, folder) for file in (entry / "fd").iterdir()):
-                found.add(int(entry.name))
-    return found
+                processes.add(int(entry.name))
+    return processes
 
 
 def _is_in(file: Path, folder: str) -> bool:
@@ -37,12 +37,12 @@ def _is_in(file: Path, folder: str) -> bool:
 def sweep(folder: str, program: int, session: int) -> None:
     """End the processes that use the folder, but for the program itself, and remove it."""
     ends_s, quiet = time.monotonic() + PATIENCE_S, 0
-    while quiet < QUIET_LOOKS and time.monotonic() < ends_s:
-        there = users(folder, session) - {program}
-        for pid in there:
+    while quiet < QUIET_ROUNDS and time.monotonic() < ends_s:
+        left = users(folder, session) - {program}
+        for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        quiet = 0 if there or Path(folder).exists() else quiet + 1
+        quiet = 0 if left or Path(folder).exists() else quiet + 1
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.1)
 

@@ -34,18 +34,20 @@ def boot_id() -> str | None:
         return None
 
 
-def offset_of(ask: Callable[[], float], clock: Callable[[], float] = time.monotonic, questions: int = QUESTIONS) -> Offset:
+def offset_of(
+    read_clock_s: Callable[[], float], clock: Callable[[], float] = time.monotonic, questions: int = QUESTIONS
+) -> Offset:
     """Return the offset of another clock.
 
     Args:
-        ask: returns the time that the other clock shows, over any distance.
+        read_clock_s: returns the time that the other clock shows, over any distance.
         clock: this machine's.
         questions: how often to ask; the first requests tend to be slow.
     """
-    found = []
+    offsets = []
     for _ in range(questions):
         sent_s = clock()
-        there_s = ask()
+        other_s = read_clock_s()
         received_s = clock()
-        found.append(Offset(there_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2))
-    return min(found, key=lambda one: one.error_s)
+        offsets.append(Offset(other_s - (sent_s + received_s) / 2, (received_s - sent_s) / 2))
+    return min(offsets, key=lambda offset: offset.error_s)

@@ -27,10 +27,10 @@ OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
 SILENT_S = 10.0  # so long a start takes without a word
-LOOK_S = 0.1
+POLL_S = 0.1
 PATIENCE = {"RAY_gcs_server_port_wait_time_s": START_WITHIN_S, "RAY_agent_register_timeout_ms": START_WITHIN_S * 1000}
-UNTOLD = "dashboard_agent_listen_port"  # Ray does not tell its node
-AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", UNTOLD, "runtime_env_agent_port")
+AGENT_PORT = "dashboard_agent_listen_port"  # Ray does not tell its node
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", AGENT_PORT, "runtime_env_agent_port")
 AUTH_MODE = "RAY_AUTH_MODE"
 ANSWERS_WITHIN_S = 5.0  # of a head node; Ray itself goes on trying for a quarter of an hour
 
@@ -74,12 +74,12 @@ class RayCluster:
         if not self._joined:
             return
         if address is not None:
-            self._join(address, _own_code() if runtime_env is None else dict(runtime_env))
+            self._join(address, _runtime_env() if runtime_env is None else dict(runtime_env))
         else:
             self._start(gpus)
 
     @property
-    def own(self) -> bool:
+    def started_here(self) -> bool:
         """Return whether the cluster was started here."""
         return self._folder is not None
 
@@ -88,7 +88,7 @@ class RayCluster:
         if self._joined:
             self.ray.shutdown()
             self._joined = False
-            if self.own:
+            if self.started_here:
                 self._forget_tokens()
         if self._sweeper is not None:
             assert self._sweeper.stdin is not None
@@ -119,7 +119,13 @@ class RayCluster:
         self._sweeper = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
             patience = {name: os.environ.get(name, f"{within:.0f}") for name, within in PATIENCE.items()}
-            with _environment({"PYTHONPATH": _with_own_code(), **patience}), _loopback(), _ports(), _patient(), _told():
+            with (
+                _environment({"PYTHONPATH": _python_path(), **patience}),
+                _loopback(),
+                _ports(),
+                _patient(),
+                _slow_start_notice(),
+            ):
                 self._start_ray(gpus)
         except BaseException:
             self.close()
@@ -183,11 +189,11 @@ def _packages() -> list[Path]:
     return [Path(package.__path__[0]) for package in (rlhfless, solver)]
 
 
-def _own_code() -> dict[str, Any]:
+def _runtime_env() -> dict[str, Any]:
     return {"py_modules": [str(package) for package in _packages()], "excludes": ["**/__pycache__"]}
 
 
-def _with_own_code() -> str:
+def _python_path() -> str:
     paths = [str(package.parent) for package in _packages()]
     return os.pathsep.join(dict.fromkeys([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
@@ -214,18 +220,18 @@ def _ports() -> Iterator[None]:
 
     make, start, ports = RayParams.__init__, services.start_ray_process, dict[str, int]()
 
-    def make_with_ports(params: Any, *given: Any, **named: Any) -> None:
-        make(params, *given, **named)
+    def make_with_ports(params: Any, *args: Any, **named: Any) -> None:
+        make(params, *args, **named)
         with contextlib.ExitStack() as open_at_once:  # so that they differ
             for name in AGENT_PORTS:
                 free = open_at_once.enter_context(socket.create_server(("127.0.0.1", 0)))
                 ports[name] = free.getsockname()[1]
                 setattr(params, name, ports[name])
 
-    def start_with_port(command: list[str], process_type: str, *given: Any, **named: Any) -> Any:
+    def start_with_port(command: list[str], process_type: str, *args: Any, **named: Any) -> Any:
         if process_type == ray_constants.PROCESS_TYPE_RAYLET:
-            command = [*command, f"--{UNTOLD}={ports[UNTOLD]}"]
-        return start(command, process_type, *given, **named)
+            command = [*command, f"--{AGENT_PORT}={ports[AGENT_PORT]}"]
+        return start(command, process_type, *args, **named)
 
     RayParams.__init__, services.start_ray_process = make_with_ports, start_with_port
     try:
@@ -239,27 +245,27 @@ def _patient(within_s: float = START_WITHIN_S) -> Iterator[None]:
     """Context in which a node may register late: Ray waits ``within_s`` for it instead of 30 s."""
     from ray._private import services
 
-    look = services.get_node
+    get_node = services.get_node
 
-    def waiting_look(*which: Any, **more: Any) -> Any:
+    def patient_get_node(*which: Any, **more: Any) -> Any:
         ends_s = time.monotonic() + within_s
         while True:
             try:
-                return look(*which, **more)
+                return get_node(*which, **more)
             except RuntimeError:  # it is not there yet
                 if time.monotonic() >= ends_s:
                     raise
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    services.get_node = waiting_look
+    services.get_node = patient_get_node
     try:
         yield
     finally:
-        services.get_node = look
+        services.get_node = get_node
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _slow_start_notice() -> Iterator[None]:
     """Context that reports a slow start once."""
     line = f"Ray is still starting after {SILENT_S:g} s; on a busy machine it may take up to {START_WITHIN_S:g} s"
     timer = threading.Timer(SILENT_S, lambda: print(line, file=sys.stderr, flush=True))

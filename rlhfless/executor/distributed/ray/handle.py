@@ -39,15 +39,15 @@ FULL = ObjectStoreFullError, OutOfDiskError
 
 
 class RayActorHandle:
-    """A Ray actor with the GPUs of ``place`` on ``node``, which imports the backend module ``side``.
+    """A Ray actor with the GPUs of ``place`` on ``node``, which imports ``backend_module``.
 
     Args:
-        ahead: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
+        prewarm: what it starts before it is up, with its engines as a block and the Ray object of that; None: nothing.
         machine: this machine's clock.
 
     Attributes:
         listening: the Ray object that becomes ready when the actor has sent messages, or is lost.
-        asked_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
+        requested_s, up_s: when Ray was asked for it, and when it was up (None before), on this machine's monotonic clock.
         up: its ready message. clock: its clock's offset, estimated anew for every step.
         lost: why it is dead, as far as known. node_lost: with its node. out_of_memory: Ray's memory monitor killed it.
     """
@@ -55,24 +55,24 @@ class RayActorHandle:
     def __init__(
         self,
         actor_class: Any,
-        side: str,
+        backend_module: str,
         place: ActorPlacement,
         node: RayNode,
         cpus: float,
-        ahead: worker.PrewarmOrder | None = None,
+        prewarm: worker.PrewarmOrder | None = None,
         machine: Clock = MACHINE,
     ) -> None:
         self.place, self.node, self._machine = place, node, machine
-        self.asked_s = machine.now_s()
-        given = []
-        if ahead is not None:
-            block, stored = ahead.engines
-            given = [pickle.dumps(replace(ahead, engines=block), pickle.HIGHEST_PROTOCOL), stored]
+        self.requested_s = machine.now_s()
+        args = []
+        if prewarm is not None:
+            block, stored = prewarm.engines
+            args = [pickle.dumps(replace(prewarm, engines=block), pickle.HIGHEST_PROTOCOL), stored]
         self._handle = actor_class.options(
             num_gpus=len(place.gpu_ids),
             num_cpus=cpus,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
-        ).remote(side, *given)
+        ).remote(backend_module, *args)
         self.listening = self._handle.listen.remote()
         self.up: RayActorReady | None = None
         self.up_s: float | None = None
@@ -81,16 +81,16 @@ class RayActorHandle:
         self.node_lost = self.out_of_memory = False
         self._doubt: ActorUnavailableError | None = None
         self._early: list[tuple[VersionedOrder, Mapping[str, Any]]] = []  # orders before it was up
-        self._told = 0
+        self._sent = 0
         self._exports: list[Any] = []  # asked for, and perhaps not laid out yet
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Return where the actor runs, as part of a sentence."""
         process = "" if self.up is None else f"process {self.up.pid} on {self.up.device}, "
         return f"{process}node {self.node.address}"
 
-    def tell(self, told: VersionedOrder, objects: Mapping[str, Any]) -> None:
+    def send(self, order: VersionedOrder, objects: Mapping[str, Any]) -> None:
         """Send an order with the Ray objects of its blocks, by name. If the actor is dead, the call does nothing: ``hear``
         reports it.
 
@@ -98,23 +98,23 @@ class RayActorHandle:
             NoRoom: the order is too large for the free space of Ray's object store.
         """
         if self.up is None:
-            self._early.append((told, objects))
+            self._early.append((order, objects))
             return
-        if isinstance(told.order, worker.StartStep):
-            self._look_at_clock()
-            told = replace(told, order=replace(told.order, origin_s=told.order.origin_s + self.clock.offset_s))
-        laid_out = pickle.dumps(told, pickle.HIGHEST_PROTOCOL)
+        if isinstance(order.order, worker.StartStep):
+            self._sync_clock()
+            order = replace(order, order=replace(order.order, origin_s=order.order.origin_s + self.clock.offset_s))
+        laid_out = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
         try:
-            self._handle.tell.remote(self._told, laid_out, dict(objects))
+            self._handle.send.remote(self._sent, laid_out, dict(objects))
         except FULL as error:
             raise no_room(len(laid_out), error) from None
-        self._told += 1
+        self._sent += 1
 
     def export(self, name: str) -> Any:
         """Return the Ray object of the block that the actor stored under this name. It belongs to this process and stays on its
         node until read.
         """
-        self._let_go()
+        self._release_exports()
         self._exports.append(self._handle.export.remote(name))
         return self._exports[-1]
 
@@ -140,14 +140,14 @@ class RayActorHandle:
                 return []
             self.lost = self._reason(error)
             raise
-        said = [pickle.loads(one) for one in heard]
-        self._let_go()
+        messages = [pickle.loads(message) for message in heard]
+        self._release_exports()
         self.listening = self._handle.listen.remote()
-        if said and isinstance(said[0], RayActorReady):
-            self._rise(said.pop(0))
-        return said
+        if messages and isinstance(messages[0], RayActorReady):
+            self._rise(messages.pop(0))
+        return messages
 
-    def look(self) -> bool:
+    def check_alive(self) -> bool:
         """Between steps: note whether the actor is up by now; returns whether it certainly lives."""
         with contextlib.suppress(RayError):
             while self.lost is None and ray.wait([self.listening], timeout=0)[0]:
@@ -174,7 +174,7 @@ class RayActorHandle:
                     ray.get(self.listening, timeout=END_S)
                 self.listening = self._handle.listen.remote()
 
-    def _let_go(self) -> None:
+    def _release_exports(self) -> None:
         """Drop references to exported objects that no longer need the actor's process; their readers hold references of their
         own.
         """
@@ -184,24 +184,24 @@ class RayActorHandle:
     def _rise(self, up: RayActorReady) -> None:
         self.up, now_s = up, self._machine.now_s()
         if not self._same_clock:  # its word left between then and now
-            self.clock = Offset(up.up_s - (self.asked_s + now_s) / 2, (now_s - self.asked_s) / 2)
-        self._look_at_clock()
-        self.up_s = max(self.asked_s, up.up_s - self.clock.offset_s)
+            self.clock = Offset(up.up_s - (self.requested_s + now_s) / 2, (now_s - self.requested_s) / 2)
+        self._sync_clock()
+        self.up_s = max(self.requested_s, up.up_s - self.clock.offset_s)
         early, self._early = self._early, []
-        for told, objects in early:
-            self.tell(told, objects)
+        for order, objects in early:
+            self.send(order, objects)
 
     @property
     def _same_clock(self) -> bool:
         assert self.up is not None
         return self.up.boot_id is not None and self.up.boot_id == boot_id()
 
-    def _look_at_clock(self) -> None:
+    def _sync_clock(self) -> None:
         """Estimate the clock offset; keep the last estimate where the actor does not answer, because it hangs or is dead."""
         if not self._same_clock:
             with contextlib.suppress(RayError):  # the timeout's too
-                ask = lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S)  # noqa: E731
-                self.clock = offset_of(ask, self._machine.now_s)
+                read_clock_s = lambda: ray.get(self._handle.clock_s.remote(), timeout=CLOCK_S)  # noqa: E731
+                self.clock = offset_of(read_clock_s, self._machine.now_s)
 
     @property
     def _node_lives(self) -> bool:
@@ -217,10 +217,10 @@ class RayActorHandle:
             return f"cannot be reached: its reports did not arrive within {HEARD_S:g} s"
         self.out_of_memory = isinstance(error, OutOfMemoryError)
         lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
-        telling = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), reason(error))
-        if "all references to the actor were removed" in telling:
-            telling += " (this program has one; Ray says so, too, if only one of cluster and program has RAY_AUTH_MODE=token)"
-        return f"died: {telling}"
+        cause = next((line for line in lines if re.search(r"dead because|Worker|exit|killed", line)), reason(error))
+        if "all references to the actor were removed" in cause:
+            cause += " (this program has one; Ray says so, too, if only one of cluster and program has RAY_AUTH_MODE=token)"
+        return f"died: {cause}"
 
 
 def no_room(nbytes: int, error: Exception) -> NoRoom:

@@ -42,19 +42,19 @@ class RayNode(NamedTuple):
         """Return the nodes of ``ray.nodes()`` that are alive and have GPUs, in an order that does not change while they
         live.
         """
-        found = []
+        gpu_nodes = []
         for node in nodes:
             has = node["Resources"]
             if node["Alive"] and has.get("GPU", 0) > 0:
                 kinds = frozenset(_plain(name.removeprefix(TYPE)) for name in has if name.startswith(TYPE))
-                found.append(cls(node["NodeID"], node["NodeManagerAddress"], has["GPU"], kinds))
-        return sorted(found, key=lambda node: (node.address, node.node_id))
+                gpu_nodes.append(cls(node["NodeID"], node["NodeManagerAddress"], has["GPU"], kinds))
+        return sorted(gpu_nodes, key=lambda node: (node.address, node.node_id))
 
     def is_kind(self, kind: str) -> bool:
         """Return whether the node may have this kind of GPU: Ray says ``H100``, a profile ``h100_sxm``, a cluster without a
         kind ``gpu``.
         """
-        return not self.kinds or kind == Cluster.kind or any(_plain(kind).startswith(one) for one in self.kinds)
+        return not self.kinds or kind == Cluster.kind or any(_plain(kind).startswith(prefix) for prefix in self.kinds)
 
 
 def place_nodes(
@@ -71,17 +71,17 @@ def place_nodes(
     """
     free = list(nodes)
     wanted = [(pool.kind, pool.gpus_per_node) for pool in cluster.pools for _ in range(pool.nodes)]
-    found: dict[int, RayNode] = {}
+    placed: dict[int, RayNode] = {}
     for number, node in (before or {}).items():
         if number < len(wanted) and node in free and node.is_kind(wanted[number][0]) and node.gpus >= wanted[number][1]:
-            found[number] = node
+            placed[number] = node
             free.remove(node)
     # nodes that know their kind first, and the smallest that will do: what fits anywhere is left for the others
-    for number in sorted(set(range(len(wanted))) - set(found), key=lambda i: (-wanted[i][1], i)):
+    for number in sorted(set(range(len(wanted))) - set(placed), key=lambda i: (-wanted[i][1], i)):
         kind, gpus = wanted[number]
         fits = [node for node in free if node.gpus >= gpus and node.is_kind(kind)]
         if not fits:
-            there = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
+            available = ", ".join(f"{node.address} with {node.gpus:g}{_kinds(node)}" for node in nodes) or "none"
             largest = largest_cluster(cluster, nodes) if isinstance(cluster, Cluster) else None
             shows = (
                 "the GPUs that `ray status` shows"
@@ -90,13 +90,13 @@ def place_nodes(
             )
             planned = f"{counted(len(wanted), 'node')} with {_counts(wanted)}"
             error = FewerGpus(
-                f"the plan's cluster has {planned}, but Ray's GPU nodes ({there}) do not provide them; plan for {shows}"
+                f"the plan's cluster has {planned}, but Ray's GPU nodes ({available}) do not provide them; plan for {shows}"
             )
             error.largest = largest
             raise error
-        found[number] = min(fits, key=lambda node: (not node.kinds, node.gpus, nodes.index(node)))
-        free.remove(found[number])
-    return dict(sorted(found.items()))
+        placed[number] = min(fits, key=lambda node: (not node.kinds, node.gpus, nodes.index(node)))
+        free.remove(placed[number])
+    return dict(sorted(placed.items()))
 
 
 def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, int] | None:
@@ -109,8 +109,12 @@ def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, in
     sizes = {
         min(gpus, cluster.gpus) // cluster.gpus_per_actor * cluster.gpus_per_actor for gpus in [*has, cluster.gpus_per_node]
     }
-    found = [(size * min(sum(gpus >= size for gpus in has), cluster.gpus // size), size) for size in sizes if size]
-    best = max(found, key=lambda one: (one[0], one[1] == cluster.gpus_per_node, one[1]), default=(0, 0))
+    fitting = [(size * min(sum(gpus >= size for gpus in has), cluster.gpus // size), size) for size in sizes if size]
+    best = max(
+        fitting,
+        key=lambda cluster_size: (cluster_size[0], cluster_size[1] == cluster.gpus_per_node, cluster_size[1]),
+        default=(0, 0),
+    )
     return best if best[0] else None
 
 

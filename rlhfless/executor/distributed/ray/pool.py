@@ -59,25 +59,25 @@ class RayPool(ActorPool[Any]):
         from rlhfless.executor.distributed.ray import actors as ray_actors
         from rlhfless.executor.distributed.ray import handle as ray_handle
 
-        self._crew, self._member = ray_actors, ray_handle
+        self._ray_actors, self._ray_handle = ray_actors, ray_handle
         self._class = ray_actor.remote_class()
         self._nodes: dict[int, RayNode] = {}
 
     def __repr__(self) -> str:
         nodes = RayNode.listed(self.cluster.ray.nodes()) if self.cluster.ray.is_initialized() else []
         gpus = sum(node.gpus for node in nodes)
-        there = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
-        return f"RayPool: {counted(len(self._idle), 'actor')} idle; {there}"
+        available = f"{counted(len(nodes), 'node')} with {gpus:g} GPU{'s' * (gpus != 1)}"
+        return f"RayPool: {counted(len(self._idle), 'actor')} idle; {available}"
 
     @property
     def meta(self) -> dict[str, str]:
         """Return the entries of ``meta.json`` for a run whose steps are executed here."""
         nodes = RayNode.listed(self.cluster.ray.nodes())
-        where = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
+        location = ", ".join(f"{node.gpus:g} x {'/'.join(sorted(node.kinds)) or 'GPU'}" for node in nodes)
         return {
             "clock": "wall",
             "charging": "measured",
-            "device": f"a Ray actor per actor on {counted(len(nodes), 'node')}: {where}",
+            "device": f"a Ray actor per actor on {counted(len(nodes), 'node')}: {location}",
         }
 
     def check(self, cluster: Cluster | MixedCluster) -> None:
@@ -96,16 +96,16 @@ class RayPool(ActorPool[Any]):
         if self.cluster.ray.is_initialized():
             self._idle.close()
             if record is not None:
-                self._idle.settle(record)
+                self._idle.finalise_allocations(record)
         self.cluster.close()
 
     # --- starting and ending actors (see ``ActorLauncher``) -------------------------------------------------------------------
 
-    def start(self, place: ActorPlacement, ahead: bool = False) -> Any:
+    def start(self, place: ActorPlacement, prewarm: bool = False) -> Any:
         """Start an actor on the Ray node of the plan's node."""
-        given = self._ahead_at(place) if ahead else None
+        order = self._prewarm_order(place) if prewarm else None
         node = self._nodes[place.node]
-        return self._member.RayActorHandle(self._class, self.side_name, place, node, self._cpus, given, self.clock)
+        return self._ray_handle.RayActorHandle(self._class, self.side_name, place, node, self._cpus, order, self.clock)
 
     def serves(self, here: ActorPlacement, wanted: ActorPlacement) -> bool:
         """Return whether both places are on one node with as many GPUs; within a node Ray picks the devices."""
@@ -113,36 +113,36 @@ class RayPool(ActorPool[Any]):
 
     def up_s(self, actor: Any) -> float | None:
         """Return when the actor was up."""
-        actor.look()
+        actor.check_alive()
         return None if actor.up_s is None else actor.up_s - self._origin_s
 
     def alive(self, actor: Any) -> bool:
         """Return whether the actor and its node live, as far as Ray knows."""
-        return bool(actor.look()) and self._nodes.get(actor.place.node) == actor.node
+        return bool(actor.check_alive()) and self._nodes.get(actor.place.node) == actor.node
 
     def _end_all(self, actors: Sequence[Any]) -> None:
-        self._member.end_all(actors)
+        self._ray_handle.end_all(actors)
 
     # --- a step -----------------------------------------------------------------------------------------------------------
 
-    def _new_crew(self, engines: RemoteEngines, record: StepRecord) -> Any:
+    def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> Any:
         take = lambda order: self._take(order, record)  # noqa: E731
         within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
-        return self._crew.RayStepActors(
+        return self._ray_actors.RayStepActors(
             take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock
         )
 
-    def _put(self, name: str, thing: Any) -> tuple[Block, Any]:
+    def _put(self, name: str, obj: Any) -> tuple[Block, Any]:
         """Store something in the object store.
 
         Raises:
             NoRoom: it is full, and so is the disk behind it.
         """
-        block, buffers = packed(self.side, name, thing)
+        block, buffers = packed(self.worker_backend, name, obj)
         try:
             return block, self.cluster.ray.put(buffers)
-        except self._member.FULL as error:
-            raise self._member.no_room(block.nbytes, error) from None
+        except self._ray_handle.FULL as error:
+            raise self._ray_handle.no_room(block.nbytes, error) from None
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._refusal``; also maps the plan's nodes to Ray nodes.

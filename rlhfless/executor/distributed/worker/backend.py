@@ -31,7 +31,7 @@ class WorkerBackend(Protocol):
         """
         ...
 
-    def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
+    def prewarm(self, engines: Any, latency: LatencyModel) -> None:
         """Like ``start_server``, before the step begins, with engines of an earlier step; the step's weights arrive with its
         engines.
 
@@ -39,7 +39,7 @@ class WorkerBackend(Protocol):
         """
         ...
 
-    def pack(self, thing: Any) -> tuple[bytes, list[PickleBuffer]]:
+    def pack(self, obj: Any) -> tuple[bytes, list[PickleBuffer]]:
         """Return the pickle of ``thing`` without its tensors, and their bytes: buffers of pickle protocol 5."""
         ...
 
@@ -56,7 +56,7 @@ class RemoteEngines(Protocol):
     """An engine factory for actors in separate processes.
 
     Attributes:
-        side: name of the backend module that such a process imports.
+        backend_module: name of the backend module that such a process imports.
         several_gpus: whether one engine can decode on several GPUs.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so
@@ -64,7 +64,7 @@ class RemoteEngines(Protocol):
         takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
     """
 
-    side: str
+    backend_module: str
     several_gpus: bool
     min_start_timeout_s: float
     starts_server: bool
@@ -117,11 +117,11 @@ def remote_engines(engines: Any) -> RemoteEngines:
     Raises:
         TypeError: they cannot.
     """
-    if not hasattr(engines, "side"):
+    if not hasattr(engines, "backend_module"):
         name = getattr(engines, "__name__", type(engines).__name__)
         raise TypeError(
             f"actors in processes decode with a TorchEngineFactory or a VllmEngineFactory, not with {name}; run it on the "
             "virtual clock"
         )
-    found: RemoteEngines = engines
-    return found
+    checked: RemoteEngines = engines
+    return checked

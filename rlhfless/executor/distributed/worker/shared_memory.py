@@ -42,19 +42,19 @@ class Block:
         return [slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=False)]
 
 
-def packed(side: WorkerBackend, name: str, thing: Any) -> tuple[Block, list[PickleBuffer]]:
+def packed(worker_backend: WorkerBackend, name: str, obj: Any) -> tuple[Block, list[PickleBuffer]]:
     """Return the block of ``thing`` and the buffers to be stored under its name."""
-    form, buffers = side.pack(thing)
+    form, buffers = worker_backend.pack(obj)
     return Block(name, form, tuple(buffer.raw().nbytes for buffer in buffers)), buffers
 
 
-def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
+def write_block(worker_backend: WorkerBackend, name: str, obj: Any) -> Block:
     """Write ``thing`` to new shared memory called ``name``; the component that chose the name frees it.
 
     Raises:
         NoRoom: shared memory is full; no block exists under this name.
     """
-    block, buffers = packed(side, name, thing)
+    block, buffers = packed(worker_backend, name, obj)
     memory = _room(name, max([1, *(place.stop for place in block.places)]))
     assert memory.buf is not None
     try:
@@ -65,12 +65,12 @@ def write_block(side: WorkerBackend, name: str, thing: Any) -> Block:
     return block
 
 
-def read_block(side: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
+def read_block(worker_backend: WorkerBackend, block: Block, device: str, *, free: bool) -> Any:
     """Return the stored object, on ``device``; ``free``: delete the block, because no other process reads it."""
     memory = SharedMemory(block.name)
     assert memory.buf is not None
     try:
-        return side.unpack(block.form, (memory.buf[place] for place in block.places), device)
+        return worker_backend.unpack(block.form, (memory.buf[place] for place in block.places), device)
     finally:
         memory.close()
         if free:

@@ -25,7 +25,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, SupportsSignals
-from rlhfless.executor.distributed.messages import ActorReport, Copied, NoRoom, Unreachable
+from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
@@ -76,7 +76,7 @@ class Add:
 
 
 @dataclass(frozen=True)
-class CutOff:
+class TakeOff:
     """Order: see ``RemoteActor.cut``; ``kv_names``: name of the block of each response that keeps its KV state."""
 
     responses: Sequence[int]
@@ -114,15 +114,15 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str, side: str, ahead: PrewarmOrder | None) -> None:
-    """Run the process until its pipe closes: an actor on ``device`` whose backend module is ``side``."""
+def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
+    """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
     die_with_parent()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        worker = Worker(connection, inbox, device, side)
-        if ahead is not None:
-            worker.start_ahead(ahead.engines, ahead.latency)
+        worker = Worker(connection, inbox, device, backend_module)
+        if prewarm is not None:
+            worker.prewarm(prewarm.engines, prewarm.latency)
         connection.send(ActorReady(worker.up_s))
         worker.serve()
     except Exception as error:
@@ -160,14 +160,14 @@ def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
 
 
 class Worker:
-    """An actor on ``device``. ``side`` is the name of the backend module, which it imports."""
+    """An actor on ``device``. It imports ``backend_module``."""
 
     def __init__(
-        self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, side: str, clock: Clock = MACHINE
+        self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, backend_module: str, clock: Clock = MACHINE
     ) -> None:
         self.connection, self.inbox, self.device, self.clock = connection, inbox, device, clock
-        self.side = cast(WorkerBackend, importlib.import_module(side))
-        self.side.use_device(device)
+        self.worker_backend = cast(WorkerBackend, importlib.import_module(backend_module))
+        self.worker_backend.use_device(device)
         self.engines: Any = None
         self.engine: SteppedEngine | None = None
         self.origin_s = 0.0
@@ -180,14 +180,14 @@ class Worker:
         """Return the seconds since the run's start."""
         return self.clock.now_s() - self.origin_s
 
-    def start_ahead(self, engines: Any, latency: LatencyModel) -> None:
+    def prewarm(self, engines: Any, latency: LatencyModel) -> None:
         """Start what engines need in addition to the process before any order arrives.
 
         Raises:
             RuntimeError: that failed. The coming step may still succeed, because its weights are others.
         """
         try:
-            self.side.start_ahead(engines, latency)
+            self.worker_backend.prewarm(engines, latency)
         except MemoryError:
             raise
         except Exception as error:
@@ -220,15 +220,15 @@ class Worker:
         if isinstance(order, StartStep):
             self.origin_s, self._reported_s = order.origin_s, 0.0
             self.engines = engines = self._read(order.engines)
-            if self.side.start_server(engines, order.latency):
+            if self.worker_backend.start_server(engines, order.latency):
                 self.up_s = self.clock.now_s()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
             self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
             self._add(order.requests, order.prefixes)
-        elif isinstance(order, CutOff):
-            self._cut(order.responses, order.kv_names)
+        elif isinstance(order, TakeOff):
+            self._take_off(order.responses, order.kv_names)
         elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
         else:
@@ -247,11 +247,11 @@ class Worker:
         assert engine is not None
         tokens = engine.generated_tokens()
         counted = np.array(list(tokens), dtype=np.int64), np.array(list(tokens.values()), dtype=np.int64)
-        told = engine.recent_signals() if isinstance(engine, SupportsSignals) else ((), {})
+        signals = engine.recent_signals() if isinstance(engine, SupportsSignals) else ((), {})
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
         self.connection.send(
-            ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, told, list(completions), spans, **what)
+            ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, signals, list(completions), spans, **what)
         )
 
     # --- orders -------------------------------------------------------------------------------------------------------
@@ -265,14 +265,14 @@ class Worker:
             with contextlib.suppress(Unreachable):
                 prefix_kv = self._read(prefixes, free=True)
                 tokens = sum(kv.tokens for kv in prefix_kv.values())
-                copies.append(Copied("transfer", None, begin_s, self.now_s(), tokens, prefixes.nbytes))
+                copies.append(KvCopy("transfer", None, begin_s, self.now_s(), tokens, prefixes.nbytes))
         for request in requests:
             kv, begin_s = request.kv, self.now_s()
             if isinstance(kv, Block):
                 request = replace(request, kv=None)
                 try:
                     request = replace(request, kv=self._read(kv, free=True))
-                    copies.append(self._copied("transfer", request, begin_s, kv.nbytes))
+                    copies.append(self._kv_copy("transfer", request, begin_s, kv.nbytes))
                 except Unreachable:
                     again.append(request.response)
             if request.cached_tokens and prefix_kv is None:  # they did not come: it computes them itself
@@ -282,7 +282,7 @@ class Worker:
         self.engine.add(there)
         self._report(copies=copies, again=again)
 
-    def _cut(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
+    def _take_off(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
         assert self.engine is not None
         taken, progress = self.engine.cut(self.engine.clock_s, responses)
         assert not progress.completions, "between iterations nothing completes"
@@ -293,7 +293,7 @@ class Worker:
                 begin_s = self.now_s()
                 with contextlib.suppress(NoRoom):  # its context is recomputed
                     kv = self._write(kv_names[request.response], request.kv)
-                    copies.append(self._copied("migrate", request, begin_s, kv.nbytes))
+                    copies.append(self._kv_copy("migrate", request, begin_s, kv.nbytes))
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
@@ -309,7 +309,7 @@ class Worker:
             with contextlib.suppress(NoRoom):  # it computes them itself
                 sent[actor] = self._write(name, {prompt: computed[prompt] for prompt in order.receivers[actor]})
         size = sum(block.nbytes for block in sent.values())
-        copies = [Copied("migrate", None, end_s, self.now_s(), tokens, size)]
+        copies = [KvCopy("migrate", None, end_s, self.now_s(), tokens, size)]
         self._spans.append(span)
         self._report(prefixes=sent, copies=copies)
 
@@ -317,16 +317,16 @@ class Worker:
         assert self.engine is not None
         self.engine.close()
         self.engine = self.engines = None
-        self.side.free_memory(self.device)
+        self.worker_backend.free_memory(self.device)
         self.connection.send(ActorReport(self.now_s(), closed=True))
 
     # --- what is laid out ---------------------------------------------------------------------------------------------
 
-    def _copied(self, phase: str, request: Request, begin_s: float, size: int) -> Copied:
-        return Copied(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
+    def _kv_copy(self, phase: str, request: Request, begin_s: float, size: int) -> KvCopy:
+        return KvCopy(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
 
     def _read(self, block: Block, free: bool = False) -> Any:
-        return read_block(self.side, block, self.device, free=free)
+        return read_block(self.worker_backend, block, self.device, free=free)
 
-    def _write(self, name: str, thing: Any) -> Block:
-        return write_block(self.side, name, thing)
+    def _write(self, name: str, obj: Any) -> Block:
+        return write_block(self.worker_backend, name, obj)

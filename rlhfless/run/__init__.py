@@ -1,0 +1,10 @@
+"""What a user holds: a log or a trace with the GPUs that it is studied on, its verdict, plans, simulations and report."""
+
+from rlhfless.run.capacity import CapacityLimits, CapacityResults
+from rlhfless.run.hardware import Hardware
+from rlhfless.run.loading import load
+from rlhfless.run.planned_step import PlannedStep, StepComparison
+from rlhfless.run.run import Run
+from rlhfless.run.verdict import Verdict
+
+__all__ = ["CapacityLimits", "CapacityResults", "Hardware", "PlannedStep", "Run", "StepComparison", "Verdict", "load"]

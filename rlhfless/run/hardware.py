@@ -1,0 +1,100 @@
+"""GPUs, latency profile and price of a study: as stated, else as the trace recorded them, else assumed and named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rlhfless.errors import InputError
+from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.report.write import DEFAULT_PROFILE
+from rlhfless.trace import Trace
+from solver.model.cluster import Cluster
+from solver.model.errors import as_given
+from solver.model.latency import LatencyModel
+
+DEFAULT_GPUS = 16
+NODE_GPUS = 8
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """GPUs, latency profile and price as a user states them; None where something was not stated.
+
+    Attributes:
+        gpus: of the cluster. gpus_per_node: 8, or all if they are fewer, when None. gpus_per_actor: the profile's when None.
+        profile: name of a shipped latency profile, or the path of a JSON file.
+        usd_per_gpu_hour: the list price of the profile's GPU kind when None.
+    """
+
+    gpus: int | None = None
+    gpus_per_node: int | None = None
+    gpus_per_actor: int | None = None
+    profile: str | None = None
+    usd_per_gpu_hour: float | None = None
+
+    def cluster(self, prewarmed: int = 0) -> tuple[Cluster, LatencyModel]:
+        """Return the cluster and the latency model; ``gpus`` and ``profile`` must not be None.
+
+        Raises:
+            InputError: the number of GPUs is not a multiple of the GPUs per node.
+            ProfileError: there is no such profile, or its file is broken.
+            PriceError: the GPU kind has no list price, and none is stated.
+        """
+        assert self.gpus is not None
+        assert self.profile is not None
+        latency = load_profile(self.profile)
+        per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
+        if self.gpus % per_node:
+            raise InputError(f"gpus is {self.gpus}, which is no multiple of the {per_node} GPUs per node; give whole nodes")
+        price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
+        return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
+
+    def completed(self, trace: Trace) -> tuple[Hardware, tuple[str, ...]]:
+        """Return the same with what the trace recorded, or else what is assumed, in place of None.
+
+        Returns:
+            The hardware, and what was assumed, one sentence each.
+
+        Raises:
+            InputError: the trace's ``meta.json`` has a cluster or profile of another form than runs write.
+        """
+        refuse_wrong_meta(Path(trace.source or "trace"), trace.meta)
+        recorded, assumed, stated = trace.meta.get("cluster") or {}, [], self
+        if self.gpus is None and "nodes" in recorded:
+            per_node = self.gpus_per_node or recorded["gpus_per_node"]
+            stated = replace(self, gpus=recorded["nodes"] * recorded["gpus_per_node"], gpus_per_node=per_node)
+        elif self.gpus is None:
+            assumed.append(f"{DEFAULT_GPUS} GPUs in two nodes, because the number of GPUs was not given")
+        if self.profile is None and not trace.meta.get("profile"):
+            assumed.append(f"times of profile {DEFAULT_PROFILE}, because no profile was given")
+        profile = self.profile or trace.meta.get("profile") or DEFAULT_PROFILE
+        return replace(stated, gpus=stated.gpus or DEFAULT_GPUS, profile=profile), tuple(assumed)
+
+
+def refuse_wrong_meta(path: Path, meta: Mapping[str, Any]) -> None:
+    """Refuse a trace whose meta.json has a cluster, profile or config of another form than runs write.
+
+    Raises:
+        InputError: the message names the key, its value and the form that is needed.
+    """
+
+    def is_count(value: Any) -> bool:
+        return isinstance(value, int) and value > 0
+
+    cluster, profile, config = (meta.get(key) for key in ("cluster", "profile", "config"))
+    sizes = [cluster[key] for key in ("nodes", "gpus_per_node") if key in cluster] if isinstance(cluster, dict) else []
+    if cluster and (not isinstance(cluster, dict) or len(sizes) == 1 or not all(map(is_count, sizes))):
+        wrong, needed = "cluster", "an object with whole numbers above 0 as nodes and gpus_per_node, or with neither,"
+    elif profile and not isinstance(profile, str):
+        wrong, needed = "profile", "a profile's name"
+    elif config and not isinstance(config, dict):
+        wrong, needed = "config", "an object"
+    elif config and config.get("max_response_tokens") is not None and not is_count(config["max_response_tokens"]):
+        wrong, needed = "config", "an object with a whole number above 0 as max_response_tokens, or without it,"
+    else:
+        return
+    raise InputError(f"{path / 'meta.json'}: {wrong} is {as_given(meta[wrong])}; {needed} is needed")

@@ -1,0 +1,89 @@
+"""``load``: opens any log or trace, and prints in two sentences what its GPUs did and what a schedule would have saved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from rlhfless.errors import InputError
+from rlhfless.report.study import Assumptions, assuming
+from rlhfless.run.hardware import Hardware
+from rlhfless.run.run import Run
+from rlhfless.simulate import SimulationConfig
+from rlhfless.trace import ImportOptions, OpenedLog, Trace, open_log
+from solver.model.objective import Objective
+
+
+def load(
+    source: str | Path | OpenedLog | Trace | pd.DataFrame,
+    gpus: int | None = None,
+    profile: str | None = None,
+    *,
+    hardware: Hardware | None = None,
+    assumptions: Assumptions | None = None,
+    options: ImportOptions | None = None,
+    time_weight: float = 0.7,
+    verbose: bool = True,
+) -> Run:
+    """Return a log or a trace with the GPUs that it is studied on, and print its verdict.
+
+    Args:
+        source: the path of a trace folder, or of a log of any supported framework or table, whose format is recognised; or
+            what ``rlhfless.trace.open_log`` makes of it (``open_log(path).of_run(name)`` where it holds several runs); or a
+            trace, or a frame of rollouts.
+        gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None; else 16
+            GPUs and a profile that the verdict names as assumed.
+        hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
+        assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; not of an executed trace.
+        options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
+        time_weight: 1 is time only, 0 is cost only.
+        verbose: print the verdict.
+
+    Raises:
+        TraceError: the source is no trace or log, has no responses, or is wrong.
+        InputError: GPUs, profile and assumptions do not fit together, or one makes no sense.
+        ProfileError: there is no such profile, or its file is broken.
+        PlanningError: the responses fit on no actor.
+
+    Example:
+        >>> import rlhfless as rl
+        >>> run = rl.load(rl.example(), verbose=False)
+        >>> len(run.steps)
+        60
+    """
+    options = options or ImportOptions()
+    opened = _opened(source, options)
+    trace = opened.trace
+    given = assumptions or Assumptions()
+    if len(trace.allocations) and given != Assumptions():
+        raise InputError(
+            f"{trace.source or 'the trace'}: is the trace of an executed run, which holds GPUs and times; leave out the "
+            "assumptions about logged runs"
+        )
+    base = hardware or Hardware()
+    stated = replace(base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile)
+    completed, assumed = stated.completed(trace)
+    for sentence in assumed:
+        given = assuming(given, sentence)
+    cluster, latency = completed.cluster()
+    limit = options.max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
+    assert completed.profile is not None
+    setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
+    run = Run(opened, setting, completed.profile, given)
+    if verbose:
+        print(run.verdict)
+    return run
+
+
+def _opened(source: str | Path | OpenedLog | Trace | pd.DataFrame, options: ImportOptions) -> OpenedLog:
+    if isinstance(source, pd.DataFrame):
+        source = Trace(source)
+    if isinstance(source, Trace):
+        return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
+    if isinstance(source, OpenedLog):
+        return source
+    if not isinstance(source, str | Path):
+        raise InputError(f"source is a {type(source).__name__}; the path of a log or trace, a trace or a DataFrame is needed")
+    return open_log(source, options)

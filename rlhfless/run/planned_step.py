@@ -1,0 +1,88 @@
+"""A planned step of a log, and how it compares with the same step under other schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots import plot_timelines
+from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
+from solver.model.plan import Plan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlannedStep:
+    """One step of a log as a policy plans it; ``Run.plan`` makes it.
+
+    Attributes:
+        logged: the step, with the lengths predicted before it and its true ones. setting: GPUs, profile and objective.
+        policy: the policy that plans it.
+    """
+
+    logged: LoggedStep
+    setting: SimulationConfig
+    policy: str | SchedulingPolicy
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan, made for the predicted lengths."""
+        policy = self._policy
+        return policy.plan(*self.logged.inputs(self.setting, policy.clairvoyant))
+
+    @property
+    def _policy(self) -> SchedulingPolicy:
+        return make_policy(self.policy, tau=self.setting.tau) if isinstance(self.policy, str) else self.policy
+
+    def compare(self, *others: str | SchedulingPolicy) -> StepComparison:
+        """Run the step with its true lengths under other policies and under this one, on simulated engines.
+
+        Args:
+            others: names or objects; ``static`` if none is given.
+
+        Raises:
+            PolicyError: a policy is unknown, or is the planned one.
+            PlanningError: a policy cannot plan the step.
+        """
+        own = self._policy
+        policies: Sequence[str | SchedulingPolicy] = others or ("static",)
+        if own.name in [other if isinstance(other, str) else other.name for other in policies]:
+            raise PolicyError(f"the plan is by {own.name}; compare it with another policy, such as 'static'")
+        return StepComparison(simulate_steps([self.logged], self.setting, [*policies, own]))
+
+    def __repr__(self) -> str:
+        return repr(self.plan)
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StepComparison:
+    """One step under several schedules, the planned one last.
+
+    Attributes:
+        simulation: its results, traces and bound.
+    """
+
+    simulation: Simulation
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per schedule: ``policy, actors, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, bound_gpu_seconds``."""
+        columns = ["policy", "actors", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "bound_gpu_seconds"]
+        return self.simulation.steps[columns].reset_index(drop=True)
+
+    def plot(self) -> go.Figure:
+        """Return the timelines on one time axis, the planned one below."""
+        return plot_timelines(self.simulation.traces)
+
+    def __repr__(self) -> str:
+        return repr(self.simulation)
+
+    def _repr_html_(self) -> str:
+        return self.simulation._repr_html_()

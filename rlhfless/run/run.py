@@ -1,0 +1,176 @@
+"""A log or a trace with the GPUs that it is studied on, and all that can be asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from rlhfless.errors import InputError
+from rlhfless.predict import Predictor
+from rlhfless.report.study import Assumptions
+from rlhfless.report.write import write_report
+from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
+from rlhfless.run.planned_step import PlannedStep
+from rlhfless.run.verdict import Verdict, verdict_of
+from rlhfless.scheduling import SchedulingPolicy
+from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
+from rlhfless.trace import OpenedLog, Trace
+
+if TYPE_CHECKING:
+    from rlhfless.widgets.explorer import Explorer
+
+SEARCHED_RESPONSES = 2_000  # of the last steps, in the capacity search
+POLICIES = ("static", "random", "fold", "rlhfless", "solver")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """A log or a trace with the GPUs that it is studied on; ``rlhfless.load`` makes it.
+
+    Attributes:
+        log: the responses, and what else was logged. setting: GPUs, latency profile and objective. profile: the profile's name
+            or file. assumptions: about a logged run.
+    """
+
+    log: OpenedLog
+    setting: SimulationConfig
+    profile: str
+    assumptions: Assumptions
+
+    @property
+    def trace(self) -> Trace:
+        """The trace; without allocations and spans where a framework logged responses only."""
+        return self.log.trace
+
+    @property
+    def rollouts(self) -> pd.DataFrame:
+        """One row per response."""
+        return self.trace.rollouts
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the log, in order."""
+        return [int(step) for step in self.trace.steps]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the GPUs did, and what a schedule would have saved, in two sentences; computed once, in seconds."""
+        return verdict_of(self.log, self.setting, self.assumptions)
+
+    def report(self, out: str | Path, *, max_steps: int = 8) -> Path:
+        """Write the interactive page about this run, and return its path.
+
+        Args:
+            out: the HTML file; replaced atomically. max_steps: at most so many steps are simulated, evenly chosen.
+
+        Raises:
+            TraceError: the file cannot be written.
+            PlanningError: the responses cannot be planned on these GPUs.
+        """
+        return write_report(self.log, out, self.setting, self.assumptions, max_steps=max_steps)
+
+    def simulate(
+        self,
+        policies: Sequence[str | SchedulingPolicy] = POLICIES,
+        *,
+        steps: Collection[int] | None = None,
+        predictor: Predictor | None = None,
+    ) -> Simulation:
+        """Plan and run the steps under every policy, on simulated engines, beside the lower bound.
+
+        Args:
+            policies: names (``rlhfless.scheduling.POLICIES``) or objects with a method ``plan``. steps: all when None.
+            predictor: of response lengths; the prompt's last visit when None.
+
+        Raises:
+            PolicyError: a policy is unknown, or there is none.
+            TraceError: the log has none of the steps.
+            PlanningError: a step cannot be planned on these GPUs.
+
+        Example:
+            >>> import rlhfless as rl
+            >>> run = rl.load(rl.example(), verbose=False)
+            >>> run.simulate(["static", "solver"], steps=run.steps[-2:]).steps["policy"].tolist()
+            ['static', 'solver', 'static', 'solver']
+        """
+        return simulate(self.rollouts, self.setting, policies, predictor, steps)
+
+    def plan(
+        self, step: int = -1, policy: str | SchedulingPolicy = "solver", *, predictor: Predictor | None = None
+    ) -> PlannedStep:
+        """Plan one step with lengths predicted from all earlier steps.
+
+        Args:
+            step: its number in the log; a negative one counts from the end.
+            policy: name or object. predictor: of response lengths; the prompt's last visit when None.
+
+        Raises:
+            InputError: the log has no such step.
+            PolicyError: the policy is unknown.
+            PlanningError: the step cannot be planned on these GPUs.
+
+        Example:
+            >>> import rlhfless as rl
+            >>> planned = rl.load(rl.example(), verbose=False).plan(step=-1)
+            >>> planned.compare("static").results["policy"].tolist()
+            ['static', 'solver']
+        """
+        number = self._step(step)
+        (logged,) = logged_steps(self.rollouts, predictor, self.setting.max_response_tokens, steps=[number])
+        return PlannedStep(logged, self.setting, policy)
+
+    def search(
+        self,
+        *,
+        gpu_kinds: Sequence[str] | None = None,
+        gpus: Sequence[int] = GPUS,
+        gpus_per_actor: Sequence[int] | None = None,
+        deadline_s: float | None = None,
+        budget_usd: float | None = None,
+    ) -> CapacityResults:
+        """Rank GPU kinds, numbers of GPUs and actor sizes for the lengths of the last steps, with a plan behind each.
+
+        Args:
+            gpu_kinds, gpus_per_actor: only these; all that have a latency profile of the run's model when None.
+            gpus: numbers of GPUs to try.
+            deadline_s: seconds of a step's generation; candidates that keep it are ranked by cost.
+            budget_usd: cost of a step's generation; candidates that keep it are ranked by time. Only one limit is possible;
+                without one, the objective's weight ranks.
+
+        Raises:
+            InputError: a limit is no number above 0, or no profile has such a kind and size.
+        """
+        limits = CapacityLimits(deadline_s, budget_usd)
+        last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))
+        logged = list(logged_steps(self.rollouts, None, self.setting.max_response_tokens, steps=self.steps[-last:]))
+        return search_capacity(
+            logged, self.setting, self.profile, gpu_kinds=gpu_kinds, gpus=gpus, gpus_per_actor=gpus_per_actor, limits=limits
+        )
+
+    def explore(self, step: int = -1, **changes: Any) -> Explorer:
+        """Show sliders over the GPUs, the price and the objective of one step; see ``rlhfless.widgets.explore``.
+
+        Raises:
+            InputError: the log has no such step, or there is no such setting.
+        """
+        from rlhfless.widgets import explore
+
+        cluster = self.setting.cluster
+        own = {"profile": self.profile, "gpus": cluster.gpus, "time_weight": self.setting.objective.time_weight,
+               "usd_per_gpu_hour": cluster.usd_per_gpu_hour}  # fmt: skip
+        return explore(self.trace, self._step(step), **{**own, **changes})
+
+    def _step(self, step: int) -> int:
+        steps = self.steps
+        whole = isinstance(step, int) and not isinstance(step, bool)
+        if not whole or (step not in steps if step >= 0 else -step > len(steps)):
+            raise InputError(f"step is {step!r:.80}; one of {steps[0]} to {steps[-1]}, or -1 for the last one, is needed")
+        return steps[step] if step < 0 else step
+
+    def __repr__(self) -> str:
+        return str(self.verdict)

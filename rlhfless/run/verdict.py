@@ -1,0 +1,152 @@
+"""The verdict on a run in two sentences: what its GPUs did, and what the best simulated schedule would have saved.
+
+Quick: a few steps, and three schedules that any framework could run. ``Run.report`` has all steps, schedules and sources.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.analysis import account, calibrated_by_spans, evenly, executed_steps, generation_s, savings, savings_of_executed
+from rlhfless.plots.style import counted, number
+from rlhfless.report.savings import at_most, saved
+from rlhfless.report.study import Assumptions, calibrate_log
+from rlhfless.simulate import SimulationConfig, simulate
+from rlhfless.trace import OpenedLog, Trace, allocation_metrics
+from solver.model.cluster import Cluster
+from solver.model.objective import NonGenerationPhases
+
+SCHEDULES = ("random", "fold", "solver")
+MAX_STEPS = 4
+MAX_RESPONSES = 4_000
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What the GPUs of a run did, and what the best of a few simulated schedules would have saved.
+
+    Attributes:
+        gpus: the GPUs in words. steps: those that are counted.
+        gpu_seconds: billed in these steps. usd: their price; 0 where it is unknown.
+        idle_share: of the GPU-seconds, in which a GPU was held and idle.
+        empty_share: of the decode slots that were paid for, those without a response: slots of idle GPUs, and the empty ones of
+            batches; NaN where nothing decoded.
+        savings: one row per schedule (``analysis.savings.compared``), without rows where no step generated.
+        time_weight: of the objective that ranks the schedules.
+        basis: the source of the run's own times, in words.
+        assumed: what was assumed about the GPUs, one sentence each.
+    """
+
+    gpus: str
+    steps: tuple[int, ...]
+    gpu_seconds: float
+    usd: float
+    idle_share: float
+    empty_share: float
+    savings: pd.DataFrame
+    time_weight: float
+    basis: str
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> pd.Series | None:
+        """The row of ``savings`` with the least ``T^w C^(1-w)``; None without rows."""
+        if self.savings.empty:
+            return None
+        time, cost = (1 - self.savings[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
+        return self.savings.loc[(self.time_weight * np.log(time) + (1 - self.time_weight) * np.log(cost)).idxmin()]
+
+    def __str__(self) -> str:
+        cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""
+        empty = "" if math.isnan(self.empty_share) else f", and {self.empty_share:.0%} of the paid decode slots stood empty"
+        steps = counted(len(self.steps), "step")
+        did = (
+            f"On {self.gpus}, {self.idle_share:.0%} of {number(self.gpu_seconds, digits=4)} GPU-seconds{cost} were idle{empty} "
+            f"({steps}, {self.basis})."
+        )
+        return " ".join([did, self._would_save(), *(f"Assumed: {text}." for text in self.assumed)])
+
+    def _would_save(self) -> str:
+        best = self.best
+        if best is None:
+            return "No step generated a response, so there is nothing to save."
+        most = at_most(best, "GPU-seconds")
+        if best["GPU-seconds mean"] <= 0 and best["time mean"] <= 0:
+            return f"No simulated schedule of {', '.join(SCHEDULES)} saves anything; {most} of the GPU-seconds is possible."
+        low, high = sorted((best["time low"], best["time high"]))
+        time = f"and {saved(best, 'time')} of the time" if high > 0 else f"for {-high:.0%} to {-low:.0%} more time"
+        return (
+            f"The schedule {best['policy']}, which releases GPUs early, saves {saved(best, 'GPU-seconds')} of the GPU-seconds "
+            f"{time}; any schedule that takes as long saves {most}."
+        )
+
+
+def verdict_of(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
+    """Return the verdict on a logged run, or on the trace of an executed one.
+
+    Args:
+        log: of one run. setting: its GPUs, their profile and the objective. stated: what the user assumes about a logged run.
+
+    Raises:
+        TraceError: the log holds several runs, or a response above the limit.
+        PlanningError: the responses fit on no actor.
+        InputError: an assumption makes no sense.
+    """
+    return _of_executed(log.trace, setting) if len(log.trace.allocations) else _of_logged(log, setting, stated)
+
+
+def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
+    setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
+    steps = _some_steps(log.trace)
+    theirs = [policy for policy in setup.candidates if policy not in {order.name for order in setup.shuffled}]
+    simulation = simulate(log.trace.rollouts, setting, [*{*theirs, setup.dispatch}, *setup.shuffled, *SCHEDULES], steps=steps)
+    own = generation_s(simulation, setup.candidates)
+    table = savings(simulation, own, setup, setting.cluster, SCHEDULES, phases)
+    trace = simulation.traces[setup.dispatch]
+    used = account(trace, setup, setting.cluster, phases)
+    return Verdict(
+        _in_words(setting.cluster), tuple(steps), used.gpu_s, float(used.lines["usd"].sum()), used.idle_share,
+        _empty_share(trace), table, setting.objective.time_weight, f"simulated, dispatch {setup.dispatch}", stated.not_stated,
+    )  # fmt: skip
+
+
+def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
+    took = executed_steps(trace)
+    took = took[(took["generation_s"] > 0) & (took["gpu_s"] > 0)]
+    steps = evenly(took["step"].tolist(), MAX_STEPS)
+    table = pd.DataFrame()
+    if steps:
+        latency, _, _ = calibrated_by_spans(trace, setting, took, steps)
+        alone = replace(setting, latency=latency, phases=NonGenerationPhases())
+        table = savings_of_executed(simulate(trace.rollouts, alone, SCHEDULES, steps=steps), took, SCHEDULES, steps)
+    held = allocation_metrics(trace)
+    gpu_s, usd = float(held["gpu_seconds"].sum()), float(held["cost_usd"].sum())
+    idle = float(held["idle_gpu_seconds"].sum()) / gpu_s if gpu_s else 0.0
+    every = tuple(sorted(int(step) for step in held["step"].unique()))
+    return Verdict(
+        _in_words(setting.cluster), every, gpu_s, usd, idle, _empty_share(trace), table, setting.objective.time_weight,
+        "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
+    )  # fmt: skip
+
+
+def _some_steps(trace: Trace) -> list[int]:
+    """Evenly chosen steps with about ``MAX_RESPONSES`` responses in all, at least one."""
+    steps = [int(step) for step in trace.steps]
+    each = max(1, len(trace.rollouts) // len(steps))
+    return sorted(evenly(steps, max(1, min(MAX_STEPS, MAX_RESPONSES // each))))
+
+
+def _empty_share(trace: Trace) -> float:
+    held = allocation_metrics(trace)
+    held = held[held["role"] == "decode"]
+    paid = float(held["gpu_seconds"].sum())
+    return float(held["idle_gpu_seconds"].sum() + held["slot_idle_gpu_seconds"].sum()) / paid if paid else math.nan
+
+
+def _in_words(cluster: Cluster) -> str:
+    kind = "emulated GPU" if cluster.kind == "cpu" else f"{cluster.kind.upper()} GPU"
+    return f"{counted(cluster.gpus, kind)} ({counted(cluster.max_actors, 'actor')} of {counted(cluster.gpus_per_actor, 'GPU')})"

@@ -1,0 +1,69 @@
+"""Calibrates the scenarios of a forecast: how far they lie from their mean follows how wrong earlier forecasts were.
+
+Predictors believe themselves too much or too little. Where earlier forecasts of the same predictor have proved how wrong they
+are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with ``DOUBT``
+times their own spread. Scenarios without spread do not say which responses are uncertain: they get errors of at least
+``UNSTATED_SD``.
+
+Errors differ between responses, and one spread for all does not show which have larger ones. So a plan that trusts predictions
+must also stand ``doubted`` scenarios.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rlhfless.scheduling.policy import PlanningOptions
+from solver.model.problem import PlanningProblem
+from solver.model.workload import FloatArray, IntArray, Workload
+
+DOUBT = 1.5  # times the distance of scenarios from their mean, on a logarithmic scale, which a plan must stand
+UNSTATED_SD = 0.5  # of the logarithm of errors, at least, where the forecast has no spread
+LEAST_SPREAD = 1e-6  # of the logarithm of lengths, below which scenarios count as having none
+
+
+def calibrated(problem: PlanningProblem, options: PlanningOptions) -> PlanningProblem:
+    """Return the problem with calibrated scenarios; a problem without scenarios is returned as it is."""
+    workload = problem.workload
+    if workload.scenarios is None:
+        return problem
+    error_sd = None if options.forecast is None else options.forecast.error_sd
+    logs = np.log(np.maximum(workload.scenarios, 1))
+    spread = float(np.sqrt(logs.var(axis=0, ddof=1).mean())) if len(logs) > 1 else 0.0
+    if spread > LEAST_SPREAD:
+        return with_scenarios(problem, widened(workload, DOUBT if error_sd is None else error_sd / spread))
+    errors = np.random.default_rng(options.seed).standard_normal(logs.shape)
+    lengths = _tokens(logs.mean(axis=0) + max(UNSTATED_SD, error_sd or 0.0) * errors, workload)
+    return with_scenarios(problem, lengths)
+
+
+def doubted(known: PlanningProblem, options: PlanningOptions) -> PlanningProblem:
+    """Return a calibrated problem with ``DOUBT`` times the distance of scenarios from their mean.
+
+    Where errors of earlier forecasts are unknown, calibration has doubted the scenarios already; they stay as they are.
+    """
+    workload = known.workload
+    if workload.scenarios is None or options.forecast is None or options.forecast.error_sd is None:
+        return known
+    return with_scenarios(known, widened(workload, DOUBT))
+
+
+def widened(workload: Workload, factor: float) -> IntArray:
+    """Return the (S, R) scenarios with ``factor`` times the distance, on a logarithmic scale, from each response's mean."""
+    assert workload.scenarios is not None
+    logs = np.log(np.maximum(workload.scenarios, 1))
+    middle = logs.mean(axis=0)
+    return _tokens(middle + factor * (logs - middle), workload)
+
+
+def _tokens(logs: FloatArray, workload: Workload) -> IntArray:
+    """Return whole lengths within the response limit."""
+    lengths: IntArray = np.rint(np.exp(logs)).clip(1, workload.max_response_tokens).astype(np.int64)
+    return lengths
+
+
+def with_scenarios(problem: PlanningProblem, scenarios: IntArray) -> PlanningProblem:
+    """Return the same problem with other scenarios."""
+    return replace(problem, workload=replace(problem.workload, scenarios=scenarios))

@@ -1,0 +1,65 @@
+"""Chooses the order in which each actor admits its responses, where it refills slots or memory.
+
+Whatever fits into the batch at once may stand in any order. Of the others, these orders are tried, and each actor keeps the one
+in which it is done first:
+
+- longest first (longest processing time first, after Graham 1969): what is admitted last is short, so slots end together;
+- waves of as many responses as there are slots, the shortest wave first and each wave longest first: where few responses share
+  a slot, every slot gets one of each wave, and long ones join where short ones have left;
+- prompt after prompt, those of the longest responses first;
+- where prompts are shared (``share_prefill``), longest first and waves with one response of every prompt in front: what joins
+  later finds its prompt computed and needs no prefill call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.timing.group_times import Split
+
+Timed = Callable[[Split], FloatArray]
+"""(S, N) seconds of the groups of a split."""
+
+
+def admission_orders(split: Split, workload: Workload, slots: int, shares_prompts: bool) -> Iterator[Split]:
+    """Yield the split in the orders of the module docstring, longest first at the beginning."""
+    group, length, owner = _group(split), workload.remaining_tokens[split.order], workload.prompt_of[split.order]
+    sorted_split = Split(split.order[np.lexsort((-length, group))], split.edges)
+    rank = np.arange(len(group)) - split.edges[group]
+    by_wave = Split(sorted_split.order[np.lexsort((rank, -(rank // slots), group))], split.edges)
+    longest = np.zeros(len(workload.prompt_tokens), dtype=np.int64)
+    np.maximum.at(longest, owner, length)
+    yield sorted_split
+    yield by_wave
+    yield Split(split.order[np.lexsort((-length, owner, -longest[owner], group))], split.edges)
+    if shares_prompts:
+        for ordered in (sorted_split, by_wave):
+            owner, works = workload.prompt_of[ordered.order], workload.remaining_tokens[ordered.order] > 0
+            key = np.where(works, group * (int(owner.max()) + 1) + owner, -1)
+            later = np.ones(len(key), dtype=bool)
+            later[np.unique(key, return_index=True)[1]] = False
+            yield Split(ordered.order[np.lexsort((later & works, group))], split.edges)
+
+
+def fastest_orders(split: Split, orders: Iterator[Split], timed: Timed) -> tuple[Split, FloatArray]:
+    """Return the split with every group in the fastest of its given order and ``orders``, and its (S, N) seconds.
+
+    Over several sets of lengths the mean counts.
+    """
+    busy_s, group, order = timed(split), _group(split), split.order
+    for other in orders:
+        if np.array_equal(other.order, split.order):
+            continue
+        seconds = timed(other)
+        faster = seconds.mean(axis=0) < busy_s.mean(axis=0) * (1 - 1e-12)
+        busy_s = np.where(faster, seconds, busy_s)
+        order = np.where(faster[group], other.order, order)
+    return Split(order, split.edges), busy_s
+
+
+def _group(split: Split) -> IntArray:
+    """Return the (R,) group of each position."""
+    return np.repeat(np.arange(len(split.edges) - 1), np.diff(split.edges))

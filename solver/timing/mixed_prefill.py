@@ -1,0 +1,157 @@
+"""Mixed prefill on one actor: which iteration feeds which chunk of which prompt, under a budget of tokens per iteration.
+
+**The rule** (vLLM's and SGLang's), on top of ``solver.model.admission``. In every iteration
+
+1. each response of the batch whose context is computed is fed one token;
+2. what is left of the budget goes to responses of the batch with missing context, in order of admission;
+3. while some is left, responses join from the front of the queue, as admission lets them, and are fed likewise.
+
+A response that gets less than its missing context is given a chunk and continues in the next iteration. The iteration that
+feeds the last missing token also generates its first token. A response with a complete KV cache is fed one token. So at most
+one response of the batch, the youngest, is half computed, and the budget, which is at least the slots, always advances it.
+
+Where no iteration of the schedule without a budget feeds more than the budget, that schedule is the one with it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+import numpy as np
+
+from solver.model.admission import Admission
+from solver.model.workload import IntArray
+from solver.timing.residency import Residency
+
+
+def keeps_budget(residency: Residency, budget: int) -> bool:
+    """Return whether no iteration of a schedule that computes every context at once feeds more than ``budget`` tokens."""
+    if not len(residency.response) or int(residency.prefill.sum()) + len(residency.response) <= budget:
+        return True
+    batch, _, prompts = residency.per_iteration()
+    return int((batch + prompts).max(initial=0)) <= budget
+
+
+def schedule_reserved(
+    remaining: IntArray, context: IntArray, max_tokens: IntArray, prefill: IntArray, admission: Admission, budget: int
+) -> Residency:
+    """Schedule where memory is reserved and nobody is in the batch yet: responses, in order, join where slots, memory and
+    budget let them."""
+    capacity, slots = admission.kv_capacity_tokens, admission.max_batch
+    unit = int(max_tokens.max(initial=0)) + 1  # an entry of the heap: the iteration from which tokens are free, and how many
+    ends: list[int] = []
+    pop, push = heapq.heappop, heapq.heappush
+    now = used = 0
+    room = budget  # of iteration ``now``; all in ``ends`` that are ready before it decode in it
+    joins, readies, pieces = [], [], []
+    needs_iterations = np.flatnonzero(remaining > 0)
+    columns = (x[needs_iterations].tolist() for x in (remaining, max_tokens, np.maximum(prefill, 1)))
+    for i, (length, reserved, need) in enumerate(zip(*columns, strict=True)):
+        earliest = now if room else now + 1
+        while ends and (used + reserved > capacity or len(ends) >= slots or ends[0] < (earliest + 1) * unit):
+            end = pop(ends)
+            used -= end % unit
+            earliest = max(earliest, end // unit)
+        if earliest > now:
+            now, room = earliest, budget - len(ends)
+        joins.append(now)
+        while need > room:
+            pieces.append((now, i, room))
+            need -= room
+            now += 1
+            while ends and ends[0] < (now + 1) * unit:
+                used -= pop(ends) % unit
+            room = budget - len(ends)
+        room -= need
+        readies.append(now)
+        push(ends, (now + length) * unit + reserved)
+        used += reserved
+    first, ready = np.zeros(len(remaining), np.int64), np.zeros(len(remaining), np.int64)
+    first[needs_iterations], ready[needs_iterations] = joins, readies
+    chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    chunks[1] = needs_iterations[chunks[1]]
+    return Residency(np.arange(len(remaining)), first, ready + remaining, context, prefill, ready, chunks)
+
+
+def schedule_general(
+    remaining: IntArray,
+    context: IntArray,
+    max_tokens: IntArray,
+    prefill: IntArray,
+    admission: Admission,
+    budget: int,
+    running: int,
+) -> Residency:
+    """Schedule the general case, with evictions and responses that are in the batch already, from event to event: a completion,
+    an eviction, or the next iteration while prompts are fed."""
+    preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
+    left, ctx, missing = remaining.tolist(), context.tolist(), prefill.tolist()
+    counts = ctx if preempt else max_tokens.tolist()
+    queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # its front is the end of the list
+    rows: list[tuple[int, int, int, int, int, int]] = []  # response, first, last, context, missing, ready
+    rows += [(i, 0, 0, ctx[i], missing[i], 0) for i in range(len(left)) if left[i] == 0]
+    pieces: list[tuple[int, int, int]] = []  # iteration, response, tokens: of all chunks but the last of each response
+    joined = {i: 0 for i in range(running) if left[i] > 0}  # the batch in order of admission, with when each joined
+    ends: dict[int, int] = {}  # of those of the batch whose context is computed: when each is complete
+    feeding = deque((i, max(1, missing[i])) for i in joined)
+    unit = len(left)
+    finishing: list[int] = []  # a heap of iteration * unit + response; those that were evicted since are still in it
+    now, used = 0, sum(counts[i] for i in joined)
+    while queue or joined:
+        while finishing and finishing[0] < (now + 1) * unit:
+            end, i = divmod(heapq.heappop(finishing), unit)
+            if ends.get(i) == end:
+                del ends[i]
+                rows.append((i, joined.pop(i), end, ctx[i], missing[i], end - left[i]))
+                used -= ctx[i] + left[i] if preempt else counts[i]
+        evicts = preempt and used > capacity and len(joined) > 1
+        while evicts and used > capacity and len(joined) > 1:
+            i, joined_at = joined.popitem()  # the youngest
+            done = left[i] - (ends.pop(i) - now) if i in ends else 0
+            rows.append((i, joined_at, now, ctx[i], missing[i], now - done))
+            ctx[i] += done
+            left[i] -= done
+            used -= ctx[i]
+            missing[i] = ctx[i]  # its KV cache is gone: recompute on return
+            queue.append(i)
+        if evicts:
+            feeding = deque(entry for entry in feeding if entry[0] in joined)
+        room = budget - len(ends)
+        while room > 0:
+            if not feeding:
+                if evicts or not queue:
+                    break
+                i = queue[-1]
+                if joined and (len(joined) >= slots or used + counts[i] > capacity):
+                    break
+                joined[queue.pop()] = now
+                used += counts[i]
+                feeding.append((i, max(1, missing[i])))
+            i, need = feeding.popleft()
+            fed = min(need, room)
+            room -= fed
+            if fed < need:
+                feeding.appendleft((i, need - fed))
+                pieces.append((now, i, fed))
+            else:
+                ends[i] = end = now + left[i]
+                heapq.heappush(finishing, end * unit + i)
+        if not joined:
+            continue
+        step = 1
+        if not feeding and (room > 0 or len(joined) >= slots):  # nothing but a completion or an eviction changes the batch
+            while ends.get(finishing[0] % unit) != finishing[0] // unit:
+                heapq.heappop(finishing)  # of a response that was evicted since
+            step = finishing[0] // unit - now
+            if preempt and len(joined) > 1:
+                step = min(step, max(1, (capacity - used) // len(ends) + 1))
+        if preempt:
+            used += step * len(ends)
+        now += step
+    response, first, last, context, prefill, ready = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+    chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    order = np.lexsort((first, response))
+    keys = response[order] * (now + 1) + first[order]
+    chunks[1] = order[keys.searchsorted(chunks[1] * (now + 1) + chunks[0], side="right") - 1]
+    return Residency(response, first, last, context, prefill, ready, chunks)

@@ -1,0 +1,87 @@
+"""Residency: in which iterations each response is in an actor's batch, and which of them feed its prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.model.workload import IntArray
+
+NO_PIECES: IntArray = np.zeros((3, 0), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Residency:
+    """Intervals in which responses are in the batch; one per response, and one more for each time that it was evicted and came
+    back.
+
+    Attributes:
+        response: (V,) index of the response in the arrays given to ``schedule``.
+        first: (V,) iteration in which it joins. last: (V,) iteration at whose start it has left (half-open).
+        context: (V,) KV tokens of its context at ``ready``.
+        prefill: (V,) prompt and generated tokens that it has to compute when it joins: its context less the cached tokens.
+        ready: (V,) iteration in which the last of them is fed, and which gives it a token, as all later ones do: ``first``
+            where the whole context is computed at once, ``last`` where it is evicted before.
+        pieces: (3, Q) chunks but the last one of each interval: iteration, index of the interval, tokens.
+    """
+
+    response: IntArray
+    first: IntArray
+    last: IntArray
+    context: IntArray
+    prefill: IntArray
+    ready: IntArray
+    pieces: IntArray = field(default_factory=lambda: NO_PIECES)
+
+    @classmethod
+    def at_once(cls, response: IntArray, first: IntArray, last: IntArray, context: IntArray, prefill: IntArray) -> Residency:
+        """Return intervals in which every context is computed in the iteration in which the response joins."""
+        return cls(response, first, last, context, prefill, first)
+
+    def ordered(self, order: IntArray) -> Residency:
+        """Return the same intervals in another order."""
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        pieces = np.stack([self.pieces[0], position[self.pieces[1]], self.pieces[2]])
+        return Residency(
+            self.response[order], self.first[order], self.last[order], self.context[order], self.prefill[order],
+            self.ready[order], pieces,
+        )  # fmt: skip
+
+    @property
+    def chunks(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return all (C,) chunks: iterations, indices of their intervals, tokens. Those of an iteration are in order of
+        admission."""
+        rows = np.flatnonzero((self.prefill > 0) & (self.ready < self.last))
+        before = np.bincount(self.pieces[1], self.pieces[2], len(self.response)).astype(np.int64)
+        iteration = np.concatenate([self.pieces[0], self.ready[rows]])
+        interval = np.concatenate([self.pieces[1], rows])
+        tokens = np.concatenate([self.pieces[2], (self.prefill - before)[rows]])
+        order = np.lexsort((self.response[interval], self.first[interval], iteration))
+        return iteration[order], interval[order], tokens[order]
+
+    def computed(self, until: int | None = None) -> IntArray:
+        """Return the (V,) tokens that prefill computes, before iteration ``until`` if it is given: all that are missing but the
+        last one, which is decoded; of an interval that is not that far, those of its chunks."""
+        pieces = self.pieces if until is None else self.pieces[:, self.pieces[0] < until]
+        is_computed = (self.ready < self.last) & (True if until is None else self.ready < until)
+        chunks = np.bincount(pieces[1], pieces[2], len(self.response)).astype(np.int64)
+        return np.where(is_computed, self.prefill - (self.prefill > 0), chunks)
+
+    def per_iteration(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Return per iteration, (I,) each: responses that get a token, KV tokens that these hold, and further prompt tokens
+        that are fed."""
+        horizon = int(self.last.max(initial=0))
+        batch, offset, prompts = (np.zeros(horizon + 1, np.int64) for _ in range(3))
+        np.add.at(batch, self.ready, 1)
+        np.add.at(batch, self.last, -1)
+        start = self.context - self.ready
+        np.add.at(offset, self.ready, start)
+        np.add.at(offset, self.last, -start)
+        batch = np.cumsum(batch)[:horizon]
+        iteration, _, tokens = self.chunks
+        np.add.at(prompts, iteration, tokens)
+        ends = (self.prefill > 0) & (self.ready < self.last)
+        np.add.at(prompts, self.ready[ends], -1)
+        return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch, prompts[:horizon]

@@ -1,0 +1,249 @@
+"""``rl.load``: any log or trace becomes a run with a verdict, and from there a plan, a comparison and a search."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from error_messages import refused
+from importer_samples import (
+    TOKENIZER,
+    many_rollouts,
+    write_areal,
+    write_nemo_rl,
+    write_prime_rl,
+    write_slime,
+    write_table,
+    write_trl,
+    write_verl_v0,
+    write_verl_v1,
+)
+from log_samples import log, rollouts
+from trace_samples import step
+
+import rlhfless
+import rlhfless as rl
+from rlhfless.cli import main
+from rlhfless.errors import InputError
+from rlhfless.report.study import Assumptions
+from rlhfless.run import CapacityLimits, Run
+from rlhfless.run.verdict import SCHEDULES
+from rlhfless.scheduling import PolicyError
+from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, step_metrics
+from solver import random_split
+
+ROOT = Path(__file__).parents[2]
+WRITERS: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
+    "verl": write_verl_v1, "verl, V0": write_verl_v0, "trl": write_trl, "nemo-rl": write_nemo_rl, "areal": write_areal,
+    "slime": write_slime, "prime-rl": write_prime_rl, "table": write_table,
+}  # fmt: skip
+"""By framework; OpenRLHF logs scalars only."""
+PROFILE = "l40s-qwen2.5-3b-tp2"
+
+
+def loaded(source: Any = None, **options: Any) -> Run:
+    """A small log on 16 L40S GPUs."""
+    source = rollouts() if source is None else source
+    return rl.load(source, 16, PROFILE, **{"verbose": False, **options})
+
+
+@pytest.mark.parametrize("framework", WRITERS)
+def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logged = many_rollouts()
+    logged = logged.assign(
+        weights_version=0, start_s=10.0 * logged["step"], end_s=10.0 * logged["step"] + logged["response_tokens"]
+    )
+    path = WRITERS[framework](tmp_path, logged)
+    run = rl.load(path, 16, PROFILE, options=ImportOptions(tokenizer=TOKENIZER))
+    said = capsys.readouterr().out
+    assert said.strip() == str(run.verdict)
+    assert "16 L40S GPUs" in said
+    assert run.verdict.savings["policy"].tolist() == list(SCHEDULES)
+    assert 0 <= run.verdict.idle_share <= 1
+    assert 0 <= run.verdict.empty_share <= 1
+
+
+def test_the_verdict_of_an_executed_trace_is_what_its_allocations_say() -> None:
+    run = rl.load(rl.example(), verbose=False)
+    metrics = step_metrics(run.trace)
+    assert run.setting.cluster.gpus == 16
+    assert run.verdict.gpu_seconds == pytest.approx(float(metrics["gpu_seconds"].sum()))
+    assert run.verdict.idle_share == pytest.approx(float(metrics["idle_gpu_seconds"].sum() / metrics["gpu_seconds"].sum()))
+    assert run.verdict.assumed == ()
+
+
+def test_idle_gpus_and_empty_slots_are_counted_as_by_hand(tmp_path: Path) -> None:
+    """Of 16 GPU-seconds 6 are idle; of the 12 that decode actors hold, 2 are idle and 2 decode empty slots."""
+    writer = TraceWriter(tmp_path / "trace", {"cluster": {"nodes": 1, "gpus_per_node": 8}})
+    writer.append_step(**step())
+    verdict = rl.load(tmp_path / "trace", profile="l40s-qwen2.5-3b-tp2", verbose=False).verdict
+    assert (verdict.gpu_seconds, verdict.steps) == (16.0, (0,))
+    assert verdict.idle_share == pytest.approx(6 / 16)
+    assert verdict.empty_share == pytest.approx(4 / 12)
+    assert "38% of 16.00 GPU-seconds" in str(verdict)
+    assert "33% of the paid decode slots" in str(verdict)
+
+
+def test_what_is_not_given_is_assumed_and_said() -> None:
+    said = str(rl.load(rollouts(), verbose=False).verdict)
+    assert "16 GPUs in two nodes" in said
+    assert PROFILE in said
+    assert "Assumed" not in str(loaded().verdict)
+
+
+def test_the_same_of_a_frame_a_trace_and_an_opened_log(tmp_path: Path) -> None:
+    rollouts().to_csv(tmp_path / "log.csv", index=False)
+    of = [str(loaded(source).verdict) for source in (rollouts(), log(), tmp_path / "log.csv", open_log(tmp_path / "log.csv"))]
+    assert len(set(of)) == 1
+
+
+def test_a_plan_is_compared_with_other_schedules_on_the_true_lengths() -> None:
+    run = loaded()
+    planned = run.plan(step=-1)
+    compared = planned.compare("static", "random")
+    assert compared.results["policy"].tolist() == ["static", "random", "solver"]
+    alone = run.simulate(["solver"], steps=[run.steps[-1]]).steps
+    assert compared.results["gpu_seconds"].iloc[-1] == pytest.approx(alone["gpu_seconds"].iloc[0])
+    assert (compared.results["bound_gpu_seconds"] <= compared.results["gpu_seconds"] * (1 + 1e-9)).all()
+    assert len(compared.plot().data) > 0
+    assert len(planned.plan.actors) == compared.results["actors"].iloc[-1]
+    assert run.plan(step=1).logged.step == 1
+
+
+def test_a_policy_of_the_users_own_plans_a_step() -> None:
+    class OneActor:
+        """Everything on one actor."""
+
+        name, clairvoyant = "one actor", False
+
+        def plan(self, problem: Any, options: Any) -> Any:
+            return random_split(problem, actors=1)
+
+    compared = loaded().plan(policy=OneActor()).compare("static")  # type: ignore[arg-type]
+    assert compared.results["actors"].tolist()[-1] == 1
+
+
+def test_the_report_is_that_of_the_command(tmp_path: Path) -> None:
+    rollouts().to_csv(tmp_path / "log.csv", index=False)
+    page = loaded(tmp_path / "log.csv").report(tmp_path / "front.html", max_steps=1)
+    arguments = ["report", "--gpus", "16", "--profile", PROFILE, "--steps", "1", str(tmp_path / "log.csv")]
+    done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "command.html")])
+    assert done.exit_code == 0, done.output
+    tables = [re.findall(r"<td[^>]*>(.*?)</td>", path.read_text("utf-8")) for path in (page, tmp_path / "command.html")]
+    assert len(tables[0]) > 50
+    assert tables[0] == tables[1]
+
+
+def test_capacities_are_ranked_by_what_is_wanted() -> None:
+    run = loaded()
+    free = run.search(gpus=(8, 16))
+    table = free.table
+    assert set(table["gpu_kind"]) == {"l40s", "h100"}
+    assert (table["missing"] == "").all()
+    weight = run.setting.objective.time_weight
+    values = table["time_s"] ** weight * table["cost_usd"] ** (1 - weight)
+    assert values.is_monotonic_increasing
+    fastest, cheapest = table["time_s"].min(), table["cost_usd"].min()
+    within = run.search(gpus=(8, 16), deadline_s=float(fastest) * 1.0001).table
+    assert within["within_limit"].iloc[0]
+    assert not within["within_limit"].all()
+    assert within["time_s"].iloc[0] == pytest.approx(fastest)
+    affordable = run.search(gpus=(8, 16), budget_usd=float(cheapest) * 1.0001).table
+    assert affordable["cost_usd"].iloc[0] == pytest.approx(cheapest)
+    best = free.plans[0]
+    assert best is not None
+    assert best.setting.cluster.kind == table["gpu_kind"].iloc[0]
+    assert best.compare("random").results["policy"].tolist() == ["random", "solver"]
+
+
+def test_gpus_that_hold_no_actor_are_ranked_last_and_say_why() -> None:
+    table = loaded().search(gpu_kinds=["l40s"], gpus=(1, 16)).table
+    assert table["gpus"].tolist() == [16, 1]
+    assert table["missing"].iloc[-1] != ""
+
+
+def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:
+    run = loaded()
+    with refused(InputError, "int"):
+        rl.load(3)  # type: ignore[arg-type]
+    with refused(TraceError, "none.csv"):
+        rl.load(tmp_path / "none.csv")
+    with refused(InputError, 15, 8):
+        rl.load(rollouts(), 15, PROFILE)
+    with refused(InputError, "arithmetic-grpo"):
+        rl.load(rl.example(), assumptions=Assumptions(learn_s=3.0))
+    for wrong in (99, -4, "last", True, 1.0):
+        with refused(InputError, "step", wrong):
+            run.plan(step=wrong)  # type: ignore[arg-type]
+    with refused(PolicyError, "solver"):
+        run.plan().compare("solver")
+    with refused(InputError, "deadline_s", "budget_usd"):
+        run.search(deadline_s=1.0, budget_usd=1.0)
+    with refused(InputError, "budget_usd", math.nan):
+        CapacityLimits(budget_usd=math.nan)
+    with refused(InputError, "tpu", "h100"):
+        run.search(gpu_kinds=["tpu"])
+
+
+def test_the_front_shows_its_names_and_no_others() -> None:
+    assert set(dir(rl)) == {*rlhfless.__all__, "__version__"}
+    for name in rlhfless.__all__:
+        assert getattr(rl, name).__doc__, name
+    with pytest.raises(AttributeError, match=r"laod.*load"):
+        rl.laod  # noqa: B018
+
+
+def test_the_examples_of_the_front_run() -> None:
+    import rlhfless.run.loading
+    import rlhfless.run.run
+
+    for module in (rlhfless, rlhfless.run.loading, rlhfless.run.run):
+        found = doctest.testmod(module)
+        assert found.attempted > 0, module.__name__
+        assert found.failed == 0, module.__name__
+
+
+def test_the_front_loads_nothing_heavy() -> None:
+    code = "import sys, rlhfless; print([m for m in ('numpy', 'pandas', 'plotly', 'torch', 'ortools') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.full
+def test_an_installed_wheel_has_the_example(tmp_path: Path) -> None:
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    code = "import rlhfless as rl; print(rl.__file__); print(len(rl.load(rl.example(), verbose=False).steps))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    file, steps = ran.stdout.splitlines()
+    assert file.startswith(str(tmp_path))
+    assert steps == "60"

@@ -1,0 +1,45 @@
+"""Actors of any sizes are placed on nodes whenever they fit."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+import solver
+from solver.planning.mixed_kinds.node_placement import place
+
+
+def fits(sizes: tuple[int, ...], nodes: int, room: int) -> bool:
+    """Whether some placement exists: every choice of node for every actor, equal nodes once."""
+
+    @cache
+    def rest_fits(actor: int, free: tuple[int, ...]) -> bool:
+        if actor == len(sizes):
+            return True
+        return any(
+            rest_fits(actor + 1, tuple(sorted([*free[:k], free[k] - sizes[actor], *free[k + 1 :]])))
+            for k in range(nodes)
+            if free[k] >= sizes[actor]
+        )
+
+    return rest_fits(0, (room,) * nodes)
+
+
+def test_a_placement_is_found_whenever_there_is_one():
+    rng, fit = np.random.default_rng(0), 0
+    for _ in range(2000):
+        nodes, room = int(rng.integers(1, 6)), int(rng.integers(2, 13))
+        left, sizes = nodes * room - int(rng.integers(0, 3)), []
+        while left > 0:
+            sizes.append(int(rng.integers(1, min(room, left) + 1)))
+            left -= sizes[-1]
+        pools = [solver.GpuPool("x", nodes, room, 1.0)]
+        placed = place(pools, [(0, size) for size in sizes])
+        assert (placed is not None) == fits(tuple(sorted(sizes, reverse=True)), nodes, room)
+        if placed is not None:
+            gpus = [gpu for _, ids in placed for gpu in ids]
+            assert len(set(gpus)) == len(gpus)
+            assert all(gpu // room == node for node, ids in placed for gpu in ids)
+            fit += 1
+    assert 1000 < fit < 2000
