@@ -39,7 +39,7 @@ from rlhfless.analysis.value_of_information import POLICIES, ValueOfInformation,
 from rlhfless.latency import load_profile
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate
-from solver import Cluster, Objective
+from solver import Cluster, LengthForecast, Objective
 
 QUESTIONS = 125  # of MGSM, each in eight languages
 
@@ -82,7 +82,12 @@ def smaller(step: LoggedStep, prompts: int) -> LoggedStep:
             max_response_tokens=work.max_response_tokens, scenarios=scenarios,
         )  # fmt: skip
 
-    return replace(step, rows=step.rows.iloc[rows], predicted=pick(step.predicted), truth=pick(step.truth))
+    said = step.forecast
+    scenarios = None if said.scenarios is None else said.scenarios[:, rows]
+    forecast = LengthForecast(said.expected[rows], scenarios, error_sd=said.error_sd)
+    return replace(
+        step, rows=step.rows.iloc[rows], predicted=pick(step.predicted), truth=pick(step.truth), forecast=forecast
+    )
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------
