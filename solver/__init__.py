@@ -35,6 +35,7 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.timing.evaluate import Evaluation, evaluate
+from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, schedule_work
 
 __all__ = [
     "ActorClasses",
@@ -76,6 +77,9 @@ __all__ = [
     "StepState",
     "SurvivalTable",
     "Trigger",
+    "WorkInterval",
+    "WorkItems",
+    "WorkSchedule",
     "Workload",
     "choose_prefixes",
     "clairvoyant_bound",
@@ -94,5 +98,6 @@ __all__ = [
     "random_split",
     "replan",
     "scenarios_from_quantiles",
+    "schedule_work",
     "together_or_split",
 ]

@@ -8,8 +8,6 @@ Both compute the same numbers; on the virtual clock only the times differ.
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +18,9 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import TrainConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
+from solver.timing.work_schedule import NO_GATE, WorkItems, WorkSchedule, schedule_work
+
+LEARNER, LEARNING, PREPARING = 0, 0, 1  # the learner's server; the two places of work
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,46 +63,6 @@ class Charge:
         return cls(prepare_s, learned["seconds"] - passes_s, "measured")
 
 
-@dataclass
-class PreparationInterval:
-    """An interval in which one actor prepares responses one after the other without a pause.
-
-    Attributes:
-        rows: indices of the responses, in order.
-    """
-
-    actor: int
-    start_s: float
-    end_s: float
-    rows: list[int]
-
-
-def dispatch(ready_s: np.ndarray, prepare_s: np.ndarray, actors: int) -> list[PreparationInterval]:
-    """Assign responses to preparing actors, first come, first served; a further actor is used only when all others are busy.
-
-    Args:
-        ready_s: (R,) when each response is complete. prepare_s: (R,) seconds to prepare it.
-        actors: maximal number of preparing actors.
-    """
-    stretches: list[PreparationInterval] = []
-    latest: dict[int, PreparationInterval] = {}
-    free: list[tuple[float, int]] = []
-    for row in np.argsort(ready_s, kind="stable").tolist():
-        if len(free) < actors and not (free and free[0][0] <= ready_s[row]):
-            heapq.heappush(free, (-math.inf, len(free)))
-        free_s, actor = heapq.heappop(free)
-        start_s = max(free_s, float(ready_s[row]))
-        end_s = start_s + float(prepare_s[row])
-        if actor in latest and latest[actor].end_s == start_s:
-            latest[actor].end_s = end_s
-            latest[actor].rows.append(row)
-        else:
-            latest[actor] = PreparationInterval(actor, start_s, end_s, [row])
-            stretches.append(latest[actor])
-        heapq.heappush(free, (end_s, actor))
-    return stretches
-
-
 def record_phases(
     record: StepRecord,
     cluster: Cluster,
@@ -129,23 +90,38 @@ def record_phases(
     else:
         charge = Charge.by_profile(latency, tokens, learning, config.reward_s_per_response)
     generated_s, overlaps = record.end_s, config.preparation == "overlap"
-    ends = [record.completions[i].time_s for i in range(len(charge.prepare_s))]
-    ready_s = np.array(ends) if overlaps else np.full(len(ends), generated_s)
-    stretches = [s for s in dispatch(ready_s, charge.prepare_s, config.preparation_actors) if s.end_s > s.start_s]
+    ends = np.array([record.completions[i].time_s for i in range(len(charge.prepare_s))])
+    ready_s = ends if overlaps else np.full(len(ends), generated_s)
+    schedule = _schedule(ready_s, charge, generated_s, config.preparation_actors)
+    intervals = [s for s in schedule.intervals() if s.end_s > s.start_s]
     behind = cluster.nodes * cluster.actors_per_node
     first = behind if on_other_gpus or overlaps else 0
-    for actor in sorted({s.actor for s in stretches}):
-        of_actor = [s for s in stretches if s.actor == actor]
-        holder = f"prepare-{actor}"
-        _hold(record, cluster, holder, "prepare", first + actor, of_actor[0].start_s, of_actor[-1].end_s)
+    for actor in sorted({s.server for s in intervals} - {LEARNER}):
+        of_actor = [s for s in intervals if s.server == actor]
+        holder = f"prepare-{actor - 1}"
+        _hold(record, cluster, holder, "prepare", first + actor - 1, of_actor[0].start_s, of_actor[-1].end_s)
         for s in of_actor:
-            record.span(holder, "prepare", s.start_s, s.end_s, responses=len(s.rows), clock=charge.clock)
-    start_s = max([generated_s, *(s.end_s for s in stretches)])
-    end_s = start_s + charge.learn_s
-    if charge.learn_s > 0:
-        _hold(record, cluster, "learner", "learner", behind if on_other_gpus else 0, start_s, end_s)
-        record.span("learner", "learn", start_s, end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
-    record.close(end_s)
+            record.span(holder, "prepare", s.start_s, s.end_s, responses=len(s.items), clock=charge.clock)
+    for s in (s for s in intervals if s.server == LEARNER):
+        _hold(record, cluster, "learner", "learner", behind if on_other_gpus else 0, s.start_s, s.end_s)
+        record.span("learner", "learn", s.start_s, s.end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
+    record.close(schedule.finished_s)
+
+
+def _schedule(ready_s: np.ndarray, charge: Charge, generated_s: float, actors: int) -> WorkSchedule:
+    """Return when responses are prepared, each by one of ``actors``, and when the learner works: once all are prepared.
+
+    Server ``LEARNER`` is the learner, the others are preparing actors; the last item is learning.
+    """
+    responses, all_prepared = len(ready_s), 0
+    items = WorkItems(
+        np.append(charge.prepare_s, charge.learn_s),
+        np.append(ready_s, generated_s),
+        waits_for=[*[NO_GATE] * responses, all_prepared],
+        counts_for=[*[all_prepared] * responses, NO_GATE],
+        place=[*[PREPARING] * responses, LEARNING],
+    )
+    return schedule_work(items, np.full(1 + actors, -np.inf), place=[LEARNING, *[PREPARING] * actors])
 
 
 def _hold(record: StepRecord, cluster: Cluster, holder: str, role: str, place: int, start_s: float, end_s: float) -> None:

@@ -85,9 +85,7 @@ def smaller(step: LoggedStep, prompts: int) -> LoggedStep:
     said = step.forecast
     scenarios = None if said.scenarios is None else said.scenarios[:, rows]
     forecast = LengthForecast(said.expected[rows], scenarios, error_sd=said.error_sd)
-    return replace(
-        step, rows=step.rows.iloc[rows], predicted=pick(step.predicted), truth=pick(step.truth), forecast=forecast
-    )
+    return replace(step, rows=step.rows.iloc[rows], predicted=pick(step.predicted), truth=pick(step.truth), forecast=forecast)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Preparation: the same results after generation or overlapping it, on its own GPUs, and a queue that loses nothing."""
+"""Preparation: the same results after generation or overlapping it, on its own GPUs."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,48 +11,15 @@ import pandas as pd
 import pytest
 import torch
 from error_messages import refused
-from hypothesis import given
-from hypothesis import strategies as st
 from training_samples import config
 
 from rlhfless.trace import Trace, allocation_metrics, interval_union_s
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer, train
-from rlhfless.training.preparation import Charge, dispatch
+from rlhfless.training.preparation import Charge
 from solver.model.latency import LatencyModel
 
 PPO = {"algorithm": "ppo", "kl_coef": 0.05, "critic": "model"}
-
-jobs = st.lists(st.tuples(st.floats(0, 100), st.floats(0.001, 20)), min_size=1, max_size=30)
-
-
-@given(jobs, st.integers(1, 5))
-def test_every_response_is_prepared_once_when_it_is_there_and_an_actor_is_free(jobs: list[Any], actors: int) -> None:
-    ready, takes = np.array(jobs).T
-    stretches = dispatch(ready, takes, actors)
-    assert sorted(row for s in stretches for row in s.rows) == list(range(len(jobs)))
-    assert {s.actor for s in stretches} == set(range(len({s.actor for s in stretches})))
-    assert len({s.actor for s in stretches}) <= actors
-    for s in stretches:
-        assert s.start_s >= ready[s.rows[0]]
-        assert s.end_s - s.start_s == pytest.approx(takes[s.rows].sum())
-        before = s.start_s + np.concatenate([[0], takes[s.rows].cumsum()[:-1]])
-        assert (before >= ready[s.rows] - 1e-9).all(), "a response was prepared before it was complete"
-    for actor in {s.actor for s in stretches}:
-        own = [s for s in stretches if s.actor == actor]
-        assert all(a.end_s < b.start_s for a, b in itertools.pairwise(own))
-    if actors == 1:  # never idle while something waits: Lindley's recursion
-        free = 0.0
-        for row in np.argsort(ready, kind="stable"):
-            free = max(free, ready[row]) + takes[row]
-        assert stretches[-1].end_s == pytest.approx(free)
-
-
-def test_a_second_actor_is_taken_only_while_the_first_is_busy() -> None:
-    stretches = dispatch(np.array([0.0, 1.0, 1.5, 9.0]), np.array([1.0, 2.0, 1.0, 1.0]), 3)
-    assert [(s.actor, s.start_s, s.end_s, s.rows) for s in stretches] == [
-        (0, 0.0, 3.0, [0, 1]), (1, 1.5, 2.5, [2]), (1, 9.0, 10.0, [3]),
-    ]  # fmt: skip
 
 
 def test_charges_of_a_profile_are_those_of_prefilled_tokens() -> None:

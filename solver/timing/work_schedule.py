@@ -1,0 +1,256 @@
+"""Decides when work beside decoding runs: passes of a reference model, gradients of finished groups, transfers.
+
+The planner and the executor call this one function, so planned and executed times agree. It is a list scheduler.
+
+1. An item is ready at its ``ready_s``, and not before the gate that it waits for is open. A gate opens when the last item
+   that it counts has ended. So "a group's gradient runs when all its responses are prepared" is one gate per group.
+2. No server idles while an item of its place is ready (non-delay schedule). Among ready items the one with the smallest
+   ``priority`` starts first, then the one that was ready first, then the one with the smallest index.
+3. Among free servers an item takes one that has worked before, the one that is free for longest. A further server is opened
+   only when all of those are busy, so as few GPUs as possible are allocated.
+
+Invariants, which the tests check on random instances: an item starts neither before it is ready nor before its gate is open;
+a server runs one item at a time and none before it is free; no free server could have started an item earlier.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from solver.model.errors import PlanningError, as_given
+from solver.model.workload import FloatArray
+
+IntArray = NDArray[np.int64]
+NO_GATE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class WorkItems:
+    """The I items of work of a step.
+
+    Attributes:
+        seconds: (I,) seconds of each item on one server.
+        ready_s: (I,) earliest start, or one for all.
+        waits_for: (I,) gate that must be open before the item starts, ``NO_GATE`` for none.
+        counts_for: (I,) gate that opens once this item and all others that count for it have ended, ``NO_GATE`` for none.
+        place: (I,) place that the item runs in, or one for all; only servers of the same place run it.
+        priority: (I,) order among ready items, or one for all; smaller starts first.
+
+    Raises:
+        PlanningError: seconds are negative, a number is not finite, an array has another length, or an item waits for a gate
+            that no item counts for.
+    """
+
+    seconds: FloatArray
+    ready_s: FloatArray
+    waits_for: IntArray
+    counts_for: IntArray
+    place: IntArray
+    priority: FloatArray
+
+    def __init__(
+        self,
+        seconds: ArrayLike,
+        ready_s: ArrayLike = 0.0,
+        waits_for: ArrayLike = NO_GATE,
+        counts_for: ArrayLike = NO_GATE,
+        place: ArrayLike = 0,
+        priority: ArrayLike = 0.0,
+    ) -> None:
+        length = _array("seconds", seconds, None, float)
+        for name, values, kind in (
+            ("seconds", length, float), ("ready_s", ready_s, float), ("waits_for", waits_for, np.int64),
+            ("counts_for", counts_for, np.int64), ("place", place, np.int64), ("priority", priority, float),
+        ):  # fmt: skip
+            object.__setattr__(self, name, _array(name, values, len(length), kind))
+        wrong = np.flatnonzero(~np.isfinite(self.seconds) | (self.seconds < 0))
+        if len(wrong):
+            raise PlanningError(
+                f"seconds of work item {wrong[0]} are {self.seconds[wrong[0]]:g}; a finite number of 0 or more is needed"
+            )
+        for name in ("ready_s", "priority"):
+            wrong = np.flatnonzero(~np.isfinite(getattr(self, name)))
+            if len(wrong):
+                number = getattr(self, name)[wrong[0]]
+                raise PlanningError(f"{name} of work item {wrong[0]} is {number:g}; a finite number is needed")
+        closed = np.setdiff1d(self.waits_for[self.waits_for != NO_GATE], self.counts_for)
+        if len(closed):
+            item = int(np.flatnonzero(self.waits_for == closed[0])[0])
+            raise PlanningError(f"work item {item} waits for gate {closed[0]}, but no item counts for that gate")
+
+    def __len__(self) -> int:
+        """Number of items."""
+        return len(self.seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class WorkSchedule:
+    """When and where each of I items runs.
+
+    Attributes:
+        server: (I,) index of its server.
+        start_s, end_s: (I,) its start and end.
+        order: (I,) items in the order in which they started.
+    """
+
+    server: IntArray
+    start_s: FloatArray
+    end_s: FloatArray
+    order: IntArray
+
+    @property
+    def finished_s(self) -> float:
+        """When the last item ends; minus infinity without items."""
+        return float(self.end_s.max(initial=-math.inf))
+
+    def intervals(self) -> list[WorkInterval]:
+        """Return the intervals in which a server works without a pause, in the order in which they start."""
+        found: list[WorkInterval] = []
+        latest: dict[int, WorkInterval] = {}
+        for item in self.order.tolist():
+            server, start_s, end_s = int(self.server[item]), float(self.start_s[item]), float(self.end_s[item])
+            if server in latest and latest[server].end_s == start_s:
+                latest[server].end_s = end_s
+                latest[server].items.append(item)
+            else:
+                latest[server] = WorkInterval(server, start_s, end_s, [item])
+                found.append(latest[server])
+        return found
+
+
+@dataclass
+class WorkInterval:
+    """An interval in which one server runs ``items``, one after the other, without a pause."""
+
+    server: int
+    start_s: float
+    end_s: float
+    items: list[int]
+
+
+def schedule_work(items: WorkItems, free_s: ArrayLike, place: ArrayLike = 0) -> WorkSchedule:
+    """Return when and where every item runs, by the list schedule of this file.
+
+    Args:
+        free_s: (S,) when each server is free for work; minus infinity for one that nothing else uses.
+        place: (S,) place of each server, or one for all.
+
+    Raises:
+        PlanningError: a free time is no number, an item's place has no server, or items wait for each other in a circle.
+
+    Example:
+        >>> import solver
+        >>> prepare = solver.WorkItems([2.0, 2.0, 1.0], ready_s=[0.0, 1.0, 1.0])
+        >>> solver.schedule_work(prepare, free_s=[0.0, 0.0]).end_s.tolist()
+        [2.0, 3.0, 3.0]
+    """
+    free = _array("free_s", free_s, None, float)
+    if np.isnan(free).any() or (free == math.inf).any():
+        raise PlanningError(f"free_s of server {int(np.flatnonzero(np.isnan(free) | (free == math.inf))[0])} is no number")
+    places = _array("place of servers", place, len(free), np.int64)
+    without = np.setdiff1d(items.place, places)
+    if len(without):
+        item = int(np.flatnonzero(items.place == without[0])[0])
+        raise PlanningError(f"work item {item} runs in place {without[0]}, but no server is in that place; add one")
+    return _ListScheduler(items, free, places).run()
+
+
+class _ListScheduler:
+    """State of one call: items by readiness, servers by place, and the items that gates still wait for."""
+
+    def __init__(self, items: WorkItems, free_s: FloatArray, places: IntArray) -> None:
+        self.items = items
+        self.left: dict[int, int] = {}
+        for gate in items.counts_for[items.counts_for != NO_GATE].tolist():
+            self.left[gate] = self.left.get(gate, 0) + 1
+        self.waiting: dict[int, list[int]] = {}
+        self.coming: list[tuple[float, int]] = []  # (ready_s, item), gate open
+        for item, (gate, ready_s) in enumerate(zip(items.waits_for.tolist(), items.ready_s.tolist(), strict=True)):
+            if gate == NO_GATE:
+                self.coming.append((ready_s, item))
+            else:
+                self.waiting.setdefault(gate, []).append(item)
+        heapq.heapify(self.coming)
+        self.ready: dict[int, list[tuple[float, float, int]]] = {p: [] for p in set(places.tolist())}
+        self.used: dict[int, list[tuple[float, int]]] = {p: [] for p in self.ready}  # idle servers that have worked
+        self.unused: dict[int, list[tuple[float, int]]] = {p: [] for p in self.ready}  # idle servers that have not
+        self.places = places
+        self.freeing = [(at_s, server) for server, at_s in enumerate(free_s.tolist())]  # (time, server that becomes idle)
+        heapq.heapify(self.freeing)
+        self.running: list[tuple[float, int, int]] = []  # (end, item, server)
+
+    def run(self) -> WorkSchedule:
+        """Go from event to event: items end, gates open, servers become free, ready items start."""
+        count = len(self.items)
+        server, start_s, end_s = np.full(count, -1), np.zeros(count), np.zeros(count)
+        order: list[int] = []
+        now_s = -math.inf
+        while len(order) < count:
+            self._admit(now_s)
+            started = [s for p in self.ready for s in self._start(p)]
+            for item, chosen in started:
+                begin_s = max(now_s, float(self.items.ready_s[item]))
+                server[item], start_s[item], end_s[item] = chosen, begin_s, begin_s + self.items.seconds[item]
+                order.append(item)
+                heapq.heappush(self.running, (float(end_s[item]), item, chosen))
+            if started:
+                continue  # an item of no seconds may have ended at once
+            events = [heap[0][0] for heap in (self.coming, self.freeing, self.running) if heap]
+            later = [at_s for at_s in events if at_s > now_s]
+            if not later:
+                stuck = int(next(item for items in self.waiting.values() for item in items))
+                raise PlanningError(
+                    f"work item {stuck} waits for a gate that never opens; remove the circle of items that wait for each other"
+                )
+            now_s = min(later)
+        return WorkSchedule(server, start_s, end_s, np.array(order, dtype=np.int64))
+
+    def _admit(self, now_s: float) -> None:
+        """Take in what has happened by ``now_s``."""
+        while self.running and self.running[0][0] <= now_s:
+            end_s, item, server = heapq.heappop(self.running)
+            heapq.heappush(self.used[int(self.places[server])], (end_s, server))
+            gate = int(self.items.counts_for[item])
+            if gate != NO_GATE:
+                self.left[gate] -= 1
+                if self.left[gate] == 0:
+                    for freed in self.waiting.pop(gate, ()):
+                        heapq.heappush(self.coming, (max(end_s, float(self.items.ready_s[freed])), freed))
+        while self.freeing and self.freeing[0][0] <= now_s:
+            at_s, server = heapq.heappop(self.freeing)
+            heapq.heappush(self.unused[int(self.places[server])], (at_s, server))
+        while self.coming and self.coming[0][0] <= now_s:
+            ready_s, item = heapq.heappop(self.coming)
+            heapq.heappush(self.ready[int(self.items.place[item])], (float(self.items.priority[item]), ready_s, item))
+
+    def _start(self, place: int) -> Sequence[tuple[int, int]]:
+        """Pair ready items of a place with its idle servers, and return the pairs (item, server)."""
+        pairs = []
+        while self.ready[place] and (self.used[place] or self.unused[place]):
+            _, server = heapq.heappop(self.used[place] or self.unused[place])
+            pairs.append((heapq.heappop(self.ready[place])[2], server))
+        return pairs
+
+
+def _array(name: str, values: ArrayLike, length: int | None, kind: type) -> NDArray[Any]:
+    """Return ``values`` as an array of one dimension, one number repeated to ``length``; refuse anything else."""
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise PlanningError(f"{name} is {as_given(values)}; numbers are needed") from None
+    if kind is np.int64 and not np.array_equal(array, np.floor(array)):
+        raise PlanningError(f"{name} has numbers that are not whole; whole numbers are needed")
+    array = array.astype(kind)
+    if array.ndim == 0 and length is not None:
+        array = np.full(length, array)
+    if array.ndim != 1 or (length is not None and len(array) != length):
+        needed = "one number each" if length is None else f"({length},)"
+        raise PlanningError(f"{name} has shape {array.shape}; {needed} is needed")
+    return array
