@@ -13,6 +13,7 @@ from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
 from solver.lengths.scenarios import scenarios_from_quantiles
 from solver.lengths.survival import from_batch, from_samples, from_scenarios, known_lengths
+from solver.model.acceptance import Acceptance
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.errors import PlanningError
@@ -34,10 +35,12 @@ from solver.prefix_sharing.placement import Placement, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
+from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.evaluate import Evaluation, evaluate
 from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, schedule_work
 
 __all__ = [
+    "Acceptance",
     "ActorClasses",
     "ActorPlan",
     "ActorView",
@@ -47,6 +50,7 @@ __all__ = [
     "Cut",
     "Decision",
     "Deduplication",
+    "DraftLength",
     "Evaluation",
     "Front",
     "GpuPool",
@@ -81,6 +85,7 @@ __all__ = [
     "WorkItems",
     "WorkSchedule",
     "Workload",
+    "best_length",
     "choose_prefixes",
     "clairvoyant_bound",
     "deduplicate",
@@ -90,6 +95,7 @@ __all__ = [
     "from_samples",
     "from_scenarios",
     "known_lengths",
+    "length_table",
     "mixed_clairvoyant_bound",
     "offers_of",
     "pareto_front",

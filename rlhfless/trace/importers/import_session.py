@@ -39,7 +39,7 @@ class ImportOptions:
         tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
         mapping: our column → the log's column, for tables.
         max_response_tokens: maximal response length of the run, in tokens.
-        keep: further columns of a table to keep; long texts and lists are otherwise left out.
+        keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
         unsafe_pickle: load slime files that can run code while they are loaded.
         progress: show a progress bar on standard error.
         limits: maximal amounts to read.
@@ -106,6 +106,10 @@ class ImportSession:
             )
         self.from_text = True
         return self._counter.count(texts)
+
+    def texts(self, prompts: list[Any], responses: list[Any]) -> dict[str, list[Any]]:
+        """Return the columns ``prompt`` and ``response`` that an import was asked to keep; none by default."""
+        return {name: texts for name, texts in (("prompt", prompts), ("response", responses)) if name in self.options.keep}
 
     def expect(self, paths: Iterable[Path]) -> None:
         """Announce the files that will be read, so that the progress bar knows their total size."""

@@ -35,8 +35,9 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     keep their names; long texts and nested cells are left out.
     """
     path, mapping = reading.path, dict(reading.options.mapping)
+    kept = reading.options.keep.union(OURS)
     for ours in mapping:
-        if ours not in OURS:
+        if ours not in kept:
             raise TraceError(
                 f"--map {ours}={mapping[ours]}: {ours!r} is not a rollout column; one of {', '.join(OURS)} is needed"
             )
@@ -44,7 +45,6 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
     reading.expect([path])
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    kept = reading.options.keep.union(OURS)
     left_out: set[str] = set()
     seen: set[str] = set()
     for frame in readers[_suffix(path)](reading):
@@ -114,7 +114,7 @@ def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSessio
             if mapping[name] != name:
                 columns[f"source_{name}"] = frame[name]
                 reading.note(f"{name}: taken from {mapping[name]!r}; the file's own column is kept as 'source_{name}'")
-        elif name in OURS or name not in mapping.values():
+        elif name in reading.options.keep.union(OURS) or name not in mapping.values():
             columns[name] = frame[name]
     for ours, theirs in mapping.items():
         if theirs in frame.columns:

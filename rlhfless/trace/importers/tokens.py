@@ -1,4 +1,4 @@
-"""Counts the tokens of texts with a tokenizer that the user names (library ``tokenizers``)."""
+"""Counts and encodes the tokens of texts with a tokenizer that the user names (library ``tokenizers``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECE = 2**20  # characters that are tokenised at once: a token takes some hundr
 
 
 class TokenCounter:
-    """Counts tokens with a fast tokenizer.
+    """Counts and encodes tokens with a fast tokenizer.
 
     Args:
         name: a folder with ``tokenizer.json``, such a file, or a name on the hub.
@@ -57,6 +57,11 @@ class TokenCounter:
                 piece, size = [], 0
         tokens |= self._counted(piece)
         return [tokens[text] for text in texts]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, without special tokens."""
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return tokens
 
     def _counted(self, texts: list[str]) -> dict[str, int]:
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)

@@ -170,14 +170,16 @@ def _batch(frame: pd.DataFrame, path: Path, reading: ImportSession) -> pd.DataFr
         for at, row in zip(frame.index, _cells(frame), strict=True)
     ]
     prompts = [record.text("prompt") for record in records]
+    completions = [record.text("completion") for record in records]
     names = [text_id(prompt) for prompt in prompts]
     return pd.DataFrame(
         {
             "step": [record.whole("step") for record in records],
             "prompt_id": names,
             "prompt_tokens": reading.count_tokens(prompts),
-            "response_tokens": reading.count_tokens([record.text("completion") for record in records]),
+            "response_tokens": reading.count_tokens(completions),
             "reward": _rewards(frame, path, reading),
+            **reading.texts(prompts, completions),
         },
         index=frame.index,
     )

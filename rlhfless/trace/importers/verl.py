@@ -61,9 +61,10 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
         order = _Order()
         for batch in batches(_rows(responses(path), step, order)):
             frame = pd.DataFrame(batch)
-            frame["prompt_tokens"] = reading.count_tokens(frame.pop("input").tolist())
-            frame["response_tokens"] = reading.count_tokens(frame.pop("output").tolist())
-            yield frame
+            prompts, outputs = frame.pop("input").tolist(), frame.pop("output").tolist()
+            frame["prompt_tokens"] = reading.count_tokens(prompts)
+            frame["response_tokens"] = reading.count_tokens(outputs)
+            yield frame.assign(**reading.texts(prompts, outputs))
         reasons |= {order.lost_by} - {""}
     reading.dispatch_order_known = not reasons
     if padding:

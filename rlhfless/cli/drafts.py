@@ -1,0 +1,86 @@
+"""``rlhfless drafts``: what speculative decoding would accept on a log with texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhfless.cli.group import main
+from rlhfless.cli.log_options import LogOptions, log_options
+from rlhfless.cli.options import format_option
+
+if TYPE_CHECKING:
+    from rlhfless.analysis.draft_acceptance import Encode
+    from rlhfless.analysis.draft_study import DraftStudy
+    from solver.timing.draft_length import DraftLength
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@log_options
+@click.option(
+    "--history", type=click.Choice(["last", "all", "none"]), default="last", show_default=True,
+    help="Draft from earlier responses to the prompt: of its last visit, of all visits, or none.",
+)  # fmt: skip
+@click.option("--max-draft-tokens", type=int, default=8, show_default=True, help="Draft at most this many tokens per pass.")
+@click.option(
+    "--max-tokens", type=int, default=100_000, show_default=True,
+    help="Measure at most about this many tokens, of the prompts of the last step.",
+)  # fmt: skip
+@click.option("--profile", help="Show the best draft length by batch size with this latency profile, too.")
+@format_option
+def drafts(
+    path: Path, log: LogOptions, history: str, max_draft_tokens: int, max_tokens: int, profile: str | None, form: str
+) -> None:
+    """Measure on the texts of the log PATH how many drafted tokens speculative decoding would have accepted.
+
+    Drafts come from a suffix trie: no model and no GPU is needed. A drafted token counts as accepted if it equals the logged
+    one. Texts are counted in tokens with --tokenizer, else in bytes.
+    """
+    from rlhfless.analysis.draft_study import study_drafts
+    from rlhfless.latency import load_profile
+
+    latency = None if profile is None else load_profile(profile)
+    rollouts = log.open(path, keep=["prompt", "response"]).trace.rollouts
+    encode, unit = _encoder(log.tokenizer)
+    study = study_drafts(rollouts, encode, unit, history=history, max_draft_tokens=max_draft_tokens, max_tokens=max_tokens)
+    table = None if latency is None else study.lengths(latency)
+    if form == "json":
+        ranges = {} if table is None else {"draft_lengths": [vars(row) for row in table]}
+        click.echo(json.dumps(study.to_dict() | ranges))
+        return
+    _show(study, profile, table)
+
+
+def _encoder(tokenizer: str | None) -> tuple[Encode, str]:
+    """Return what turns texts into tokens, and their unit: UTF-8 bytes without a tokenizer."""
+    if tokenizer is None:
+        return str.encode, "bytes"
+    characters = Path(tokenizer) / "char_tokenizer.json"
+    if characters.is_file():
+        from rlhfless.training.models.char_tokenizer import CharTokenizer
+
+        return CharTokenizer.load(characters).encode, "tokens"
+    from rlhfless.trace.importers.tokens import TokenCounter
+
+    return TokenCounter(tokenizer).encode, "tokens"
+
+
+def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] | None) -> None:
+    click.echo(study.verdict)
+    click.echo(f"\nmeasured on {study.measured}, by source of the drafts:")
+    click.echo(study.by_source.to_string(index=False, float_format=lambda v: f"{v:.2f}"))
+    click.echo(f"\n{study.unit} per pass with {study.best.source.name}, by step and by length:")
+    click.echo(study.by_step.to_string(index=False, float_format=lambda v: f"{v:.2f}"))
+    click.echo(study.by_length.to_string(index=False, float_format=lambda v: f"{v:.2f}"))
+    if study.unit == "bytes":
+        click.echo("\ntexts are counted in bytes; name the run's tokenizer with --tokenizer to count tokens")
+    if table is not None:
+        click.echo(f"\nbest draft length with {profile}, at {study.context_tokens:,.0f} {study.unit} of context:")
+        for row in table:
+            pays = f"{row.draft_tokens} drafted, {row.speedup:.2f} times as fast" if row.draft_tokens else "no drafts"
+            click.echo(f"  batches of {row.first_batch} to {row.last_batch}: {pays}")

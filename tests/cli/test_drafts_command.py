@@ -1,0 +1,71 @@
+"""``rlhfless drafts``: acceptance on the shipped run and on other frameworks' logs with texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from error_messages import refused_command
+
+from rlhfless.cli import main
+
+DATA = Path(__file__).parents[2] / "data"
+RUN, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
+
+
+def drafts(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["drafts", *map(str, arguments)])
+
+
+def test_the_shipped_run_is_counted_with_its_own_tokenizer() -> None:
+    options = ["--tokenizer", MODEL, "--max-tokens", 4000, "--max-draft-tokens", 4, "--profile", "l40s-qwen2.5-3b-tp2"]
+    found = json.loads(drafts(RUN, *options, "--format", "json").stdout)
+    assert found["unit"] == "tokens"
+    rows = pd.DataFrame(found["by_source"]).set_index(["source", "draft_tokens"])["tokens_per_pass"]
+    assert rows["own tokens", 4] < rows["last visit", 4] <= rows["last visit + siblings", 4] + 0.1
+    assert rows["last visit", 1] < rows["last visit", 2] < rows["last visit", 4]
+    survival = found["best"]["survival"]
+    assert survival == sorted(survival, reverse=True)
+    assert found["draft_lengths"][0]["first_batch"] == 1
+    shown = drafts(RUN, *options).stdout
+    assert found["verdict"] in shown
+    assert "batches of 1 to" in shown
+
+
+def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
+    table = pd.DataFrame({"step": [0, 0], "prompt_id": ["a", "a"], "prompt_tokens": 3, "response_tokens": [6, 6],
+                          "answer": ["abcabc", "abcabé"]})  # fmt: skip
+    table.to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    shown = drafts(tmp_path / "log.jsonl", "--map", "response=answer").stdout
+    assert "2 responses of 13 bytes" in shown
+    assert "name the run's tokenizer with --tokenizer" in shown
+
+
+@pytest.mark.parametrize("name", ["trl", "verl-v1"])
+def test_texts_of_a_training_log_are_kept(name: str) -> None:
+    logs = Path(__file__).parents[1] / "trace" / "importers" / "golden"
+    found = json.loads(drafts(logs / name, "--tokenizer", logs / "trl", "--format", "json").stdout)
+    assert found["by_source"]
+    assert found["unit"] == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ((RUN, "--max-draft-tokens", 0), ("max_draft_tokens", "0")),
+        ((RUN, "--max-tokens", 0), ("max_tokens", "0")),
+        ((RUN, "--profile", "h100"), ("h100",)),
+    ],
+    ids=["draft tokens", "tokens", "profile"],
+)
+def test_bad_input_is_one_line(options: tuple[object, ...], named: tuple[str, ...]) -> None:
+    refused_command(drafts(*options), *named)
+
+
+def test_a_log_without_texts_is_one_line(tmp_path: Path) -> None:
+    table = pd.DataFrame({"step": [0], "prompt_id": ["a"], "prompt_tokens": 3, "response_tokens": [6]})
+    table.to_csv(tmp_path / "log.csv", index=False)
+    refused_command(drafts(tmp_path / "log.csv"), "response", "--map")
