@@ -3,6 +3,7 @@
 Knows traces, logs and simulated results; nothing of plots or pages. All comparisons use the run's own responses.
 """
 
+from rlhfless.analysis.billed_uses import billed_uses, uses_of_account
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.compare_log import LogComparison, compare_log, evenly
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
@@ -28,6 +29,7 @@ __all__ = [
     "Variant",
     "account",
     "advise",
+    "billed_uses",
     "calibrated_by_spans",
     "calibration",
     "compare_log",
@@ -44,6 +46,7 @@ __all__ = [
     "savings",
     "savings_of_executed",
     "stated_phases",
+    "uses_of_account",
     "variants",
     "what_if",
 ]

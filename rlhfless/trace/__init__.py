@@ -4,6 +4,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.limits import Limits
+from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
@@ -20,6 +21,7 @@ __all__ = [
     "STEP_PHASES",
     "TABLES",
     "Column",
+    "DecodeCapacity",
     "ImportOptions",
     "ImportSummary",
     "ImportedLog",
@@ -31,6 +33,7 @@ __all__ = [
     "TraceError",
     "TraceWriter",
     "allocation_metrics",
+    "decode_capacity",
     "held_gpu_seconds",
     "import_log",
     "interval_union_s",
