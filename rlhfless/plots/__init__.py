@@ -14,6 +14,7 @@ except ImportError as error:
 
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
+from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.export.print_style import paper_style
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
@@ -22,6 +23,7 @@ from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
 from rlhfless.plots.grouped_bars import SideBySideInfo, plot_side_by_side, side_by_side_info
 from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
+from rlhfless.plots.overview import OverviewInfo, overview_info, plot_overview
 from rlhfless.plots.pareto_front import FrontInfo, front_info, plot_front
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
@@ -45,6 +47,7 @@ from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_in
 
 __all__ = [
     "AccountInfo",
+    "BeforeAfterInfo",
     "CurvesInfo",
     "FrontInfo",
     "GapInfo",
@@ -52,6 +55,7 @@ __all__ = [
     "LearningInfo",
     "LengthsInfo",
     "OutcomesInfo",
+    "OverviewInfo",
     "PlanBarsInfo",
     "PlaneInfo",
     "PlannedStepsInfo",
@@ -65,6 +69,7 @@ __all__ = [
     "ValueOfInformationInfo",
     "WaterfallInfo",
     "account_info",
+    "before_after_info",
     "bound_of_sum",
     "curves_info",
     "front_info",
@@ -73,11 +78,13 @@ __all__ = [
     "learning_info",
     "lengths_info",
     "outcomes_info",
+    "overview_info",
     "paper_style",
     "plan_bars_info",
     "plane_info",
     "planned_steps_info",
     "plot_account",
+    "plot_before_after",
     "plot_curves",
     "plot_front",
     "plot_gap_history",
@@ -85,6 +92,7 @@ __all__ = [
     "plot_learning",
     "plot_lengths",
     "plot_outcomes",
+    "plot_overview",
     "plot_plan_bars",
     "plot_plane",
     "plot_planned_steps",

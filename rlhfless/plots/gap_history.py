@@ -141,7 +141,7 @@ def plot_gap_history(
         fig, TITLE, height=520, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 108, "b": 160}, sliders=[{"pad": {"t": 86}}])
+    fig.update_layout(margin={"t": 120, "b": 160}, sliders=[{"pad": {"t": 86}}])
     return fig
 
 

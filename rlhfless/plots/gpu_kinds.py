@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 
 from rlhfless.plots.palette import BLUE, BOUND, GREEN, ORANGE, POLICY_STYLES, PURPLE, SKY, VERMILLION
 from rlhfless.plots.slider import caption, slider, start_at
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, cost_line, counted, hover, message_figure, number, styled, usd
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def plot_kinds(plans: Mapping[Any, Plan], workload: Workload, *, of: str = "pric
         fig, TITLE, height=540, barmode="stack", sliders=[slider(labels, first, f"{clean(of)}: ")],
         **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 108, "b": 170}, sliders=[{"pad": {"t": 96}}])
+    fig.update_layout(margin={"t": 120, "b": 170}, sliders=[{"pad": {"t": 96}}])
     return fig
 
 
@@ -177,7 +177,7 @@ def _frame(info: KindsInfo, label: str, rows: int) -> list[Any]:
         texts = [
             hover(
                 [("responses", f"{int(a.responses):,} of {int(a.shortest):,} to {int(a.longest):,} tokens"),
-                 ("done at", number(a.end_s, "s")), ("cost", number(a.usd, "USD"))],
+                 ("done at", number(a.end_s, "s")), *cost_line(a.usd)],
                 f"actor {a.Index}: {clean(kind)}",
             )
             for a in actors.itertuples()
@@ -203,9 +203,8 @@ def _line(info: KindsInfo, label: str) -> str:
     row = info.plans[info.plans["label"] == label].iloc[0]
     of_plan = info.actors[info.actors["label"] == label]
     kinds = ", ".join(f"{counted(len(actors), 'actor')} of {clean(kind)}" for kind, actors in of_plan.groupby("kind"))
-    text = f"{kinds}: {number(row['time_s'], 's')}, {number(row['cost_usd'], 'USD')}"
-    if row["bound_usd"] == row["bound_usd"]:
-        text += (
-            f", lower bound {number(row['bound_usd'], 'USD')} (gap {1 - row['bound_usd'] / max(row['cost_usd'], 1e-300):.1%})"
-        )
+    text = f"{kinds}: {number(row['time_s'], 's')}" + (f", {usd(row['cost_usd'])}" if row["cost_usd"] > 0 else "")
+    if row["bound_usd"] > 0:
+        gap = 1 - row["bound_usd"] / max(row["cost_usd"], 1e-300)
+        text += f", lower bound {usd(row['bound_usd'])} (gap {gap:.1%})"
     return text

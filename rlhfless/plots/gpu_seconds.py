@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, VERMILLION
-from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled
 
 TITLE = "Where the GPU-seconds went"
 KINDS = ((False, "work", BLUE, ""), (True, "idle", VERMILLION, "/"))
@@ -41,8 +41,12 @@ def account_info(lines: pd.DataFrame) -> AccountInfo:
     return AccountInfo(shown, float(shown.loc[shown["idle"], "gpu_s"].sum() / shown["gpu_s"].sum()))
 
 
-def plot_account(lines: pd.DataFrame) -> go.Figure:
-    """Plot one bar per use of GPUs, its length in GPU-seconds; idle bars are hatched."""
+def plot_account(lines: pd.DataFrame, empty_slots_gpu_s: float = 0.0) -> go.Figure:
+    """Plot one bar per use of GPUs, its length in GPU-seconds; idle bars are hatched.
+
+    Args:
+        lines: ``Account.lines``. empty_slots_gpu_s: of decoding, lost to empty slots; the second line names them.
+    """
     info = account_info(lines)
     if info.missing:
         return message_figure(TITLE, info.missing)
@@ -53,7 +57,7 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
             continue
         texts = [
             hover(
-                [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), ("cost", number(row.usd, "USD"))],
+                [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)],
                 clean(row.use),
             )
             for row in rows.itertuples()
@@ -65,5 +69,7 @@ def plot_account(lines: pd.DataFrame) -> go.Figure:
         )  # fmt: skip
     fig.update_yaxes(autorange="reversed", automargin=True)
     fig.update_xaxes(title="GPU-seconds", range=[0, 1.12 * info.lines["gpu_s"].max()])
+    empty = empty_slots_gpu_s / float(info.lines["gpu_s"].sum())
     subtitle = f"{info.idle_share:.1%} of the GPU-seconds are idle"
-    return styled(fig, TITLE, subtitle, height=150 + 34 * len(info.lines), barmode="overlay", bargap=0.3)
+    subtitle += f"; {empty:.1%} are empty slots of decoding batches" if empty > 0 else ""
+    return styled(fig, TITLE, subtitle, height=162 + 34 * len(info.lines), barmode="overlay", bargap=0.3)

@@ -77,9 +77,7 @@ def plot_side_by_side(
     fig.update_yaxes(autorange="reversed", type="category", title=clean(groups))
     fig.update_xaxes(title=clean(axis), range=[0, 1.1 * float(table.max().max())])
     note = "" if bound is None else f"dashed: {clean(bound[0])}, {bound[1]:,.{decimals}f}"
-    styled(
-        fig, clean(title), note, height=190 + (18 * len(table.columns) + 16) * len(table), barmode="group", bargap=0.25,
-        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+    return styled(
+        fig, clean(title), note, height=202 + (18 * len(table.columns) + 16) * len(table), barmode="group", bargap=0.25,
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"}, above=34,
     )  # fmt: skip
-    fig.update_layout(margin={"t": 104})
-    return fig

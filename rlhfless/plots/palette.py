@@ -11,13 +11,16 @@ from typing import NamedTuple
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 
-IDLE = "#D9D9D9"
-"""GPUs that are held and do nothing."""
+IDLE, OUTLINE = "rgba(127,127,127,0.25)", "rgba(127,127,127,0.65)"
+"""Fill and outline of GPUs that are held and do nothing; see-through, so that they are pale on white and on dark paper."""
 
 BUSY = BLUE
 BOUND = GREY
-BUSY_SCALE = ((0.0, IDLE), (0.001, "#DCEBF5"), (1.0, BLUE))
-"""Share of time that GPUs are busy, from held and idle to busy all the time."""
+OCCUPANCY_SCALE = ((0.0, "rgba(0,114,178,0.16)"), (1.0, "rgba(0,114,178,1.0)"))
+"""Share of an actor's slots that are in use, from an empty batch to a full one: see-through blue to blue."""
+
+BUSY_SCALE = ((0.0, IDLE), (0.001, "rgba(0,114,178,0.12)"), (1.0, "rgba(0,114,178,1.0)"))
+"""The same over allocated time, from held and idle to a full batch all the time."""
 
 
 class PhaseStyle(NamedTuple):
@@ -49,28 +52,24 @@ POLICY_STYLES: dict[str, PolicyStyle] = {
     "static": PolicyStyle(GREY, "circle"),
     "right-sizing": PolicyStyle(SKY, "square-open"),
     "random": PolicyStyle(SKY, "square"),
-    "release": PolicyStyle(SKY, "square"),
     "least-loaded": PolicyStyle(PURPLE, "diamond"),
     "least-loaded, held": PolicyStyle(PURPLE, "diamond-open"),
     "rlhfuse": PolicyStyle(ORANGE, "triangle-up"),
     "rlhfless": PolicyStyle(VERMILLION, "triangle-down"),
     "fold": PolicyStyle(GREEN, "pentagon"),
     "spread": PolicyStyle(SKY, "diamond-tall"),
-    "spreading": PolicyStyle(SKY, "diamond-tall"),
     "solver": PolicyStyle(BLUE, "star"),
-    "folding": PolicyStyle(GREEN, "pentagon"),
-    "this plan": PolicyStyle(BLUE, "star-diamond"),
-    "re-planning": PolicyStyle(BLUE, "hexagram"),
-    "true lengths": PolicyStyle(YELLOW, "hexagram"),
-    "solver+replan": PolicyStyle(BLUE, "hexagram"),
+    "this plan": PolicyStyle(VERMILLION, "star-diamond"),
+    "solver+replan": PolicyStyle(BLUE, "bowtie"),
     "oracle": PolicyStyle(YELLOW, "star-triangle-up"),
     "oracle+replan": PolicyStyle(YELLOW, "hexagram"),
 }
 
+COLOURS = (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
+SYMBOLS = ("x", "cross", "hourglass", "triangle-left", "diamond-wide")
 _FURTHER_STYLES = tuple(
-    PolicyStyle(colour, symbol)
-    for symbol in ("x", "cross", "hourglass")
-    for colour in (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)
+    PolicyStyle(COLOURS[i % 7], SYMBOLS[i % 5])
+    for i in range(35)  # 5 and 7 have no common factor: neighbours differ in both, and all 35 differ
 )
 
 

@@ -159,7 +159,7 @@ def plot_front(
         fig, TITLE, height=560, sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, first)),
         legend={"x": 0.98, "xanchor": "right", "y": 0.98, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 92, "b": 130, "r": 90 if usd_per_gpu_hour > 0 else 24})
+    fig.update_layout(margin={"t": 104, "b": 130, "r": 90 if usd_per_gpu_hour > 0 else 24})
     return fig
 
 

@@ -145,7 +145,7 @@ def plot_plan_bars(
     latest, dearest = (1.08 * max(float(info.plans[name].max()), 1e-9) for name in ("makespan_s", "gpu_seconds"))
     fig.update_xaxes(title="time (s)", range=[0, latest], row=1, col=len(widths))
     fig.update_yaxes(title="cost (GPU-seconds)", range=[0, dearest], row=1, col=len(widths))
-    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 108, 190
+    inner, above, below = int(min(410, max(190, 30 + 15 * rows))), 120, 190
     styled(
         fig, TITLE, height=inner + above + below, barmode="stack",
         sliders=[slider(labels, first, f"{clean(of)}: ")], **caption(_line(info, labels[first]), heads),

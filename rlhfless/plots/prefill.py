@@ -89,5 +89,5 @@ def plot_prefill(deduplications: Mapping[Any, Deduplication], once: int) -> go.F
     fig.update_yaxes(autorange="reversed")
     fig.update_xaxes(title="computed prompt tokens", rangemode="tozero")
     styled(fig, TITLE, height=250 + 46 * len(table), legend={"orientation": "h", "x": 0, "y": -0.3, "yanchor": "top"})
-    fig.update_layout(margin={"t": 84, "b": 110})
+    fig.update_layout(margin={"t": 96, "b": 110})
     return fig

@@ -17,6 +17,7 @@ from rlhfless.trace import Trace
 
 NEEDED = ("actor", "start_s", "end_s")
 MAX_BARS = 5_000
+FEW = 12  # responses that have a tick each
 STYLES = (
     ("complete", BLUE, "", "decoding"),
     ("cut", VERMILLION, "x", "decoding, cut off by the limit"),
@@ -120,7 +121,8 @@ def plot_responses(trace: Trace, holder: str | None = None, step: int | None = N
                 customdata=subset["index"], hovertext=subset["hover"].tolist(), hoverinfo="text",
             )  # fmt: skip
     fig.update_yaxes(range=[len(bars) - 0.4, -0.6], title="response, in order of joining", showgrid=False, zeroline=False)
+    fig.update_yaxes(tickformat="d", **({"dtick": 1} if len(bars) <= FEW else {"nticks": 10}))
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
     legend = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "traceorder": "normal"}
-    styled(fig, f"{title}: {counted(len(bars), 'response')}", height=380, barmode="overlay", bargap=0.1, legend=legend)
-    return fig.update_layout(margin={"t": 84})
+    heading = f"{title}: {counted(len(bars), 'response')}"
+    return styled(fig, heading, height=392, above=30, barmode="overlay", bargap=0.1, legend=legend)

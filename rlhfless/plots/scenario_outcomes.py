@@ -135,7 +135,7 @@ def plot_outcomes(
         fig, TITLE, note, height=int(min(640, 350 + 46 * len(names))), sliders=[slider(labels, first, f"{clean(of)}: ")],
         **caption(_line(info, labels[first]), heads), legend={"orientation": "h", "x": 0, "y": -0.28, "yanchor": "top"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 126, "b": 170}, sliders=[{"pad": {"t": 96}}], boxgap=0.3)
+    fig.update_layout(margin={"t": 138, "b": 170}, sliders=[{"pad": {"t": 96}}], boxgap=0.3)
     return fig
 
 

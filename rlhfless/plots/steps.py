@@ -11,8 +11,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.palette import BUSY, GREEN, IDLE, ORANGE
-from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
+from rlhfless.plots.palette import BUSY, GREEN, IDLE, OCCUPANCY_SCALE, ORANGE, OUTLINE
+from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled, usd
 from rlhfless.trace import Trace, step_metrics
 
 TITLE = "Cost, time and actors of every step"
@@ -58,7 +58,7 @@ def steps_info(trace: Trace, run: str | None = None) -> StepsInfo:
 
 
 def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
-    """Plot GPU-seconds (busy and idle), time and number of actors of every step.
+    """Plot GPU-seconds (busy, in empty slots, and idle), time and number of actors of every step.
 
     Args:
         trace: any trace. run: the first one of the trace when None.
@@ -74,7 +74,7 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     texts = [
         hover(
             [
-                ("cost", f"{number(row.gpu_seconds, 'GPU-seconds')}, {number(row.cost_usd, 'USD')}"),
+                ("cost", ", ".join(filter(None, [number(row.gpu_seconds, "GPU-seconds"), usd(row.cost_usd)]))),
                 ("busy", number(row.busy_gpu_seconds, "GPU-seconds")),
                 ("idle", number(row.idle_gpu_seconds, "GPU-seconds")),
                 ("empty slots (not part of idle)", number(row.slot_idle_gpu_seconds, "GPU-seconds")),
@@ -86,8 +86,12 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
         for row in table.itertuples()
     ]
     same = {"x": steps, "hovertext": texts, "hoverinfo": "text"}
-    fig.add_bar(y=table["busy_gpu_seconds"], name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
-    idle = {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}}
+    empty = table["slot_idle_gpu_seconds"].fillna(0.0)
+    fig.add_bar(y=table["busy_gpu_seconds"] - empty, name="busy", marker={"color": BUSY}, width=0.7, **same, row=1, col=1)
+    if empty.any():
+        pale = {"color": OCCUPANCY_SCALE[0][1], "line": {"color": OUTLINE, "width": 1}}
+        fig.add_bar(y=empty, name="empty slots", marker=pale, width=0.7, **same, row=1, col=1)
+    idle = {"color": IDLE, "line": {"color": OUTLINE, "width": 1}, "pattern": {"shape": "/", "fgcolor": "#8A8A8A", "size": 5}}
     fig.add_bar(y=table["idle_gpu_seconds"], name="idle", marker=idle, width=0.7, **same, row=1, col=1)
     marks = {"mode": "lines+markers" if len(table) <= 100 else "lines"}
     fig.add_scatter(y=table["time_s"], name="time", line={"color": ORANGE}, marker={"size": 8}, **marks, **same, row=2, col=1)
@@ -99,10 +103,9 @@ def plot_steps(trace: Trace, run: str | None = None) -> go.Figure:
     ticks = {"tickvals": steps.tolist()} if len(steps) <= 24 else {"tickformat": "d"}
     fig.update_xaxes(range=[middle - half, middle + half], **ticks)
     fig.update_xaxes(title="step", row=3, col=1)
-    total = table[["gpu_seconds", "idle_gpu_seconds", "cost_usd", "time_s"]].sum()
-    share = total["idle_gpu_seconds"] / total["gpu_seconds"] if total["gpu_seconds"] > 0 else 0.0
-    note = (
-        f"run {clean(info.run)}, {counted(len(table), 'step')}: {number(total['time_s'], 's')}, "
-        f"{number(total['gpu_seconds'], 'GPU-seconds')} ({share:.1%} idle), {number(total['cost_usd'], 'USD')}"
-    )
+    total = table[["gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd", "time_s"]].sum()
+    idle, empty = (total[name] / max(total["gpu_seconds"], 1e-12) for name in ("idle_gpu_seconds", "slot_idle_gpu_seconds"))
+    wastes = f"{idle:.1%} idle" + (f", {empty:.1%} in empty slots of batches" if empty > 0 else "")
+    sums = [number(total["time_s"], "s"), f"{number(total['gpu_seconds'], 'GPU-seconds')} ({wastes})", usd(total["cost_usd"])]
+    note = f"run {clean(info.run)}, {counted(len(table), 'step')}: {', '.join(filter(None, sums))}"
     return styled(fig, TITLE, note, height=520, barmode="stack")

@@ -1,7 +1,8 @@
 """Common style of all figures: safe text from logs, titles and axes, and the figure without data.
 
-Paper is white, so that a figure is legible in a dark notebook as well, which does not change its text. The project's pages and
-dashboards make the paper transparent and give the text their own colour.
+Paper is white, so that a figure is legible in a dark notebook as well, which does not change its text. It is dark where
+plotly's default template is a dark one (``plotly.io.templates.default = "plotly_dark"``). The project's pages and dashboards
+make the paper transparent and give the text their own colour.
 """
 
 from __future__ import annotations
@@ -9,16 +10,23 @@ from __future__ import annotations
 import html
 import math
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io as pio
 
 from solver.model.plurals import counted as counted
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 INK, GRID = "#333333", "rgba(127,127,127,0.22)"
+PAPERS = {False: ("#FFFFFF", INK), True: ("#111111", "#E4E7EB")}
+"""Colours of paper and text: of a light and of a dark figure."""
+
+SUBTITLE_CHARS, TITLE_CHARS = 104, 78  # of a line; a notebook's output is about 700 px wide
+MODE_BAR_PX = 32  # plotly's buttons stand in the upper right corner, over whatever is there
 LONGEST_TEXT = 60
 MAX_TICKS = 12
 MINUS = "\u2212"
@@ -87,6 +95,20 @@ def number(value: Any, unit: str = "", digits: int = 3) -> str:
     return f"{float(value):,.{decimals}f}".replace("-", MINUS) + (f" {unit}" if unit else "")
 
 
+def usd(value: float) -> str:
+    """Return dollars in a unit that shows digits: ``1.23 USD``, ``0.47 cents``; the empty text for nothing or unknown costs."""
+    if not (math.isfinite(value) and value > 0):
+        return ""
+    if value >= 0.01:
+        return number(value, "USD")
+    return number(100 * value, "cents") if value >= 1e-6 else "less than 0.0001 cents"
+
+
+def cost_line(dollars: float) -> list[tuple[str, str]]:
+    """Return dollars as a line of a hover text; no line where nothing is paid or known."""
+    return [("cost", usd(dollars))] if usd(dollars) else []
+
+
 def signed_share(value: float) -> str:
     """Return ``+3.1%``; an empty text for an unknown value."""
     return f"{round(value, 3) + 0.0:+.1%}".replace("-", MINUS).replace("+0.0%", "0.0%") if math.isfinite(value) else ""
@@ -98,20 +120,41 @@ def hover(lines: Iterable[tuple[str, str]], head: str = "") -> str:
     return "<br>".join(rows + [f"{name}: {value}" for name, value in lines])
 
 
-def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, **layout: Any) -> go.Figure:
-    """Return ``fig`` with the common style; ``title`` and ``subtitle`` must be clean."""
+def lines_of(text: str, max_chars: int) -> str:
+    """Return clean text in lines of at most so many letters; text with tags other than ``<br>`` keeps its lines."""
+    if re.search(r"<(?!br>)", text):
+        return text
+    lines = (textwrap.wrap(line, max_chars, break_long_words=False, break_on_hyphens=False) for line in text.split("<br>"))
+    return "<br>".join(part for line in lines for part in line)
+
+
+def is_dark() -> bool:
+    """Return whether plotly's default template is a dark one."""
+    return "dark" in str(pio.templates.default or "")
+
+
+def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, above: int = 0, **layout: Any) -> go.Figure:
+    """Return ``fig`` with the common style; ``title`` and ``subtitle`` must be clean, and are broken into lines.
+
+    Args:
+        height: of the figure whose title and subtitle have one line each; further lines make it taller.
+        above: pixels between the titles and the plot, for headings of panels or a legend.
+    """
+    title, subtitle = lines_of(title, TITLE_CHARS), lines_of(subtitle, SUBTITLE_CHARS)
+    further = 19 * title.count("<br>") + 15 * subtitle.count("<br>")
     below = f"<br><span style='font-size:12px;font-weight:normal'>{subtitle}</span>" if subtitle else ""
+    paper, ink = PAPERS[is_dark()]
     update: dict[str, Any] = {
         "template": TEMPLATE,
         "title": {
             "text": f"<b>{title}</b>{below}", "x": 0.0, "xanchor": "left", "xref": "container", "y": 1.0, "yanchor": "top",
-            "yref": "container", "pad": {"t": 20, "l": 14}, "font": {"size": 15},
+            "yref": "container", "pad": {"t": MODE_BAR_PX, "l": 14}, "font": {"size": 15},
         },
-        "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": "#FFFFFF",
+        "font": {"family": FONT, "size": 12, "color": ink},
+        "paper_bgcolor": paper,
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "height": height,
-        "margin": {"l": 70, "r": 24, "t": (70 if subtitle else 54) + 15 * subtitle.count("<br>"), "b": 56},
+        "height": height + further,
+        "margin": {"l": 70, "r": 24, "t": (82 if subtitle else 66) + further + above, "b": 56},
         "legend": {"x": 1.01, "xanchor": "left", "y": 1.0, "yanchor": "top", "traceorder": "normal"},
         "modebar": {
             "bgcolor": "rgba(0,0,0,0)", "color": "rgba(127,127,127,0.55)", "activecolor": "#7F7F7F", "remove": [SHARE_BUTTON],

@@ -14,13 +14,18 @@ import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
 from rlhfless.plots.palette import BOUND, ORANGE, policy_styles
-from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.point_labels import place_labels
+from rlhfless.plots.style import clean, hover, message_figure, number, styled, unmarked, usd
 from rlhfless.plots.tables import stacked
 
 if TYPE_CHECKING:
     from solver.planning.pareto_front import Front
 
 CURVE_POINTS = 200
+MAX_LABELS, LONGEST_NAME = 14, 40  # more policies are named in the legend
+PLOT_PX = (620.0, 330.0)  # about what a notebook's output leaves for the plot; names are placed for it
+NAME = "policy"
+"""The name of a policy's text, among the annotations."""
 NEEDED = ("policy", "time_s", "gpu_seconds")
 
 
@@ -105,7 +110,7 @@ def plot_plane(
         bound: least GPU-seconds at a time, as a function or as (times, GPU-seconds). Without it every policy gets a dash at
             the bound for its own time.
         title, note: clean text above the plot.
-        names: the names of policies in the legend.
+        names: the names of policies beside their points.
 
     Returns:
         A figure; for results without a row one that says so.
@@ -135,37 +140,70 @@ def plot_plane(
             hovertemplate="<b>plan with %{customdata} actors</b><br>predicted time: %{x:.3g} s<br>"
             "predicted cost: %{y:,.4g} GPU-seconds<extra></extra>",
         )  # fmt: skip
+    labelled = len(info.points) <= MAX_LABELS
+    shown = [clean((names or {}).get(policy, policy), LONGEST_NAME) for policy in info.points["policy"]]
     styles = policy_styles(info.points["policy"].tolist())
-    for point in info.points.itertuples():
+    for point, name in zip(info.points.itertuples(), shown, strict=True):
         style = styles[point.policy]
         above = point.gpu_seconds / point.bound_gpu_seconds - 1 if point.bound_gpu_seconds > 0 else float("nan")
         lines = [("time", number(point.time_s, "s")), ("cost", number(point.gpu_seconds, "GPU-seconds"))]
-        lines += [("cost", number(point.cost_usd, "USD"))] if point.cost_usd == point.cost_usd else []
+        lines += [("price", usd(point.cost_usd))] if point.cost_usd > 0 else []
         lines += [("above the lower bound at this time", f"{above:.1%}")] if above == above else []
-        name = clean((names or {}).get(point.policy, point.policy), 40)
         outline = {"width": 1.2, "color": "#444444"}
         fig.add_scatter(
             x=[point.time_s], y=[point.gpu_seconds], mode="markers", name=name, hovertext=[hover(lines, name)],
-            hoverinfo="text",
+            hoverinfo="text", showlegend=not labelled,
             marker={"color": style.colour, "symbol": style.symbol, "size": 14, "opacity": 0.9, "line": outline},
         )  # fmt: skip
-    _set_ranges(fig, info)
+    across, up = _set_ranges(fig, info)
+    if labelled:
+        _add_names(fig, info.points, shown, across, up)
     fig.add_annotation(
-        xref="paper", yref="paper", x=0.78, y=0.84, ax=44, ay=-34, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
+        xref="paper", yref="paper", x=0.03, y=0.06, ax=44, ay=-34, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
         arrowcolor=BOUND, font={"size": 13},
     )  # fmt: skip
-    return styled(fig, title, note, height=460)
+    alone = "one schedule only: there is nothing to compare it with" if len(info.points) == 1 else ""
+    return styled(fig, title, "; ".join(filter(None, [note, alone])), height=472)
 
 
-def _set_ranges(fig: go.Figure, info: PlaneInfo) -> None:
-    """Set ranges that include the policies, the nearby part of the front, and the bound below them."""
+def _set_ranges(fig: go.Figure, info: PlaneInfo) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Set and return ranges that include the policies, the nearby part of the front, and the bound below them.
+
+    An axis begins at 0 where that takes at most half of it; else its title says where it begins.
+    """
     time_s, cost = info.points["time_s"], info.points["gpu_seconds"]
     wide = max(time_s.max() - time_s.min(), 0.08 * time_s.max())
-    left, right = max(0.0, time_s.min() - 0.25 * wide), time_s.max() + 0.15 * wide
+    left, right = _begin(time_s.min() - 0.25 * wide, time_s.max()), time_s.max() + 0.18 * wide
     below = info.bound["gpu_seconds"][info.bound["time_s"].between(left, right)]
     near = info.front[info.front["time_s"].between(left, right)]["gpu_seconds"]
     costs = pd.concat([cost, near, info.points["bound_gpu_seconds"].dropna(), below.nsmallest(1)])
     high = max(cost.max(), near.max() if len(near) else 0.0)
     tall = max(high - costs.min(), 0.08 * high)
-    fig.update_xaxes(title="time (s)", range=[left, right])
-    fig.update_yaxes(title="cost (GPU-seconds)", range=[max(0.0, costs.min() - 0.12 * tall), high + 0.1 * tall])
+    low = _begin(costs.min() - 0.12 * tall, high)
+    across, up = (left, right), (low, high + 0.12 * tall)
+    fig.update_xaxes(title=_axis_title("time (s)", left), range=list(across))
+    fig.update_yaxes(title=_axis_title("cost (GPU-seconds)", low), range=list(up))
+    return across, up
+
+
+def _begin(low: float, high: float) -> float:
+    """Return 0 where an axis from there to ``high`` is not mostly empty, else ``low``."""
+    return 0.0 if low < 0.5 * high else low
+
+
+def _axis_title(title: str, low: float) -> str:
+    return title if low == 0 else f"{title}, does not start at 0"
+
+
+def _add_names(
+    fig: go.Figure, points: pd.DataFrame, names: list[str], across: tuple[float, float], up: tuple[float, float]
+) -> None:
+    """Write names beside their points, with a line where a name is not next to its point."""
+    x = (points["time_s"] - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
+    y = (up[1] - points["gpu_seconds"]) / (up[1] - up[0]) * PLOT_PX[1]
+    for label in place_labels(x, y, [unmarked(name) for name in names], *PLOT_PX):
+        first = points.iloc[label.points[0]]
+        fig.add_annotation(
+            x=first["time_s"], y=first["gpu_seconds"], ax=label.dx, ay=label.dy, showarrow=True, arrowhead=0, arrowwidth=1,
+            arrowcolor=BOUND, standoff=8, text=" = ".join(names[i] for i in label.points), font={"size": 12}, name=NAME,
+        )  # fmt: skip

@@ -125,7 +125,7 @@ def plot_time_weight(
         sliders=[slider([f"{w:g}" for w in weights], first, "time weight (1: only time counts, 0: only cost): ")],
         legend={"x": 1, "xanchor": "right", "y": 1, "yanchor": "top", "bgcolor": "rgba(127,127,127,0.08)"},
     )  # fmt: skip
-    fig.update_layout(margin={"t": 92, "b": 130})
+    fig.update_layout(margin={"t": 104, "b": 130})
     return fig
 
 

@@ -1,7 +1,8 @@
 """Plots the GPU timeline of a step: allocations, phases, idle time, and the plan's predicted times.
 
 Input is the data of ``timeline_data``. One row per holder. The light bar is the allocation, which is what is billed; where no
-phase covers it, GPUs were allocated and idle. One plotly trace per phase.
+phase covers it, GPUs were allocated and idle. Decoding is blue, and the paler the fewer slots of the batch are in use. One
+plotly trace per phase.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import IDLE, PHASE_STYLES
-from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled
+from rlhfless.plots.last_response import LastResponse
+from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
+from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
-from rlhfless.plots.utilisation import add_busy_heatmap
+from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
 
 MAX_LABELS = 32
 BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and width of the bars of a row
+SAMPLES = ((0.95, "decode, all slots in use"), (0.15, "decode, few slots in use"))  # legend: shade and name
+CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
+MAX_CUTS = 8
+LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
+LABEL_PAPER = "rgba(255,255,255,0.85)"  # behind texts over bars, on white and on dark paper
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
@@ -34,17 +42,26 @@ def plot_timeline(
 ) -> go.Figure:
     """Plot the GPU timeline of a step, coloured by phase, with the plan below each row and idle time in a light colour.
 
+    Decoding is the darker the more of the actor's slots are in use. An arrow names the response that the step waited for. Where
+    other roles (a learner) take much longer than generation, the axis ends with generation, and zooming out shows the rest.
+
     Args:
         trace: any trace.
         step: the last one when None.
         run: the first one of the trace when None.
         roles: only holders of these roles (``("decode",)`` leaves the learner out); all when None.
-        max_spans: with more spans it is a heatmap of the share of time that each holder is busy.
+        max_spans: with more spans it is a heatmap of the share of slots that each holder uses, the emptiest rows at the bottom.
         between_s: only this part of the step, in seconds since its start; all of it when None. A part may have few enough spans
             to be drawn one by one where the whole step has not.
 
     Returns:
         A figure; for a trace without allocations and spans one that says so.
+
+    Example:
+        >>> import rlhfless as rl
+        >>> from rlhfless.plots import plot_timeline
+        >>> plot_timeline(rl.load(rl.example(), verbose=False).trace, step=0).layout.xaxis.title.text
+        'time since the start of the step (s)'
     """
     chosen = trace if roles is None else of_roles(trace, roles)
     info = timeline_info(chosen, step, run, max_spans=max_spans, between_s=between_s)
@@ -52,36 +69,93 @@ def plot_timeline(
         return message_figure(f"GPU timeline of step {info.step}", info.missing)
     fig = go.Figure()
     if len(info.spans) > max_spans:
-        add_busy_heatmap(fig, info.allocations, info.spans, info.labels, between_s)
-        note = f"{len(info.spans):,} spans, drawn as the share of time that each holder is busy"
+        place, labels = add_use_heatmap(fig, info, between_s)
+        notes = [f"{len(info.spans):,} spans, drawn as the share of slots (of time, outside decoding) that each row uses"]
     else:
-        note = add_bars(fig, info)
-    _add_events(fig, info)
-    rows = len(info.holders)
+        place, labels = {row: float(row) for row in range(len(info.holders))}, list(info.labels)
+        notes = [add_bars(fig, info)]
+    _add_events(fig, info, place)
+    rows = len(labels)
     shown = range(0, rows, -(-rows // MAX_LABELS))
     fig.update_yaxes(
         tickvals=list(shown),
-        ticktext=[info.labels[i] for i in shown],
+        ticktext=[labels[i] for i in shown],
         range=[rows - 0.45, -0.55],
         title="holder (its GPUs)",
         zeroline=False,
         showgrid=False,
     )
     fig.update_xaxes(title="time since the start of the step (s)", rangemode="tozero")
+    cut_s = _cut_s(info)
     if between_s is not None:
         fig.update_xaxes(range=list(between_s))
-    return styled(fig, _title(info), note, height=int(min(760, max(280, 175 + 34 * rows))), barmode="overlay")
+    elif cut_s < info.time_s:
+        fig.update_xaxes(range=[0, cut_s])
+        notes.append(_add_cuts(fig, info, cut_s))
+    if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
+        add_last_response(fig, info.last, place[info.last.row], rows)
+    height = int(min(780, max(300, 190 + 34 * rows)))
+    title = f"GPU timeline of step {info.step}{empty_words(info)}"
+    return styled(fig, title, "<br>".join(filter(None, [_summary(info), *notes])), height=height, barmode="overlay")
 
 
-def _title(info: TimelineInfo) -> str:
+def empty_words(info: TimelineInfo) -> str:
+    """Return the waste as the end of a title; the empty text where it is unknown."""
+    share = info.capacity.empty_share
+    return "" if share != share else f": {share:.0%} of the paid decode capacity stood empty"
+
+
+def sums_in_words(info: TimelineInfo) -> str:
+    """Return number of actors, time, GPU-seconds, cost and idle share of a step in words."""
     actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
-    if info.allocations.empty:
-        return f"GPU timeline of step {info.step}: {actors}; without allocations, cost and idle time are unknown"
     idle = info.idle_gpu_seconds / info.gpu_seconds if info.gpu_seconds > 0 else 0.0
-    return (
-        f"GPU timeline of step {info.step}: {actors}, {number(info.time_s, 's')}, {number(info.gpu_seconds, 'GPU-seconds')}, "
-        f"{idle:.1%} of them idle"
-    )
+    parts = [actors, number(info.time_s, "s"), number(info.gpu_seconds, "GPU-seconds"), usd(info.cost_usd)]
+    gpu_s = "no GPU-seconds idle" if idle < LITTLE else f"{number(info.idle_gpu_seconds)} GPU-seconds idle ({idle:.1%})"
+    return f"{', '.join(filter(None, parts))}; {gpu_s}"
+
+
+def _summary(info: TimelineInfo) -> str:
+    if info.allocations.empty:
+        actors = counted(len(info.holders), "actor" if info.only_actors else "holder")
+        return f"{actors}; without allocations, cost and idle time are unknown"
+    empty = info.capacity.empty_slots_gpu_s
+    return sums_in_words(info) + (f", {number(empty)} in empty slots of batches" if empty == empty and empty > 0 else "")
+
+
+def _within(time_s: float, between_s: tuple[float, float] | None) -> bool:
+    return between_s is None or between_s[0] <= time_s <= between_s[1]
+
+
+def _cut_s(info: TimelineInfo) -> float:
+    """Return where the axis ends: shortly after generation if what follows would squeeze it, else the end of the step."""
+    cut_s = CUT_ROOM * info.generation_s
+    return cut_s if cut_s * SQUEEZED < info.time_s else info.time_s
+
+
+def _add_cuts(fig: go.Figure, info: TimelineInfo, cut_s: float) -> str:
+    """Mark the rows that continue beyond the axis with their end; returns a note."""
+    ends = pd.concat([info.allocations, info.spans]).groupby("row")["end_s"].max()
+    ends = ends[ends > cut_s]
+    for row, end_s in list(ends.items())[:MAX_CUTS]:
+        fig.add_annotation(
+            x=1, xref="paper", xanchor="right", y=row, text=f"until {number(end_s, 's')} \u2192", showarrow=False,
+            font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER,
+        )  # fmt: skip
+    return f"the axis ends shortly after generation; {counted(len(ends), 'row')} end later"
+
+
+def add_last_response(fig: go.Figure, last: LastResponse, at: float, rows: int, **panel: Any) -> None:
+    """Add an arrow to the end of the response that the step waited for, with its name in the room of rows that are done.
+
+    Args:
+        at: its row on the axis, of so many ``rows``. panel: ``xref`` and ``yref`` of a figure with several timelines.
+    """
+    down = at < rows / 2
+    fig.add_annotation(
+        x=last.end_s, y=at + (0.2 if down else -0.2), ax=-18, ay=34 if down else -34, xanchor="right",
+        text=last.text, align="right", showarrow=True, arrowhead=2, arrowsize=0.9, arrowcolor=VERMILLION,
+        font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER, **panel,
+    )  # fmt: skip
 
 
 def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
@@ -91,27 +165,52 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
         cell: ``row`` and ``col`` of a figure with several timelines.
     """
     if len(info.allocations):
-        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": "#A6A6A6", "width": 1}}, **cell)
+        _bar(fig, info.allocations, BAR, "allocated, idle", {"color": IDLE, "line": {"color": OUTLINE, "width": 1}}, **cell)
+    notes = []
     for phase in sorted(PHASES, key=lambda p: p not in ("decode", "learn", "prepare")):  # short phases on top of long ones
         style = PHASE_STYLES[phase]
         marker: dict[str, Any] = {"color": style.colour, "line": {"width": 0}}
         if style.hatch:
             marker["pattern"] = {"shape": style.hatch, "fgcolor": "rgba(255,255,255,0.65)", "size": 5, "solidity": 0.25}
         subset = info.spans[info.spans["phase"] == phase]
-        if len(subset):
+        if phase == "decode" and len(subset):
+            notes.append(_add_decoding(fig, info.decoding, **cell))
+        elif len(subset):
             behind = subset["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
             name = f"{phase} (overlaps decode)" if behind.all() else phase
             _bar(fig, subset, place, name, marker, legendrank=1 + PHASES.index(phase), **cell)
-    notes = []
     if len(info.planned):
         hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
         marker = {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"color": "#8A8A8A", "width": 1}}
         _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **cell)
-        notes.append("thick bar: executed; hatched bar below it: predicted by the plan")
+        notes.append("hatched bar below: predicted by the plan")
     if len(info.spans) and info.spans["background"].any():
         notes.append("thin bar above: transfers that overlap decode")
-    return "; ".join(notes)
+    return "; ".join(filter(None, notes))
+
+
+def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, **cell: int) -> str:
+    """Draw decoding as blue that is the paler the emptier the batch; returns its legend as a note."""
+    in_use = pieces["in_use"].to_numpy(dtype=float)
+    rank = 1 + PHASES.index("decode")
+    if np.isnan(in_use).all():
+        _bar(fig, pieces, BAR, "decode", {"color": BLUE, "line": {"width": 0}}, rank, **cell)
+        return ""
+    shades = {
+        "color": np.nan_to_num(in_use, nan=1.0),
+        "colorscale": OCCUPANCY_SCALE,
+        "cmin": 0,
+        "cmax": 1,
+        "line": {"width": 0},
+    }
+    _bar(fig, pieces, BAR, "decode", shades, rank, showlegend=False, legendgroup="decode", **cell)
+    for i, (share, name) in enumerate(SAMPLES):
+        fig.add_bar(
+            x=[None], y=[None], name=name, orientation="h", legendgroup="decode", legendrank=rank + i / 10,
+            marker={"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}}, hoverinfo="skip", **cell,
+        )  # fmt: skip
+    return "decoding: the paler, the more slots are empty"
 
 
 def _bar(
@@ -121,21 +220,22 @@ def _bar(
     name: str,
     marker: Mapping[str, Any],
     legendrank: int = 0,
-    **cell: int,
+    **further: Any,
 ) -> None:
     fig.add_bar(
         base=bars["start_s"].to_numpy(), x=(bars["end_s"] - bars["start_s"]).to_numpy(), y=bars["row"].to_numpy(),
         offset=place[0], width=place[1], orientation="h", name=name, marker=marker, legendrank=legendrank,
-        hovertext=bars["hover"].tolist(), hoverinfo="text", **cell,
+        hovertext=bars["hover"].tolist(), hoverinfo="text", **further,
     )  # fmt: skip
 
 
-def _add_events(fig: go.Figure, info: TimelineInfo) -> None:
+def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) -> None:
     for i, (name, of_name) in enumerate(info.events.groupby("name", sort=True)):
         symbol = EVENT_SYMBOLS[i % len(EVENT_SYMBOLS)]
         fig.add_scatter(
-            x=of_name["time_s"], y=of_name["row"] + (BAR[0] - 0.06), mode="markers", name=f"event: {clean(name, 24)}",
-            marker={"symbol": symbol, "size": 9, "color": INK, "line": {"width": 1, "color": "#FFFFFF"}},
+            x=of_name["time_s"], y=of_name["row"].map(place) + (BAR[0] - 0.06), mode="markers",
+            name=f"event: {clean(name, 24)}",
+            marker={"symbol": symbol, "size": 9, "color": VERMILLION, "line": {"width": 1, "color": "#FFFFFF"}},
             legendrank=200 + i, showlegend=True,
             hovertext=of_name["hover"].tolist(), hoverinfo="text",
         )  # fmt: skip

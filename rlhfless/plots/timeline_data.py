@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from rlhfless.plots.style import clean, hover, number
+from rlhfless.plots.last_response import LastResponse, last_response
+from rlhfless.plots.occupancy import decode_pieces
+from rlhfless.plots.style import clean, hover, number, usd
 from rlhfless.plots.tables import stacked
-from rlhfless.trace import Trace, allocation_metrics
+from rlhfless.trace import DecodeCapacity, Trace, allocation_metrics, decode_capacity
 
+ALLOCATION_COLUMNS = "row start_s end_s gpu_seconds idle_gpu_seconds slot_idle_gpu_seconds hover"
+NO_CAPACITY = DecodeCapacity(0.0, 0.0, 0.0)
 MAX_SPANS = 10_000
 """A step with more spans is drawn as a heatmap: no browser draws that many bars well."""
 
@@ -25,11 +29,15 @@ class TimelineInfo(NamedTuple):
     Attributes:
         run, step, start_s: of which step, and when it began in the run.
         holders: rows from top to bottom. labels: a clean label per row. only_actors: all of them have the role decode.
-        allocations: ``row, start_s, end_s, gpu_seconds, idle_gpu_seconds, hover``.
-        spans: ``row, phase, start_s, end_s, background, hover``.
+        allocations: ``row, start_s, end_s, gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, hover``.
+        spans: ``row, phase, start_s, end_s, background, in_use, hover``; ``in_use`` as below, mean over the span.
+        decoding: the decode spans in pieces, ``row, start_s, end_s, in_use`` (share of the actor's slots; NaN when unknown),
+            ``hover``.
         planned: ``row, start_s, end_s, hover``, from the step's plan.
         events: ``row, name, time_s, hover``; events without a holder are in the first row.
         time_s, gpu_seconds, idle_gpu_seconds, cost_usd: of the step; NaN without allocations.
+        capacity: paid and empty decode capacity. last: the response that the step waited for; None when unknown.
+        generation_s: when the last actor had decoded; NaN without such spans.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -48,6 +56,10 @@ class TimelineInfo(NamedTuple):
     cost_usd: float
     only_actors: bool = False
     missing: str = ""
+    decoding: pd.DataFrame = pd.DataFrame()
+    capacity: DecodeCapacity = NO_CAPACITY
+    last: LastResponse | None = None
+    generation_s: float = float("nan")
 
     def to_frame(self) -> pd.DataFrame:
         """Return all bars and events below each other, with their holders."""
@@ -58,8 +70,9 @@ class TimelineInfo(NamedTuple):
             return bars.assign(holder=[self.holders[row] for row in bars["row"]]).drop(columns=["row", "hover"])
 
         return stacked(
-            allocations=held(self.allocations), spans=held(self.spans), planned=held(self.planned), events=held(self.events)
-        )
+            allocations=held(self.allocations), spans=held(self.spans), decoding=held(self.decoding),
+            planned=held(self.planned), events=held(self.events),
+        )  # fmt: skip
 
 
 def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
@@ -92,9 +105,9 @@ def timeline_info(
     steps = trace.steps
     run = (trace.runs or [""])[0] if run is None else run
     step = (steps or [0])[-1] if step is None else step
-    held, spans, events = (
+    held, spans, events, rollouts = (
         table[(table["run"] == run) & (table["step"] == step)]
-        for table in (allocation_metrics(trace), trace.spans, trace.events)
+        for table in (allocation_metrics(trace), trace.spans, trace.events, trace.rollouts)
     )
     recorded = held if len(held) else spans
     if recorded.empty:
@@ -110,12 +123,15 @@ def timeline_info(
     start_s = float(recorded["start_s"].min())
     planned = _planned_actors(trace, run, step)
     holders = list(dict.fromkeys([*held["holder"], *spans["holder"].unique()]))
+    generating = spans[spans["phase"].isin(["prefill", "decode"])]["end_s"]
+    all_events = events
     if between_s is not None:
         low, high = start_s + between_s[0], start_s + between_s[1]
         spans = spans[(spans["end_s"] > low) & (spans["start_s"] < high)]
         events = events[events["time_s"].between(low, high)]
     holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
+    drawn = len(spans) <= max_spans
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
     return TimelineInfo(
         run,
@@ -123,8 +139,8 @@ def timeline_info(
         start_s,
         tuple(holders),
         tuple(_labels(holders, held)),
-        _frame(_allocation_bars(held, row_of, start_s), "row start_s end_s gpu_seconds idle_gpu_seconds hover"),
-        _span_bars(spans, row_of, start_s, with_hover=len(spans) <= max_spans),
+        _frame(_allocation_bars(held, row_of, start_s), ALLOCATION_COLUMNS),
+        _span_bars(spans, row_of, start_s, with_hover=drawn),
         _frame(_planned_bars(planned, row_of, recorded, start_s), "row start_s end_s hover"),
         _frame(_event_marks(events, row_of, start_s), "row name time_s hover"),
         float(held["end_s"].max() - held["start_s"].min()),
@@ -132,7 +148,24 @@ def timeline_info(
         sums["idle_gpu_seconds"],
         sums["cost_usd"],
         only_actors=len(held) > 0 and bool((held["role"] == "decode").all()),
+        decoding=_decode_bars(spans if drawn else spans.iloc[:0], rollouts, all_events, row_of, start_s),
+        capacity=decode_capacity(held),
+        last=last_response(rollouts, row_of, start_s),
+        generation_s=float(generating.max()) - start_s,
     )
+
+
+def sorted_by_end(info: TimelineInfo) -> TimelineInfo:
+    """Return the same timeline with the rows whose last span ends last on top."""
+    ends = info.spans.groupby("row")["end_s"].max() if len(info.spans) else pd.Series(dtype=float)
+    order = ends.reindex(range(len(info.holders))).fillna(0.0).sort_values(ascending=False, kind="stable").index.tolist()
+    place = {row: at for at, row in enumerate(order)}
+    tables = {name: getattr(info, name) for name in ("allocations", "spans", "planned", "events", "decoding")}
+    moved = {name: table.assign(row=table["row"].map(place)) if len(table) else table for name, table in tables.items()}
+    return info._replace(
+        holders=tuple(info.holders[row] for row in order), labels=tuple(info.labels[row] for row in order),
+        last=info.last and info.last._replace(row=place[info.last.row]), **moved,
+    )  # fmt: skip
 
 
 def _frame(rows: Iterator[dict[str, Any]], columns: str) -> pd.DataFrame:
@@ -155,13 +188,14 @@ def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: flo
             ("role", clean(allocation.role)),
             ("GPUs", clean(f"{', '.join(map(str, allocation.gpu_ids)) or 'none'} ({allocation.kind}, {allocation.market})")),
             ("allocated", f"{number(begin, 's')} to {number(end, 's')}"),
-            ("cost", f"{number(allocation.gpu_seconds, 'GPU-seconds')}, {number(allocation.cost_usd, 'USD')}"),
+            ("cost", ", ".join(filter(None, [number(allocation.gpu_seconds, "GPU-seconds"), usd(allocation.cost_usd)]))),
             ("idle", number(allocation.idle_gpu_seconds, "GPU-seconds")),
             ("empty slots (not part of idle)", number(allocation.slot_idle_gpu_seconds, "GPU-seconds")),
         ]
         yield {
             "row": row_of[allocation.holder], "start_s": begin, "end_s": end, "gpu_seconds": allocation.gpu_seconds,
-            "idle_gpu_seconds": allocation.idle_gpu_seconds, "hover": hover(text, f"{clean(allocation.holder)}: allocated"),
+            "idle_gpu_seconds": allocation.idle_gpu_seconds, "slot_idle_gpu_seconds": allocation.slot_idle_gpu_seconds,
+            "hover": hover(text, f"{clean(allocation.holder)}: allocated"),
         }  # fmt: skip
 
 
@@ -169,7 +203,25 @@ def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, w
     bars = spans[["phase", "start_s", "end_s", "background"]].reset_index(drop=True)
     bars[["start_s", "end_s"]] -= start_s
     bars.insert(0, "row", spans["holder"].map(row_of).to_numpy())
+    in_use = spans["batch_mean"].to_numpy(dtype=float) / spans["slots"].to_numpy(dtype=float, na_value=float("nan"))
+    bars["in_use"] = pd.Series(in_use).where(bars["phase"] == "decode")
     return bars.assign(hover=list(_span_hovers(spans, start_s)) if with_hover else "")
+
+
+def _decode_bars(
+    spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame, row_of: Mapping[str, int], start_s: float
+) -> pd.DataFrame:
+    pieces = decode_pieces(spans, rollouts, events)
+    of_span = spans.iloc[pieces["span"].to_numpy(dtype=int)]
+    slots = of_span["slots"].astype(float).tolist()
+    heads = list(_span_hovers(of_span, start_s))
+    hovers = [
+        head if share != share else f"{head}<br>slots in use, in this part: {number(share * all_slots)} ({share:.1%})"
+        for head, share, all_slots in zip(heads, pieces["in_use"], slots, strict=True)
+    ]
+    rows = of_span["holder"].map(row_of).to_numpy()
+    bars = pieces.assign(row=rows, start_s=pieces["start_s"] - start_s, end_s=pieces["end_s"] - start_s, hover=hovers)
+    return bars[["row", "start_s", "end_s", "in_use", "hover"]]
 
 
 def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:

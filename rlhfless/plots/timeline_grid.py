@@ -21,11 +21,13 @@ from plotly.subplots import make_subplots
 from rlhfless.plots.palette import VERMILLION
 from rlhfless.plots.style import clean, counted, hover, message_figure, number, styled
 from rlhfless.plots.tables import stacked
-from rlhfless.plots.timeline import add_bars
-from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
+from rlhfless.plots.timeline import add_bars, empty_words, sums_in_words
+from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, sorted_by_end, timeline_info
 from rlhfless.trace import Trace
 
-ROW_PX, GAP_PX, FRAME_PX = 24, 42, 200
+ROW_PX, ALL_ROWS_PX, MIN_PANEL_PX, TICK_PX = 24, 600, 60, 13
+"""Height of a row, of all rows at most, of a panel at least, and of a label at the axis."""
+GAP_PX, FRAME_PX, HEADING_PX = 62, 236, 34
 MAX_ROWS = 120
 TOGETHER, VISIBLE = 0.02, 0.002
 """Shares of the time axis: moves that are one line start within the one; spans shorter than the other cannot be seen."""
@@ -58,10 +60,12 @@ class TimelinesInfo(NamedTuple):
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def timelines_info(traces: Mapping[str, Trace], step: int | None = None) -> TimelinesInfo:
-    """Return the data of ``plot_timelines``."""
+def timelines_info(traces: Mapping[str, Trace], step: int | None = None, *, by_end: bool = False) -> TimelinesInfo:
+    """Return the data of ``plot_timelines``; ``by_end`` puts the actors that end last on top."""
     chosen = {str(name): of_roles(trace, ("decode",)) for name, trace in traces.items()}
     infos = {name: timeline_info(trace, step) for name, trace in chosen.items()}
+    if by_end:
+        infos = {name: sorted_by_end(info) for name, info in infos.items()}
     missing = next((f"{clean(name)}: {obstacle}" for name, info in infos.items() if (obstacle := _obstacle(info))), "")
     if not infos:
         missing = "There are no schedules to show."
@@ -133,54 +137,74 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
     title = f"GPU timelines of one step under {counted(len(info.timelines), 'schedule')}"
     if info.missing:
         return message_figure(title, info.missing)
-    timelines = list(info.timelines.items())
-    sizes = [len(timeline.holders) for _, timeline in timelines]
-    inner = ROW_PX * sum(sizes) + GAP_PX * (len(sizes) - 1)
+    sizes = panel_sizes(info)
+    inner = sum(sizes) + GAP_PX * (len(sizes) - 1)
+    headings = [heading(f"<b>{clean(name)}</b>", timeline, len(info.moves[name])) for name, timeline in info.timelines.items()]
     fig = make_subplots(
-        rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes,
+        rows=len(sizes), cols=1, shared_xaxes=True, row_heights=sizes, subplot_titles=headings,
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
-        subplot_titles=[_heading(name, timeline, len(info.moves[name])) for name, timeline in timelines],
     )  # fmt: skip
-    fig.update_annotations(x=0.0, xanchor="left", font={"size": 13})
-    notes = []
-    end_s = max(float(max(timeline.allocations["end_s"].max(), timeline.planned["end_s"].max())) for _, timeline in timelines)
-    for panel, (name, timeline) in enumerate(timelines, start=1):
+    note = add_panels(fig, info)
+    styled(fig, title, note, height=inner + FRAME_PX, above=HEADING_PX, barmode="overlay", legend=legend_below(inner))
+    return fig.update_layout(margin={"b": 116})
+
+
+def panel_sizes(info: TimelinesInfo) -> list[float]:
+    """Return the height of every panel in pixels; many actors have lower rows, so that all fit on a screen."""
+    rows = [len(timeline.holders) for timeline in info.timelines.values()]
+    return [max(MIN_PANEL_PX, row * min(ROW_PX, ALL_ROWS_PX / sum(rows))) for row in rows]
+
+
+def legend_below(inner_px: float) -> dict[str, object]:
+    """Return a horizontal legend under the last time axis."""
+    return {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner_px, "yanchor": "top", "traceorder": "normal"}
+
+
+def add_panels(fig: go.Figure, info: TimelinesInfo) -> str:
+    """Draw every schedule in its panel, from the first row on, with one time axis and one legend; returns a note.
+
+    Args:
+        fig: of ``make_subplots``, with a heading per panel as its first annotations.
+    """
+    fig.update_annotations(x=0.0, xanchor="left", align="left", font={"size": 13})
+    notes, sizes = [], panel_sizes(info)
+    ends = [table["end_s"].max() for one in info.timelines.values() for table in (one.allocations, one.planned) if len(table)]
+    end_s = float(max(ends))
+    for panel, (name, timeline) in enumerate(info.timelines.items(), start=1):
         notes.append(add_bars(fig, timeline, row=panel, col=1))
         moves = info.moves[name]
         for again in (False, True):
             _add_moves(fig, bundles(moves[moves["recomputed"] == again], TOGETHER * end_s), timeline.labels, panel, again)
+        rows = len(timeline.holders)
+        shown = range(0, rows, max(1, math.ceil(TICK_PX * rows / sizes[panel - 1])))
         fig.update_yaxes(
-            tickvals=list(range(len(timeline.holders))), ticktext=list(timeline.labels),
-            range=[len(timeline.holders) - 0.4, -0.6], tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
+            tickvals=list(shown), ticktext=[timeline.labels[i] for i in shown], range=[rows - 0.4, -0.6],
+            tickfont={"size": 10}, zeroline=False, showgrid=False, row=panel, col=1,
         )  # fmt: skip
+        fig.update_xaxes(range=[0, 1.02 * end_s], row=panel, col=1)
     unseen = _too_short(fig, VISIBLE * end_s)
     named = set(unseen)
     for drawn in fig.data:
-        drawn.update(legendgroup=drawn.name, showlegend=drawn.name not in named)
+        drawn.update(legendgroup=drawn.name, showlegend=drawn.showlegend is not False and drawn.name not in named)
         named.add(drawn.name)
-    note = max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
-    below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / inner, "yanchor": "top", "traceorder": "normal"}
-    styled(fig, title, note, height=inner + FRAME_PX, barmode="overlay", legend=below)
-    fig.update_xaxes(range=[0, 1.02 * end_s])
     fig.update_xaxes(title="time since the start of the step (s)", row=len(sizes), col=1)
-    fig.update_layout(margin={"t": 94, "b": 106})
-    return fig
+    return max(notes, key=len) + (f"; too short to be seen: {', '.join(unseen)}" if unseen else "")
 
 
-def _heading(name: str, timeline: TimelineInfo, moves: int) -> str:
-    idle = timeline.idle_gpu_seconds / timeline.gpu_seconds if timeline.gpu_seconds > 0 else 0.0
-    text = (
-        f"{counted(len(timeline.holders), 'actor')}, {number(timeline.time_s, 's')}, "
-        f"{number(timeline.gpu_seconds, 'GPU-seconds')}"
-    )
-    return f"<b>{clean(name)}</b>: {text}, {idle:.1%} of them idle" + (f", {counted(moves, 'migration')}" if moves else "")
+def heading(name: str, timeline: TimelineInfo, moves: int) -> str:
+    """Return the heading of a panel: its name, what it took, both wastes, and the response that everybody waited for."""
+    last = timeline.last
+    waited = f"everybody waited for {last.name}" if last is not None and len(timeline.holders) > 1 else ""
+    below = "; ".join(filter(None, [empty_words(timeline).removeprefix(": "), waited]))
+    first = f"{name}: {sums_in_words(timeline)}" + (f", {counted(moves, 'migration')}" if moves else "")
+    return first + (f"<br><span style='font-size:12px'>{below}</span>" if below else "")
 
 
 def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
     """Names of the bars that are all too short to be visible."""
     longest: dict[str, float] = {}
     for drawn in fig.data:
-        if drawn.type == "bar":
+        if drawn.type == "bar" and drawn.x[0] is not None:
             longest[drawn.name] = max(longest.get(drawn.name, 0.0), float(np.max(drawn.x, initial=0.0)))
     return [name for name, x in longest.items() if x < visible_s]
 

@@ -90,5 +90,4 @@ def plot_curves(steps: pd.DataFrame) -> go.Figure:
             fig.update_yaxes(range=[0, 1], row=row, col=1)
     fig.update_xaxes(**whole_steps(table["step"].tolist()))
     fig.update_xaxes(title="step", row=len(shown), col=1)
-    styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=100 + 92 * len(shown))
-    return fig.update_layout(margin={"t": 70})
+    return styled(fig, f"{TITLE}: {counted(len(table), 'step')}", height=112 + 92 * len(shown), above=16)

@@ -21,11 +21,11 @@ from rlhfless.plots.time_cost import results_by_policy
 LABELS = {
     "static": "static",
     "right-sizing": "right-sizing:<br>fewer actors",
-    "release": "release GPUs<br>when done",
-    "spreading": "spreading<br>samples",
-    "folding": "folding<br>thin actors",
-    "re-planning": "re-planning<br>by prediction",
-    "true lengths": "re-planning<br>true lengths",
+    "random": "random: GPUs<br>released early",
+    "spread": "spread: samples<br>on all actors",
+    "fold": "fold:<br>thin actors",
+    "solver+replan": "solver+replan:<br>by prediction",
+    "oracle+replan": "oracle+replan:<br>true lengths",
 }
 TITLE = "What each idea contributes"
 KINDS = {
@@ -150,8 +150,8 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         col=1,
     )
     above = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}  # beside, it takes labels' room
-    styled(fig, title, note, height=640, barmode="overlay", uniformtext={"minsize": 10, "mode": "show"}, legend=above)
-    return fig.update_layout(margin={"t": fig.layout.margin.t + 40})
+    texts = {"minsize": 10, "mode": "show"}
+    return styled(fig, title, note, height=652, above=40, barmode="overlay", uniformtext=texts, legend=above)
 
 
 def _text(bar: WaterfallBar, first: float) -> str:

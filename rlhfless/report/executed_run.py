@@ -5,16 +5,17 @@ Inputs are a trace and the findings of ``report.study``; output are sections of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rlhfless import plots
 from rlhfless.analysis import evenly
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import counted, number
+from rlhfless.plots.style import counted, number, usd
 from rlhfless.report.log_checks import calibrated_by, checks_table
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import ExecutedRunFindings
-from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace import Trace, allocation_metrics, decode_capacity, step_metrics
 
 MAX_TIMELINES = 12
 MAX_SPANS = 40_000  # bars of all timelines that can be chosen in one place; above, they become heatmaps
@@ -26,14 +27,15 @@ def executed_section(page: Page, trace: Trace) -> None:
     page.basis(_basis_of_execution(trace))
     total = step_metrics(trace)[["time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
     share = total["idle_gpu_seconds"] / total["gpu_seconds"] if total["gpu_seconds"] > 0 else 0.0
-    page.cards(
-        [
-            ("time, all steps", number(total["time_s"], "s", 5)),
-            ("GPU-seconds billed", number(total["gpu_seconds"], digits=5)),
-            ("idle GPU-seconds", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})"),
-            ("cost", number(total["cost_usd"], "USD")),
-        ]
-    )
+    empty = decode_capacity(allocation_metrics(trace)).empty_share
+    cards = [
+        ("time, all steps", number(total["time_s"], "s", 5)),
+        ("GPU-seconds billed", number(total["gpu_seconds"], digits=5)),
+        ("idle GPU-seconds", f"{number(total['idle_gpu_seconds'], digits=5)} ({share:.1%})"),
+        ("of the paid decode capacity stood empty", "" if math.isnan(empty) else f"{empty:.1%}"),
+        ("cost", usd(total["cost_usd"])),
+    ]
+    page.cards([card for card in cards if card[1]])
     steps = sorted(int(step) for step in trace.allocations["step"].unique())
     shown = evenly(steps, MAX_TIMELINES)
     if len(shown) < len(steps):

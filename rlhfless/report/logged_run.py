@@ -14,7 +14,7 @@ import pandas as pd
 from rlhfless import plots
 from rlhfless.analysis import FRAMEWORK_DEFAULTS, configuration_lines, prices_of
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import counted, number
+from rlhfless.plots.style import counted, number, usd
 from rlhfless.report.log_checks import checks_table, contradicted
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
@@ -72,13 +72,13 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
     page.basis(_basis(findings))
     if findings.checks:
         checks_table(page, findings.checks)
-    page.figure(plots.plot_account(findings.account.lines))
+    page.figure(plots.plot_account(findings.account.lines, findings.account.slot_idle_gpu_s))
     rows = [
         (
             row.use,
             "idle" if row.idle else "work",
             number(row.gpu_s),
-            number(row.usd, "USD"),
+            usd(row.usd) or "none",
             f"{row.share:.1%}",
             row.basis,
         )
@@ -148,14 +148,14 @@ def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float
         rows.append(
             (
                 row.change, str(row.policy), f"{row.gpus}", f"{row.actors:.3g}", number(row.time_s, "s"),
-                f"{row.time_share:.2f}x", number(row.gpu_s), f"{number(row.usd, 'USD')} ({row.usd_share:.2f}x)",
+                f"{row.time_share:.2f}x", number(row.gpu_s), f"{usd(row.usd) or 'none'} ({row.usd_share:.2f}x)",
             )
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
     page.table("Generation with one setting changed; 1.00x is the unchanged run", head, rows, text_columns=2)
     kind = findings.setting.cluster.kind
     money = [
-        (row.price, number(row.usd_per_gpu_hour, "USD"), number(row.usd, "USD"), row.source)
+        (row.price, number(row.usd_per_gpu_hour, "USD"), usd(row.usd) or "none", row.source)
         for row in at_prices(findings, prices).itertuples()
     ]
     if money:

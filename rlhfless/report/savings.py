@@ -1,6 +1,6 @@
 """Report text and tables of possible savings, with the same wording for logged and for executed runs.
 
-Input are the savings as numbers (``report.study.Savings``) and the names of policies on the page.
+Input are the savings as numbers (``report.study.Savings``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import pandas as pd
 
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import MINUS
-from rlhfless.report.schedules import SHOWN
 from rlhfless.report.study import Savings
 
 
@@ -19,12 +18,12 @@ def savings_in_short(savings: Savings) -> Iterator[str]:
     """Return the range and the maximum: of time on reserved GPUs, of GPU-seconds where GPUs can be released."""
     time, cost = savings.best_time, savings.best_cost
     yield (
-        f"On reserved GPUs, only time can be saved. The best schedule here ({_name(time)}) saves {saved(time, 'time')} of a "
+        f"On reserved GPUs, only time can be saved. The best schedule here ({time['policy']}) saves {saved(time, 'time')} of a "
         f"step's time; {at_most(time, 'time')} is possible with any schedule."
     )
     slower = f" and takes {_change(-cost['time mean'])} time" if abs(cost["time mean"]) >= 0.005 else ""
     yield (
-        f"If GPUs are released as soon as an actor is done, the best schedule here ({_name(cost)}) saves "
+        f"If GPUs are released as soon as an actor is done, the best schedule here ({cost['policy']}) saves "
         f"{saved(cost, 'GPU-seconds')} of the GPU-seconds and of their cost{slower}; {at_most(cost, 'GPU-seconds')} is "
         "possible in that time."
     )
@@ -43,7 +42,7 @@ def savings_tables(page: Page, savings: Savings) -> None:
             ("time saved", "any schedule, at most", "GPU-seconds saved", "any schedule that takes as long, at most"),
         ),
     ):  # fmt: skip
-        rows = [(_name(row), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
+        rows = [(str(row["policy"]), *(cell for kind in kinds for cell in _cells(row, kind))) for _, row in table.iterrows()]
         page.table(caption, ("schedule", *heads), rows)
     page.text(
         "The most that any schedule can save follows from the lower bound of generation, which assumes known lengths and free "
@@ -81,7 +80,3 @@ def _percent(share: float) -> str:
 
 def _change(share: float) -> str:
     return f"{_percent(abs(share))} {'more' if share > 0 else 'less'}"
-
-
-def _name(row: pd.Series) -> str:
-    return SHOWN[row["policy"]][0] if row["policy"] in SHOWN else str(row["policy"])

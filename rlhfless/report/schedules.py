@@ -18,36 +18,24 @@ from rlhfless.trace import Trace
 from solver.model.objective import NonGenerationPhases
 
 SHOWN = {
-    "static": ("static", "all actors; equal chunks of prompts in the given order; GPUs allocated until the last response"),
-    "least-loaded": ("least-loaded", "all actors; the next prompt goes to the actor with the fewest responses in flight"),
-    "rlhfuse": ("rlhfuse", "as static; when few responses are left, they all migrate at once (global cut)"),
-    "rlhfless": (
-        "rlhfless",
-        "groups of equal count, sorted by predicted length; an actor's last responses migrate (local cut)",
-    ),
-    "release": ("random", "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done"),
-    "spreading": ("spread", "as random, with the responses of each prompt spread over the actors, round-robin"),
-    "folding": (
-        "fold",
-        "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
-    ),
-    "solver": (
-        "solver",
-        "optimised for predicted lengths; keeps the random split unless held-out scenarios prove the change better",
-    ),
-    "re-planning": (
-        "solver+replan",
-        "as solver; responses migrate during the step where the lengths observed so far make it pay off",
-    ),
-    "true lengths": ("oracle+replan", "as solver+replan with the true lengths, which are unknown beforehand in practice"),
-    "oracle": ("oracle", "as solver with the true lengths, without migration"),
+    "static": "all actors; equal chunks of prompts in the given order; GPUs allocated until the last response",
+    "least-loaded": "all actors; the next prompt goes to the actor with the fewest responses in flight",
+    "rlhfuse": "as static; when few responses are left, they all migrate at once (global cut)",
+    "rlhfless": "groups of equal count, sorted by predicted length; an actor's last responses migrate (local cut)",
+    "random": "right-sized number of actors; prompts assigned at random; GPUs released when an actor is done",
+    "spread": "as random, with the responses of each prompt spread over the actors, round-robin",
+    "fold": "as spread; nearly empty actors hand their responses over to others during the step; needs no predictions",
+    "solver": "optimised for predicted lengths; keeps the random split unless held-out scenarios prove the change better",
+    "solver+replan": "as solver; responses migrate during the step where the lengths observed so far make it pay off",
+    "oracle+replan": "as solver+replan with the true lengths, which are unknown beforehand in practice",
+    "oracle": "as solver with the true lengths, without migration",
 }
-"""Policies of the simulated section: what the ladder calls them → what the page calls them, and what they do."""
+"""Policies of the simulated section, and what they do."""
 
 MAX_RESPONSES = 10_000
 """About a minute of simulation, since hand-overs take time that grows with the responses of a step."""
 
-HELD = {"least-loaded, held": ("least-loaded, held", "as least-loaded; GPUs allocated until the last response")}
+HELD = {"least-loaded, held": "as least-loaded; GPUs allocated until the last response"}
 """The same of first rungs that are in no other list."""
 
 
@@ -56,7 +44,7 @@ class Schedules:
     """Simulated schedules of some steps of a log.
 
     Attributes:
-        simulation: the results under the names of ``policies`` and the ladder, with the chosen steps and their bounds.
+        simulation: the results of ``policies`` and the ladder, with the chosen steps and their bounds.
         all_steps: number of steps in the log. phases: the step outside generation.
         ladder: names of its rungs; the first is the run's own dispatch, the base of the comparison.
     """
@@ -67,7 +55,7 @@ class Schedules:
     ladder: tuple[str, ...]
 
     @property
-    def policies(self) -> dict[str, tuple[str, str]]:
+    def policies(self) -> dict[str, str]:
         """The policies that the page compares: ``SHOWN``, and the first rung where it is not among them."""
         first = self.ladder[0]
         return SHOWN if first in SHOWN else {first: HELD[first], **SHOWN}

@@ -16,10 +16,11 @@ from rlhfless import plots
 from rlhfless.analysis import Calibration
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
-from rlhfless.plots.style import counted, number, signed_share
+from rlhfless.plots.style import counted, number, signed_share, usd
 from rlhfless.report.executed_run import MAX_SPANS
 from rlhfless.report.log_checks import calibrated_by
 from rlhfless.report.schedules import Schedules
+from rlhfless.report.study import GIVEN_BACK
 from rlhfless.simulate import SimulationConfig
 from solver.model.objective import Objective
 from solver.planning.pareto_front import Front, pareto_front
@@ -43,10 +44,10 @@ def schedules_section(
     if not schedules.has_history:
         page.text("All prompts are new in the simulated steps, so the predicted lengths are guesses.")
     if len(schedules.shown) > 1:
-        results = _named(schedules, schedules.results(list(schedules.policies)))
+        results = schedules.results(list(schedules.policies))
         title = f"Time and cost: sum of {_summed(schedules)}"
         page.figure(plots.plot_plane(results, None, _bound(schedules, results), title=title))
-    of_last = _named(schedules, schedules.results(list(schedules.policies), last.step))
+    of_last = schedules.results(list(schedules.policies), last.step)
     page.figure(plots.plot_plane(of_last, front, schedules.bound_of(last), title=f"Time and cost: step {last.step}"))
     page.text(
         "The lower bound is of generation with the true lengths: at a given time, no schedule takes fewer GPU-seconds "
@@ -59,31 +60,37 @@ def schedules_section(
         ("Sums over steps without history (all prompts are new, lengths are guesses)", False),
     ):
         _table(page, schedules, title, has_history)
-    page.facts(schedules.policies.values())
+    page.facts(schedules.policies.items())
     page.figure(ladder_figure(schedules))
     page.text(
         "Policies minimise a weighted sum of time and cost, so an idea can improve one and worsen the other: read both panels. "
         "A contribution depends on the order of the ideas and can be negative."
     )
-    page.heading(f"GPU timelines of step {last.step}")
     traces = schedules.simulation.traces
-    policies = schedules.policies
-    max_spans = MAX_SPANS // len(policies)
-    timelines = {
-        shown: plots.plot_timeline(traces[name], last.step, max_spans=max_spans) for name, (shown, _) in policies.items()
-    }
+    best = best_policy(of_last, setting.objective.time_weight)
+    page.heading(f"Before and after: step {last.step} under {schedules.ladder[0]} and {best}")
+    pair = {name: traces[name] for name in (schedules.ladder[0], best)}
+    bound = schedules.simulation.bounds[-1].gpu_seconds
+    page.figure(plots.plot_before_after(pair, last.step, bound=bound))
+    page.heading(f"GPU timelines of step {last.step}")
+    max_spans = MAX_SPANS // len(schedules.policies)
+    timelines = {name: plots.plot_timeline(traces[name], last.step, max_spans=max_spans) for name in schedules.policies}
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
         page.figure(plots.plot_lengths(traces["static"], last.step))
 
 
+def best_policy(results: pd.DataFrame, time_weight: float) -> str:
+    """Return the policy without true lengths that releases GPUs and has the least ``T^w C^(1-w)`` of one step."""
+    table = results[results["policy"].isin(GIVEN_BACK)].set_index("policy")
+    value = time_weight * np.log(table["time_s"]) + (1 - time_weight) * np.log(table["gpu_seconds"])
+    return str(value.idxmin())
+
+
 def ladder_figure(schedules: Schedules) -> go.Figure:
     """Return the waterfall from the run's own dispatch to the bound."""
-    note = (
-        f"{schedules.ladder[0]} → right-sizing → release → spreading → folding → re-planning with predictions → re-planning "
-        "with the true lengths"
-    )
+    note = " → ".join(schedules.ladder)
     title = f"What each idea contributes: sum of {_summed(schedules)}"
     return plots.plot_waterfall(schedules.results(schedules.ladder), title=title, note=note)
 
@@ -91,11 +98,6 @@ def ladder_figure(schedules: Schedules) -> go.Figure:
 def _summed(schedules: Schedules) -> str:
     """Which steps figures add up, in words."""
     return f"{counted(len(schedules.shown), 'step')} " + ("with" if schedules.has_history else "without") + " history"
-
-
-def _named(schedules: Schedules, results: pd.DataFrame) -> pd.DataFrame:
-    """The results under the page's names of the policies."""
-    return results.replace({"policy": {name: shown for name, (shown, _) in schedules.policies.items()}})
 
 
 def _bound(schedules: Schedules, results: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -113,8 +115,9 @@ def _basis_of_simulation(schedules: Schedules, setting: SimulationConfig, calibr
         "Modelled",
         f"all times, on simulated engines with latency profile {latency.name} ({origin}), on "
         f"{counted(cluster.gpus, f'{cluster.kind} GPU')} "
-        f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, at "
-        f"{number(cluster.usd_per_gpu_hour, 'USD')} per GPU-hour; time weight {setting.objective.time_weight:g}.",
+        f"in {counted(cluster.nodes, 'node')}, {cluster.gpus_per_actor} per actor, "
+        + (f"at {usd(cluster.usd_per_gpu_hour)} per GPU-hour" if cluster.usd_per_gpu_hour > 0 else "without a price")
+        + f"; time weight {setting.objective.time_weight:g}.",
     )
     if calibrated.steps:
         yield (
@@ -147,18 +150,18 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
     baseline = schedules.ladder[0]
     time_s, gpu_s = table.loc[baseline, "time_s"], table.loc[baseline, "gpu_seconds"]
     rows = []
-    for name, (shown, _) in schedules.policies.items():
+    for name in schedules.policies:
         row = table.loc[name]
         idle = row["idle_gpu_seconds"] / row["gpu_seconds"] if row["gpu_seconds"] > 0 else 0.0
         above = row["gpu_seconds"] / row["bound_cost_at_time"] if row["bound_cost_at_time"] > 0 else float("nan")
         rows.append(
             (
-                shown, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4), f"{idle:.1%}",
-                number(row["cost_usd"]), f"{time_s / row['time_s']:.2f}x", signed_share(row["gpu_seconds"] / gpu_s - 1),
+                name, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4), f"{idle:.1%}",
+                usd(row["cost_usd"]) or "none", f"{time_s / row['time_s']:.2f}x", signed_share(row["gpu_seconds"] / gpu_s - 1),
                 number(row["bound_cost_at_time"], digits=4), f"{above:.2f}x", row["bound_method"],
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost (USD)", f"speed-up over {baseline}",
+    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost", f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 

@@ -44,8 +44,8 @@ from rlhfless.trace import OpenedLog, Trace
 from rlhfless.trace.metrics.cross_check import CrossCheck
 from solver.model.objective import NonGenerationPhases, Objective
 
-GIVEN_BACK = ("release", "spreading", "folding", "re-planning", "solver", "rlhfuse", "rlhfless")
-"""Policies without true lengths, under the names of the simulation, whose savings are told where GPUs can be given back."""
+GIVEN_BACK = ("random", "spread", "fold", "solver+replan", "solver", "rlhfuse", "rlhfless")
+"""Policies without true lengths whose savings are told where GPUs can be given back."""
 
 RESERVED = ("random", "spread", "fold", "solver", "solver+replan", "rlhfuse")
 """Policies that are asked for the least time where all GPUs are paid for in any case."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.analysis import Calibration
+from rlhfless.analysis import Calibration, billed_uses, uses_of_account
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
@@ -22,7 +22,7 @@ from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, study_executed, study_log
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import OpenedLog, Trace, TraceError, open_log
+from rlhfless.trace import OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
@@ -97,6 +97,10 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
         refusal = str(error)
     if findings is not None and (contradiction := contradicted(findings.checks, findings.calibrated)):
         page.text(contradiction)
+    page.section("In short")
+    given_back = findings.given_back if findings is not None else pd.DataFrame()
+    best = findings.best_cost if findings is not None and len(given_back) else None
+    page.figure(plots.plot_overview(billed_uses(trace), _empty_share(trace), best))
     page.facts(_facts(log))
     executed_section(page, trace)
     try:
@@ -117,11 +121,17 @@ def _logged(page: Page, log: OpenedLog, setting: SimulationConfig, stated: Assum
     """Add what a logged run wasted, and what to change."""
     setting, calibrated, schedules, findings = study_log(log, setting, stated, max_steps)
     page.section("In short")
+    own = schedules.simulation.traces[findings.setup.dispatch]
+    page.figure(plots.plot_overview(uses_of_account(findings.account), _empty_share(own), findings.best_cost))
     for sentence in in_short(findings):
         page.text(sentence)
     page.facts(_facts(log))
     run_sections(page, findings, stated.prices)
     _schedules(page, schedules, setting, calibrated, True)
+
+
+def _empty_share(trace: Trace) -> float:
+    return decode_capacity(allocation_metrics(trace)).empty_share
 
 
 def _schedules(page: Page, schedules: Schedules, setting: SimulationConfig, calibrated: Calibration, lengths: bool) -> None:

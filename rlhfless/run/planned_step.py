@@ -9,7 +9,7 @@ from functools import cached_property
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots import plot_timelines
+from rlhfless.plots import plot_before_after
 from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
 from solver.model.plan import Plan
@@ -78,8 +78,8 @@ class StepComparison:
         return self.simulation.steps[columns].reset_index(drop=True)
 
     def plot(self) -> go.Figure:
-        """Return the timelines on one time axis, the planned one below."""
-        return plot_timelines(self.simulation.traces)
+        """Return the timelines on one time axis, the planned one below, and the cost of each beside the bound."""
+        return plot_before_after(self.simulation.traces, bound=self.simulation.bounds[0].gpu_seconds)
 
     def __repr__(self) -> str:
         return repr(self.simulation)

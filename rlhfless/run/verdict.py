@@ -10,13 +10,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
-from rlhfless.analysis import account, calibrated_by_spans, evenly, executed_steps, generation_s, savings, savings_of_executed
+from rlhfless.analysis import (
+    account,
+    billed_uses,
+    calibrated_by_spans,
+    evenly,
+    executed_steps,
+    generation_s,
+    savings,
+    savings_of_executed,
+    uses_of_account,
+)
+from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
 from rlhfless.report.savings import at_most, saved
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.simulate import SimulationConfig, simulate
-from rlhfless.trace import OpenedLog, Trace, allocation_metrics
+from rlhfless.trace import OpenedLog, Trace, allocation_metrics, decode_capacity
 from solver.model.cluster import Cluster
 from solver.model.objective import NonGenerationPhases
 
@@ -38,6 +50,7 @@ class Verdict:
         savings: one row per schedule (``analysis.savings.compared``), without rows where no step generated.
         time_weight: of the objective that ranks the schedules.
         basis: the source of the run's own times, in words.
+        uses: where the GPU-seconds and dollars went (``analysis.billed_uses``).
         assumed: what was assumed about the GPUs, one sentence each.
     """
 
@@ -50,6 +63,7 @@ class Verdict:
     savings: pd.DataFrame
     time_weight: float
     basis: str
+    uses: pd.DataFrame
     assumed: tuple[str, ...] = ()
 
     @property
@@ -59,6 +73,10 @@ class Verdict:
             return None
         time, cost = (1 - self.savings[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
         return self.savings.loc[(self.time_weight * np.log(time) + (1 - self.time_weight) * np.log(cost)).idxmin()]
+
+    def plot(self) -> go.Figure:
+        """Return the overview: where GPU-seconds and dollars went, and what the best schedule would save."""
+        return plot_overview(self.uses, self.empty_share, self.best)
 
     def __str__(self) -> str:
         cost = f" ({number(self.usd, 'USD')})" if self.usd > 0 else ""
@@ -110,7 +128,8 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
     used = account(trace, setup, setting.cluster, phases)
     return Verdict(
         _in_words(setting.cluster), tuple(steps), used.gpu_s, float(used.lines["usd"].sum()), used.idle_share,
-        _empty_share(trace), table, setting.objective.time_weight, f"simulated, dispatch {setup.dispatch}", stated.not_stated,
+        decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
+        f"simulated, dispatch {setup.dispatch}", uses_of_account(used), stated.not_stated,
     )  # fmt: skip
 
 
@@ -128,8 +147,9 @@ def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
     idle = float(held["idle_gpu_seconds"].sum()) / gpu_s if gpu_s else 0.0
     every = tuple(sorted(int(step) for step in held["step"].unique()))
     return Verdict(
-        _in_words(setting.cluster), every, gpu_s, usd, idle, _empty_share(trace), table, setting.objective.time_weight,
-        "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
+        _in_words(setting.cluster), every, gpu_s, usd, idle, decode_capacity(held).empty_share, table,
+        setting.objective.time_weight, "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
+        billed_uses(trace),
     )  # fmt: skip
 
 
@@ -138,13 +158,6 @@ def _some_steps(trace: Trace) -> list[int]:
     steps = [int(step) for step in trace.steps]
     each = max(1, len(trace.rollouts) // len(steps))
     return sorted(evenly(steps, max(1, min(MAX_STEPS, MAX_RESPONSES // each))))
-
-
-def _empty_share(trace: Trace) -> float:
-    held = allocation_metrics(trace)
-    held = held[held["role"] == "decode"]
-    paid = float(held["gpu_seconds"].sum())
-    return float(held["idle_gpu_seconds"].sum() + held["slot_idle_gpu_seconds"].sum()) / paid if paid else math.nan
 
 
 def _in_words(cluster: Cluster) -> str:

@@ -18,7 +18,6 @@ from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.scheduling.solver import Solver
-from solver.lengths.survival import known_lengths
 
 POLICIES = (
     "static", "random", "least-loaded", "rlhfuse", "rlhfless", "spread", "fold",
@@ -68,8 +67,9 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     """Return policies that add one idea at a time, from a run's own dispatch to the oracle: right-sizing, release, spreading
     a prompt's samples, folding thin actors, re-planning with predictions, true lengths.
 
-    Each policy is named after the idea that it adds to the policy before it. The differences between their results therefore
-    say what each idea contributes on a log. A contribution can be negative.
+    Each policy adds one idea to the policy before it. The differences between their results therefore say what each idea
+    contributes on a log. A contribution can be negative. Policies have the names of ``POLICIES``; ``right-sizing`` and
+    ``least-loaded, held`` are in the ladder only.
 
     Args:
         dispatch: ``static`` or ``least-loaded``, the first rung, on all actors, with GPUs held until the last response.
@@ -86,11 +86,7 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     return (
         firsts[dispatch],
         Random(release="generation", name="right-sizing"),
-        Random(name="release"),
-        Spread("spreading"),
-        Fold(Spread(), "folding", rule=DrainingFold),
-        SolverReplan(name="re-planning"),
-        SolverReplan(known_lengths, "true lengths", clairvoyant=True),
+        *(make_policy(name) for name in ("random", "spread", "fold", "solver+replan", "oracle+replan")),
     )
 
 

@@ -19,7 +19,7 @@ from solver.model.cluster import Cluster
 SETTING = SimulationConfig(
     Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05
 )
-POLICIES = ("static", "release", "fold")
+POLICIES = ("static", "random", "fold")
 
 
 def rollouts(steps: int = 4, prompts: int = 12) -> pd.DataFrame:

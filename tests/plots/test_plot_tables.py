@@ -18,6 +18,7 @@ PLOTS = [name for name in plots.__all__ if name.startswith("plot_")]
 TRACES = degenerate_traces()
 DRAWN = {
     "plot_account": ["gpu_s"],
+    "plot_before_after": ["gpu_seconds"],
     "plot_curves": ["mean_reward", "mean_response_tokens", "actors", "idle_share", "against_static"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
@@ -25,6 +26,7 @@ DRAWN = {
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],
     "plot_lengths": ["predicted_tokens", "response_tokens"],
     "plot_outcomes": ["time_s", "gpu_seconds", "value"],
+    "plot_overview": ["gpu_s"],
     "plot_plan_bars": ["makespan_s", "gpu_seconds", "other_s", "base_s", "load_s"],
     "plot_plane": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
     "plot_planned_steps": ["step", "mean_tokens", "actors"],
@@ -77,7 +79,7 @@ def test_names_are_as_the_log_has_them_and_no_column_is_a_hover_text(name: str) 
 
 def test_bars_and_events_of_a_timeline_have_their_holders() -> None:
     table = plots.timeline_info(sample_trace()).to_frame()
-    assert table["table"].unique().tolist() == ["allocations", "spans", "planned", "events"]
+    assert table["table"].unique().tolist() == ["allocations", "spans", "decoding", "planned", "events"]
     decode = table[table["phase"] == "decode"]
     assert decode["holder"].tolist() == ["actor-0", "actor-1"]
     cut = table[table["table"] == "events"].iloc[0]

@@ -59,9 +59,12 @@ def test_plane_has_a_marker_per_policy_the_front_the_bound_and_which_way_is_bett
     fig = plot_plane(results(cost_usd=[1.0, 0.7, 0.6]), front, ([8.0, 12.0], [50.0, 40.0]))
     names = [one.name for one in fig.data]
     assert names == ["lower bound of any policy", "planning front (predicted)", "static", "fold", "oracle"]
-    assert [a.text for a in fig.layout.annotations] == ["better"]
+    assert {a.text for a in fig.layout.annotations} == {"static", "fold", "oracle", "better"}
     assert len({one.marker.symbol for one in fig.data[2:]}) == 3
-    assert fig.layout.xaxis.title.text == "time (s)"
+    assert fig.layout.xaxis.title.text == "time (s), does not start at 0"
+    assert fig.layout.xaxis.range[0] > 0
+    assert fig.layout.yaxis.title.text == "cost (GPU-seconds)"
+    assert fig.layout.yaxis.range[0] == 0
 
 
 def test_plane_without_a_curve_shows_the_bound_at_each_policys_time():

@@ -11,7 +11,7 @@ from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_t
 from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
 from rlhfless.plots.style import TEMPLATE, clean, number, signed_share
-from rlhfless.plots.utilisation import busy_share, covered_s
+from rlhfless.plots.utilisation import covered_s, use_share
 from rlhfless.trace import PHASES, Trace
 
 TRACES = degenerate_traces()
@@ -55,7 +55,7 @@ def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
     assert np.asarray(decode.base).tolist() == [1.0, 0.0]
     assert np.asarray(decode.x).tolist() == [2.0, 2.0]
     assert decode.orientation == "h"
-    assert "16.7% of them idle" in fig.layout.title.text
+    assert "2.00 GPU-seconds idle (16.7%)" in fig.layout.title.text
 
 
 def test_timeline_of_a_step_that_is_not_there_says_so():
@@ -101,9 +101,9 @@ def test_covered_seconds_agree_with_counting(seed):
     assert covered_s(start, end, edges) == pytest.approx(ticks.reshape(-1, 100).sum(axis=1))
 
 
-def test_busy_share_is_of_the_held_time():
+def test_used_share_is_of_the_held_time():
     info = timeline_info(sample_trace(1))
-    shares = busy_share(info.allocations, info.spans, 2, np.array([0.0, 2.0, 4.0]))
+    shares = use_share(info.allocations, info.spans, 2, np.array([0.0, 2.0, 4.0]))
     np.testing.assert_allclose(shares, [[1.0, 0.5], [1.0, np.nan]])
 
 

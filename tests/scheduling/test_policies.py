@@ -181,11 +181,11 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     assert [p.name for p in rungs] == [
         "static",
         "right-sizing",
-        "release",
-        "spreading",
-        "folding",
-        "re-planning",
-        "true lengths",
+        "random",
+        "spread",
+        "fold",
+        "solver+replan",
+        "oracle+replan",
     ]
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
     assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]

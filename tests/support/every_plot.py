@@ -92,6 +92,11 @@ def uses(text: str) -> pd.DataFrame:
     )
 
 
+def best(text: str) -> pd.Series:
+    """What the schedule of this name would save."""
+    return pd.Series({"policy": text, "GPU-seconds mean": 0.3, "time mean": -0.1, "GPU-seconds most": 0.5})
+
+
 def informed(text: str) -> ValueOfInformation:
     """Two policies with two forecasts, twice each."""
     names = [(f, p, d) for f in (text, "truth") for p in ("random", text) for d in (0, 1)]
@@ -118,6 +123,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
 
     return {
         "plot_account": lambda: Call((uses(text),)),
+        "plot_before_after": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_curves": lambda: Call((STEPS,)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
@@ -135,6 +141,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
                 label,
             )
         ),
+        "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), 0.5, best(text))),
         "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
         "plot_plane": lambda: Call((results(text),)),
         "plot_planned_steps": lambda: Call((PLANNED,)),

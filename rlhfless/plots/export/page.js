@@ -28,8 +28,8 @@ function widthNeeded(layout) {
 }
 // What plotly takes where a figure does not say it.
 const BARE = {height: 450, title: {text: ""}, margin: {t: 100}};
-// On a narrow screen the title is wrapped and the legend stands below it: beside the plot it would cover the plot. A figure
-// that needs room keeps its width, and its frame scrolls.
+// A title that is wider than the figure is wrapped. On a narrow screen the legend stands below it: beside the plot it would cover
+// the plot. A figure that needs room keeps its width, and its frame scrolls.
 async function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
   const colour = getComputedStyle(document.body).color;
@@ -37,12 +37,14 @@ async function draw(id, name) {
     font: {...spec.layout.font, color: colour}, paper_bgcolor: "rgba(0,0,0,0)", autosize: true};
   let top = layout.margin.t;
   div.style.minWidth = small ? widthNeeded(layout) + "px" : "";
-  if (small) {
-    const [text, lines] = wrapped(layout.title.text || "", div.clientWidth - 28);
+  const [text, lines] = wrapped(layout.title.text || "", div.clientWidth - 28);
+  if (lines) {
     top += lines * LINE;
     layout.height += lines * LINE;
     layout.title = {...layout.title, text};
     layout.margin = {...layout.margin, t: top};
+  }
+  if (small) {
     const place = {xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top"};
     layout.legend = {...layout.legend, ...place, orientation: "h", y: 1 - (top - 6) / layout.height};
   }

@@ -1,0 +1,85 @@
+"""Places names beside points so that they overlap neither each other nor the points, as far as there is room.
+
+Inputs are positions in pixels of a plot of about the usual size. Points that lie on each other get one name together. Each name
+tries places around its point, near ones first; where all are taken, it takes the one with the least overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LETTER_PX, LINE_PX = 6.6, 15.0  # of 12 px text
+TOGETHER_PX = 7.0  # points closer than this cannot be distinguished
+MARK_PX = 9.0  # half the size of a marker, with some room
+RINGS = (16.0, 30.0, 48.0, 70.0, 96.0)  # distances of a name from its point
+
+
+class PointLabel(NamedTuple):
+    """A name of one or more points.
+
+    Attributes:
+        points: which ones. dx, dy: of the middle of the text from the first point, in pixels to the right and down.
+    """
+
+    points: tuple[int, ...]
+    text: str
+    dx: float
+    dy: float
+
+
+def place_labels(
+    x_px: ArrayLike, y_px: ArrayLike, names: Sequence[str], width_px: float, height_px: float
+) -> tuple[PointLabel, ...]:
+    """Return a place for every name.
+
+    Args:
+        x_px, y_px: (N,) positions, to the right and down. names: (N,) texts without markup.
+        width_px, height_px: of the plot; names stay within it where they fit.
+    """
+    at = np.column_stack([np.asarray(x_px, dtype=float), np.asarray(y_px, dtype=float)])
+    taken = [(x - MARK_PX, y - MARK_PX, x + MARK_PX, y + MARK_PX) for x, y in at]
+    labels = []
+    for group in _together(at):
+        text = " = ".join(names[i] for i in group)
+        wide = 0.5 * LETTER_PX * len(text) + 2
+        x, y = at[group[0]]
+        best = min(_places(wide), key=lambda d: _cost(x + d[0], y + d[1], wide, taken, width_px, height_px) + d[2])
+        labels.append(PointLabel(group, text, best[0], best[1]))
+        middle_x, middle_y = x + best[0], y + best[1]
+        taken.append((middle_x - wide, middle_y - 0.5 * LINE_PX, middle_x + wide, middle_y + 0.5 * LINE_PX))
+    return tuple(labels)
+
+
+def _together(at: NDArray[np.float64]) -> Iterator[tuple[int, ...]]:
+    """Yield groups of points that lie on each other, from the top down."""
+    left = sorted(range(len(at)), key=lambda i: (at[i][1], at[i][0]))
+    while left:
+        first = left[0]
+        group = tuple(i for i in left if np.hypot(*(at[i] - at[first])) <= TOGETHER_PX)
+        yield group
+        left = [i for i in left if i not in group]
+
+
+def _places(half_width: float) -> Iterator[tuple[float, float, float]]:
+    """Yield (dx, dy, penalty) around a point: right, left, above, below and between them, near ones first."""
+    for far, ring in enumerate(RINGS):
+        for turn, (side, up) in enumerate(((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))):
+            beside = side * (half_width + (ring if not up else 0.5 * ring))
+            yield beside, up * ring, 30.0 * far + turn
+
+
+def _cost(
+    x: float, y: float, half_width: float, taken: Sequence[tuple[float, float, float, float]], width: float, height: float
+) -> float:
+    """Return the area that a text at (x, y) shares with what is there, and that is outside the plot."""
+    left, top, right, bottom = x - half_width, y - 0.5 * LINE_PX, x + half_width, y + 0.5 * LINE_PX
+    shared = sum(
+        max(0.0, min(right, r) - max(left, l)) * max(0.0, min(bottom, b) - max(top, t))
+        for l, t, r, b in taken  # noqa: E741
+    )
+    outside = max(0.0, -left) + max(0.0, right - width) + max(0.0, -top) + max(0.0, bottom - height)
+    return 10.0 * shared + 200.0 * outside

@@ -1,0 +1,89 @@
+"""One step before and after: totals, savings and the bound of two traces that a reader adds up by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from plot_samples import EVIL, degenerate_traces, sample_trace, tables
+
+from rlhfless.plots import before_after_info, plot_before_after
+from rlhfless.plots.before_after import cost_bars
+from rlhfless.trace import Trace
+
+TRACES = degenerate_traces()
+
+
+def shorter() -> Trace:
+    """The sample's step with both actors released after 2 s: 8 GPU-seconds in place of 12."""
+    rows = tables()
+    held = [{**row, "end_s": 2.0} for row in rows["allocations"]]
+    return sample_trace(1, allocations=held, spans=[{**row, "end_s": min(row["end_s"], 2.0)} for row in rows["spans"][:2]])
+
+
+def test_the_last_schedule_is_compared_with_the_first() -> None:
+    info = before_after_info({"static": sample_trace(1), "solver": shorter()}, bound=lambda time_s: 3.0 * time_s)
+    assert info.totals["gpu_seconds"].tolist() == [12.0, 8.0]
+    assert info.totals["cost_usd"].tolist() == pytest.approx([0.012, 0.008])
+    assert (info.saved_cost, info.saved_time) == pytest.approx((1 / 3, 0.5))
+    assert info.bound_gpu_seconds == 6.0, "at the time of the last one"
+    assert info.most == pytest.approx(0.5)
+    assert info.priced
+
+
+def test_the_figure_says_before_after_saving_and_bound() -> None:
+    fig = plot_before_after({"static": sample_trace(1), "solver": shorter()}, bound=lambda time_s: 3.0 * time_s)
+    assert "After (solver) saves 33% of the cost and 50% of the time of before (static)" in fig.layout.title.text
+    headings = [one.text for one in fig.layout.annotations]
+    assert headings[0].startswith("<b>Before: static</b>: 2 actors, 4.00 s, 12.0 GPU-seconds, 0.0120 USD")
+    assert headings[1].startswith("<b>After: solver</b>")
+    bars = fig.data[-1]
+    assert list(bars.y) == ["Before: static", "After: solver", "Lower bound"]
+    assert list(bars.text) == [
+        "0.0120 USD, 12.0 GPU-seconds", "0.800 cents, 8.00 GPU-seconds, 33% saved",
+        "0.600 cents, 6.00 GPU-seconds, at most 50% saved",
+    ]  # fmt: skip
+    assert fig.layout.xaxis.range == fig.layout.xaxis2.range
+    assert fig.layout.xaxis2.matches == "x"
+
+
+def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
+    rows = tables()
+    late = [{**row, "end_s": row["end_s"] + 4.0} if row["holder"] == "actor-1" else row for row in rows["spans"]]
+    held = [{**row, "end_s": 8.0} for row in rows["allocations"]]
+    info = before_after_info({"a": sample_trace(1, spans=late, allocations=held), "b": sample_trace(1)})
+    first = info.schedules.timelines["a"]
+    assert first.holders == ("actor-1", "actor-0")
+    assert first.allocations["row"].tolist() == [1, 0]
+    assert first.planned.empty
+    assert set(first.spans["phase"]) == {"prefill", "decode"}
+
+
+def test_a_schedule_that_loses_says_so() -> None:
+    fig = plot_before_after({"solver": shorter(), "static": sample_trace(1)})
+    assert "After (static) costs 50% more and takes 100% more time than before (solver)" in fig.layout.title.text
+    assert math.isnan(before_after_info({"a": shorter(), "b": shorter()}).most)
+    same = plot_before_after({"a": shorter(), "b": shorter()})
+    assert "saves 0.0% of the cost in the same time" in same.layout.title.text
+
+
+def test_without_a_price_dollars_are_left_out() -> None:
+    free = [{**row, "usd_per_gpu_s": 0.0} for row in tables()["allocations"]]
+    info = before_after_info({"a": sample_trace(1, allocations=free), "b": shorter()})
+    assert not info.priced
+    assert info.saved_cost == pytest.approx(1 / 3)
+    assert "USD" not in cost_bars(info)["text"][0]
+
+
+def test_what_cannot_be_compared_says_why() -> None:
+    assert "one schedule only" in before_after_info({"a": sample_trace(1)}).missing
+    assert before_after_info({}).missing == "There are no schedules to show."
+    assert "takes no time" in before_after_info({"a": TRACES["no time"], "b": sample_trace(1)}).missing
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_before_and_after_survive_every_trace(name: str) -> None:
+    fig = plot_before_after({EVIL: TRACES[name], "other": TRACES[name]}, bound=lambda time_s: math.inf)
+    assert fig.layout.title.text
+    assert "<script>" not in json.dumps(fig.to_plotly_json(), default=str)

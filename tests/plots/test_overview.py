@@ -1,0 +1,61 @@
+"""The overview: where GPU-seconds went, both wastes, and the change that would help most."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from plot_samples import EVIL
+
+from rlhfless.plots import overview_info, plot_overview
+
+USES = pd.DataFrame(
+    {
+        "use": ["decoding, slots in use", "prefill", "decoding, empty slots", "idle GPUs"],
+        "kind": ["work", "work", "empty slots", "idle"],
+        "gpu_s": [20.0, 10.0, 50.0, 20.0], "usd": [0.2, 0.1, 0.5, 0.2], "share": [0.2, 0.1, 0.5, 0.2],
+    }
+)  # fmt: skip
+BEST = pd.Series({"policy": "fold", "GPU-seconds mean": 0.3, "time mean": -0.05, "GPU-seconds most": 0.6})
+
+
+def test_the_verdict_has_both_wastes_and_the_change_has_its_price() -> None:
+    info = overview_info(USES, 0.63, BEST)
+    assert info.idle_share == pytest.approx(0.2)
+    assert info.verdict == "63% of the paid decode capacity stood empty; 20% of the GPU-seconds were idle"
+    assert info.change == (
+        "The schedule fold saves 30% of the GPU-seconds and takes 5% more time; no schedule that takes as long saves more "
+        "than 60%"
+    )
+    assert overview_info(USES).verdict == "20% of the GPU-seconds were idle"
+    assert overview_info(USES).change == ""
+    lost = BEST.replace({0.3: -0.1})
+    assert overview_info(USES, best=lost).change.startswith("No simulated schedule saves anything")
+    assert overview_info(USES[:3]).verdict.startswith("none of")
+
+
+def test_the_bars_are_the_run_the_change_and_the_bound() -> None:
+    fig = plot_overview(USES, 0.63, BEST)
+    run = [bar for bar in fig.data if bar.y[0] == "this run"]
+    assert [bar.x[0] for bar in run] == USES["gpu_s"].tolist()
+    after, bound = fig.data[-2:]
+    assert (after.y[0], after.x[0], after.text[0]) == (
+        "with fold",
+        pytest.approx(70.0),
+        "70.0 GPU-seconds, 0.700 USD, 30% saved",
+    )
+    assert (bound.y[0], bound.x[0], bound.text[0]) == (
+        "lower bound", pytest.approx(40.0), "40.0 GPU-seconds, 0.400 USD, at most 60% saved",
+    )  # fmt: skip
+    assert run[3].marker.pattern.shape == "/"
+    free = plot_overview(USES.assign(usd=0.0), 0.63, BEST)
+    assert "USD" not in free.to_json()
+
+
+def test_an_overview_without_a_change_or_without_gpus() -> None:
+    assert len(plot_overview(USES).data) == 4
+    assert math.isnan(overview_info(USES).saved_gpu_share)
+    assert overview_info(USES[:0]).missing == "No GPU was allocated."
+    assert "No GPU" in plot_overview(USES[:0]).layout.annotations[0].text
+    assert "\\u003cscript" not in plot_overview(USES.assign(use=EVIL), best=BEST.replace("fold", EVIL)).to_json()
