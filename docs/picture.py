@@ -1,25 +1,18 @@
 """Makes docs/one_step.png and docs/explore.png, the pictures of README and guide: `make picture` (needs kaleido and Chromium).
 
-one_step.png, left: the last step of the shipped run, planned and executed; right: the last four steps under every policy,
-with the bound. explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
+one_step.png: the last step of the demonstration trace before (static) and after (planned by the solver), on one time axis, with
+the cost of both and the bound. explore.png: the dashboard `explore` on the same step, in a real JupyterLab.
 """
 
 from __future__ import annotations
 
-import base64
 import sys
 import tempfile
 from pathlib import Path
 
-import plotly.graph_objects as go
-
-import solver
-from rlhfless.latency import load_profile
-from rlhfless.plots import plot_plane, plot_timeline
-from rlhfless.plots.export.files import save, save_all
+import rlhfless as rl
+from rlhfless.plots.export.files import save
 from rlhfless.plots.export.render import why_no_pictures
-from rlhfless.simulate import SimulationConfig, simulate
-from rlhfless.trace import read_trace
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("browser", "support")]
@@ -29,8 +22,7 @@ from real_browser import browser  # noqa: E402
 
 LARGE = {"width": 1600, "height": 1800}  # wide enough for all columns of the table; JupyterLab cuts off what does not fit
 WHOLE_TABLE = ".rlhfless-scroll { max-height: none !important; }"
-POLICIES = ["static", "random", "least-loaded", "rlhfuse", "rlhfless", "fold", "solver", "oracle"]
-WIDTH, HEIGHT = 760, 520
+WIDTH = 960
 
 
 def main() -> int:
@@ -44,13 +36,9 @@ def main() -> int:
 
 
 def one_step(target: Path) -> Path:
-    """Draw both figures and put them side by side."""
-    trace = read_trace(ROOT / "data" / "traces" / "arithmetic-grpo")
-    setting = SimulationConfig(solver.Cluster(2, 8, 1, "cpu"), load_profile("cpu-tiny-qwen2"), max_response_tokens=320)
-    results = simulate(trace.rollouts, setting, POLICIES, steps=trace.steps[-4:]).steps
-    left = plot_timeline(trace, trace.steps[-1], roles=["decode"])
-    right = plot_plane(results, note="last four steps of the shipped run")
-    return save(beside(left, right), target)
+    """Draw the last step of the demonstration trace before and after."""
+    compared = rl.load(rl.example(), verbose=False).plan(step=-1).compare("static")
+    return save(compared.plot().update_layout(width=WIDTH), target)
 
 
 def dashboard(target: Path) -> Path:
@@ -59,7 +47,7 @@ def dashboard(target: Path) -> Path:
         folder, home = Path(name, "served"), Path(name, "home")
         folder.mkdir()
         home.mkdir()
-        source = str(ROOT / "data" / "traces" / "arithmetic-grpo")
+        source = str(rl.example())
         notebook(folder / "explore.ipynb", f"from rlhfless.widgets import explore\nexplore({source!r}, usd_per_gpu_hour=1.0)")
         page = opened.new_context(viewport=LARGE).new_page()
         with Lab(folder, home) as lab:
@@ -69,22 +57,6 @@ def dashboard(target: Path) -> Path:
             page.add_style_tag(content=WHOLE_TABLE)
             page.locator(".jp-OutputArea-output").last.screenshot(path=target)
     return target
-
-
-def beside(*figures: go.Figure) -> go.Figure:
-    """Figures in one row, as a figure of their pictures."""
-    with tempfile.TemporaryDirectory() as folder:
-        sized = [figure.update_layout(width=WIDTH, height=HEIGHT) for figure in figures]
-        files = save_all((figure, Path(folder, f"{i}.svg")) for i, figure in enumerate(sized))
-        pictures = [base64.b64encode(file.read_bytes()).decode() for file in files]
-    row = go.Figure(layout={"template": "none", "width": WIDTH * len(figures), "height": HEIGHT})
-    row.update_layout(margin=dict.fromkeys("lrtb", 0))
-    for i, picture in enumerate(pictures):
-        row.add_layout_image(
-            source=f"data:image/svg+xml;base64,{picture}", xref="paper", yref="paper", x=i / len(pictures), y=1,
-            sizex=1 / len(pictures), sizey=1,
-        )  # fmt: skip
-    return row.update_xaxes(visible=False).update_yaxes(visible=False)
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
         return message_figure(TITLE, info.missing)
     fig = go.Figure()
     total, paid = float(uses["gpu_s"].sum()), float(uses["usd"].sum())
+    done = 0.0
     for row in uses.itertuples():
         lines = [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)]
         name = f"{clean(row.use)} ({row.share:.0%})"
@@ -111,9 +112,11 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
             x=[row.gpu_s], y=[RUN], orientation="h", name=name, marker=_marker(row.kind, row.use),
             showlegend=row.share >= LITTLE,
             hovertext=[hover(lines, clean(row.use))], hoverinfo="text",
-            text=[name if row.share >= LETTER_SHARE * len(name) else ""], textposition="inside",
-            insidetextanchor="middle", textangle=0, constraintext="none",
         )  # fmt: skip
+        if row.share >= LETTER_SHARE * len(name):
+            white = {"color": "#FFFFFF"} if row.kind == "work" else {}  # the others are pale on light and dark on dark paper
+            fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=name, showarrow=False, font=white)
+        done += row.gpu_s
     names = [RUN]
     if info.schedule and info.saved_gpu_share == info.saved_gpu_share:
         after = clean(f"with {info.schedule}", 30)
@@ -145,7 +148,8 @@ def _marker(kind: str, use: str) -> dict[str, Any]:
     """Return fill and hatch of a use: the colour of its phase for work, pale blue for empty slots, hatched for idle GPUs."""
     outline = {"color": OUTLINE, "width": 1}
     if kind == "idle":
-        hatch = {"shape": "/", "fgcolor": VERMILLION, "bgcolor": "rgba(213,94,0,0.12)", "size": 6, "fillmode": "replace"}
+        hatch = {"shape": "/", "fgcolor": VERMILLION, "bgcolor": "rgba(213,94,0,0.12)", "size": 9, "solidity": 0.1,
+                 "fillmode": "replace"}  # fmt: skip
         return {"color": "rgba(213,94,0,0.12)", "line": outline, "pattern": hatch}
     colour = OCCUPANCY_SCALE[0][1] if kind == "empty slots" else WORK_COLOURS.get(use, GREY)
     return {"color": colour, "line": outline}

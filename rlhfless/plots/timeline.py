@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.last_response import LastResponse
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
 from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
@@ -26,6 +25,7 @@ BAR, BEHIND, PLANNED = (-0.27, 0.54), (-0.42, 0.12), (0.30, 0.13)  # offset and 
 SAMPLES = ((0.95, "decode, all slots in use"), (0.15, "decode, few slots in use"))  # legend: shade and name
 CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation; it is cut if the step takes so much longer
 MAX_CUTS = 8
+ROOM = 0.55  # share of the axis; a response that ends before it has its name at its right
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
 LABEL_PAPER = "rgba(255,255,255,0.85)"  # behind texts over bars, on white and on dark paper
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
@@ -93,7 +93,7 @@ def plot_timeline(
         fig.update_xaxes(range=[0, cut_s])
         notes.append(_add_cuts(fig, info, cut_s))
     if info.last is not None and len(info.holders) > 1 and _within(info.last.end_s, between_s):
-        add_last_response(fig, info.last, place[info.last.row], rows)
+        _add_last_response(fig, info, place[info.last.row], rows)
     height = int(min(780, max(300, 190 + 34 * rows)))
     title = f"GPU timeline of step {info.step}{empty_words(info)}"
     return styled(fig, title, "<br>".join(filter(None, [_summary(info), *notes])), height=height, barmode="overlay")
@@ -144,17 +144,21 @@ def _add_cuts(fig: go.Figure, info: TimelineInfo, cut_s: float) -> str:
     return f"the axis ends shortly after generation; {counted(len(ends), 'row')} end later"
 
 
-def add_last_response(fig: go.Figure, last: LastResponse, at: float, rows: int, **panel: Any) -> None:
-    """Add an arrow to the end of the response that the step waited for, with its name in the room of rows that are done.
+def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int) -> None:
+    """Add an arrow to the end of the response that the step waited for, with its name where there is most room.
 
     Args:
-        at: its row on the axis, of so many ``rows``. panel: ``xref`` and ``yref`` of a figure with several timelines.
+        at: its row on the axis, of so many ``rows``.
     """
-    down = at < rows / 2
+    last, down = info.last, at < rows / 2
+    assert last is not None
+    ends = [float(table["end_s"].max()) for table in (info.allocations, info.spans, info.planned) if len(table)]
+    axis_s = _cut_s(info) if _cut_s(info) < info.time_s else max(ends)
+    right = last.end_s < ROOM * axis_s
     fig.add_annotation(
-        x=last.end_s, y=at + (0.2 if down else -0.2), ax=-18, ay=34 if down else -34, xanchor="right",
-        text=last.text, align="right", showarrow=True, arrowhead=2, arrowsize=0.9, arrowcolor=VERMILLION,
-        font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER, **panel,
+        x=last.end_s, y=at + (0.2 if down else -0.2), ax=18 if right else -18, ay=34 if down else -34,
+        xanchor="left" if right else "right", align="left" if right else "right", text=last.text, showarrow=True, arrowhead=2,
+        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER,
     )  # fmt: skip
 
 

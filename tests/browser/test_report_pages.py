@@ -26,7 +26,9 @@ GSM8K = ROOT.parent / "shared" / "data" / "grpo-gsm8k-lengths" / "areal_s0_lengt
 TRL = ROOT / "tests" / "trace" / "importers" / "golden" / "trl"
 LONG_NAME = "a_folder_whose_name_is_longer_than_a_line_of_a_telephone"
 MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit") for word in ("--map", one)]
-OF_A_TRACE = ["What was executed", "Possible savings", "What better schedules would have done", "Time against cost"]
+OF_A_TRACE = [
+    "In short", "What was executed", "Possible savings", "What better schedules would have done", "Time against cost",
+]  # fmt: skip
 OF_A_LOG = ["In short", "Your run", "Possible savings", "What if", "What to change", *OF_A_TRACE[2:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),

@@ -13,7 +13,7 @@ from produce import DATA, NAMES, STEPS, deduplicated, first_steps, mixed_plans, 
 
 import solver
 from rlhfless import plots
-from rlhfless.analysis import account, plan_every_step, run_setup
+from rlhfless.analysis import Account, account, plan_every_step, run_setup, uses_of_account
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import step_metrics
 from solver import Objective, Plan
@@ -76,15 +76,18 @@ def least(time_s: float) -> float:
     return 400.0 / time_s
 
 
-def where_time_went() -> pd.DataFrame:
-    """Lines of the account of the static schedule."""
+def where_time_went() -> Account:
+    """The account of the static schedule."""
     setting = settings()["plain"][0]
-    return account(simulated("static", "plain").traces["static"], run_setup("verl"), setting.cluster).lines
+    return account(simulated("static", "plain").traces["static"], run_setup("verl"), setting.cluster)
 
 
 RUNS = ("static", "fold", "solver+replan")
 INFOS: dict[str, Callable[[], Any]] = {
-    "account_info": lambda: plots.account_info(where_time_went()),
+    "account_info": lambda: plots.account_info(where_time_went().lines),
+    "before_after_info": lambda: plots.before_after_info(
+        {name: simulated(name, "plain").traces[name] for name in ("static", "solver+replan")}, bound=least
+    ),
     "curves_info": lambda: plots.curves_info(step_metrics(first_steps(8))),
     "front_info": lambda: plots.front_info(front(), weights(), taken(True), least),
     "gap_info": lambda: plots.gap_info(weights(), dict.fromkeys(weights(), front())),
@@ -95,6 +98,7 @@ INFOS: dict[str, Callable[[], Any]] = {
         {w: {"plan": one} for w, one in taken(False).items()}, Objective(), dict.fromkeys(weights(), (10.0, 100.0)),
         {w: {"plan": one} for w, one in taken(True).items()},
     ),
+    "overview_info": lambda: plots.overview_info(uses_of_account(where_time_went()), 0.5),
     "plan_bars_info": lambda: plots.plan_bars_info(
         weights(), steps_of("plain")[-1].predicted, settings()["plain"][0].latency
     ),

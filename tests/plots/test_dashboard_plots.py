@@ -38,6 +38,13 @@ def test_a_bar_knows_the_row_of_its_response_and_says_its_lengths() -> None:
     assert "cut off" in "".join(one.name for one in plot_responses(timed(), "actor-1").data)
 
 
+def test_the_axis_of_responses_has_whole_numbers() -> None:
+    assert plot_responses(timed(), "actor-0").layout.yaxis.dtick == 1
+    many = pd.concat([timed().rollouts] * 5, ignore_index=True).assign(sample=range(30))
+    axis = plot_responses(Trace(many, allocations=tables()["allocations"]), "actor-0").layout.yaxis
+    assert (axis.dtick, axis.tickformat) == (None, "d")
+
+
 def test_what_is_not_known_of_responses_is_said() -> None:
     assert "no actors or times" in responses_info(sample_trace()).missing
     assert "actor-9 has no completed responses" in responses_info(timed(), "actor-9").missing

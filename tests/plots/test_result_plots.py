@@ -83,6 +83,19 @@ def test_plane_of_strange_results():
         plane_info(results().drop(columns="gpu_seconds"))
 
 
+def test_points_on_each_other_share_a_name_and_one_point_alone_says_so():
+    same = results(time_s=[10.0, 10.001, 4.0], gpu_seconds=[100.0, 100.0, 60.0])
+    named = {a.text for a in plot_plane(same).layout.annotations}
+    assert named == {"static = fold", "oracle", "better"}
+    assert plot_plane(same).layout.xaxis.range[0] == 0
+    assert "one schedule only" in plot_plane(results().iloc[:1]).layout.title.text
+    many = pd.DataFrame({"policy": [f"p{i}" for i in range(20)], "time_s": range(1, 21), "gpu_seconds": range(1, 21)})
+    fig = plot_plane(many)
+    assert [a.text for a in fig.layout.annotations] == ["better"]
+    assert all(one.showlegend for one in fig.data)
+    assert "USD" not in plot_plane(results(cost_usd=0.0)).to_json()
+
+
 def test_waterfall_adds_up_from_the_first_schedule_to_the_bound():
     info = waterfall_info(results(bound_gpu_seconds=[50.0, 48.0, 52.0]))
     assert [(r.kind, r.start, r.end) for r in info.gpu_seconds] == [

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
+import plotly.graph_objects as go
+import plotly.io as pio
 import pytest
-from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace
+from plot_samples import EVIL, busy_trace, degenerate_traces, rollouts, sample_trace, tables
 
 from rlhfless.plots import lengths_info, plot_lengths, plot_steps, plot_timeline, steps_info, timeline_info
 from rlhfless.plots.palette import IDLE, PHASE_STYLES, POLICY_STYLES, policy_styles
-from rlhfless.plots.style import TEMPLATE, clean, number, signed_share
-from rlhfless.plots.utilisation import covered_s, use_share
+from rlhfless.plots.style import TEMPLATE, clean, lines_of, number, plain, signed_share, styled, usd
+from rlhfless.plots.utilisation import covered_s, row_order, use_share
 from rlhfless.trace import PHASES, Trace
 
 TRACES = degenerate_traces()
@@ -80,6 +83,85 @@ def test_many_spans_become_a_heatmap():
     assert [one.type for one in fig.data] == ["heatmap"]
     assert np.nanmean(np.asarray(fig.data[0].z, dtype=float)) == pytest.approx(0.5, abs=0.01)
     assert [one.type for one in plot_timeline(busy_trace(100)).data] == ["bar", "bar"]
+
+
+def waiting_actors(count: int, spans: int) -> Trace:
+    """So many actors that are held for 100 s, of which actor i works i / count of the time, in so many spans with half of the
+    slots in use."""
+    held = [{**tables()["allocations"][0], "holder": f"actor-{i}", "gpu_ids": [i], "end_s": 100.0} for i in range(count)]
+    rows = []
+    for i in range(count):
+        edges = np.linspace(0.0, 100.0 * (i + 1) / count, spans + 1)
+        same = {"step": 0, "holder": f"actor-{i}", "phase": "decode", "batch_mean": 4.0, "slots": 8}
+        rows += [{**same, "start_s": a, "end_s": b} for a, b in itertools.pairwise(edges)]
+    return Trace(rollouts(), allocations=held, spans=rows)
+
+
+def test_a_heatmap_has_the_best_used_rows_on_top_and_counts_slots():
+    fig = plot_timeline(waiting_actors(4, 3), max_spans=5)
+    (shares,) = fig.data
+    assert list(fig.layout.yaxis.ticktext) == ["actor-3 (3)", "actor-2 (2)", "actor-1 (1)", "actor-0 (0)"]
+    z = np.asarray(shares.z, dtype=float)
+    assert z.mean(axis=1) == pytest.approx([0.5, 0.375, 0.25, 0.125])
+    assert np.nanmax(z) == pytest.approx(0.5)
+    assert "12 spans" in fig.layout.title.text
+    part = plot_timeline(waiting_actors(4, 30), max_spans=5, between_s=(0.0, 10.0))
+    assert list(part.layout.yaxis.ticktext) == list(fig.layout.yaxis.ticktext), "zooming keeps the order"
+
+
+def test_many_rows_of_a_heatmap_are_joined_to_bands():
+    fig = plot_timeline(waiting_actors(300, 2), max_spans=5)
+    assert np.asarray(fig.data[0].z).shape == (100, 240)
+    assert "and 2 more" in fig.layout.yaxis.ticktext[0]
+    means = np.asarray(fig.data[0].z, dtype=float).mean(axis=1)
+    assert (np.diff(means) < 1e-9).all()
+    assert means.mean() == pytest.approx(0.25, rel=0.01)
+    assert fig.layout.height < 900
+
+
+def test_rows_without_allocations_keep_their_order():
+    assert row_order(timeline_info(sample_trace(1, allocations=[])).allocations, 3).tolist() == [0, 1, 2]
+
+
+def test_a_learner_that_takes_long_does_not_squeeze_the_actors():
+    rows = tables()
+    held = {**rows["allocations"][0], "holder": "learner", "role": "learner", "gpu_ids": [4], "start_s": 4.0, "end_s": 40.0}
+    learns = {"step": 0, "holder": "learner", "phase": "learn", "start_s": 4.0, "end_s": 40.0}
+    long = sample_trace(1, allocations=[*rows["allocations"], held], spans=[*rows["spans"], learns])
+    fig = plot_timeline(long)
+    assert fig.layout.xaxis.range[1] == pytest.approx(1.12 * 3.0)
+    assert "until 40.0 s \u2192" in annotations(fig)
+    assert "ends shortly after generation" in fig.layout.title.text
+    assert plot_timeline(long, between_s=(0.0, 40.0)).layout.xaxis.range == (0.0, 40.0)
+    assert plot_timeline(sample_trace(1)).layout.xaxis.range is None
+
+
+def test_figures_are_dark_where_plotly_s_default_is(monkeypatch):
+    assert plot_timeline(sample_trace(1)).layout.paper_bgcolor == "#FFFFFF"
+    monkeypatch.setattr(pio.templates, "default", "plotly_dark")
+    dark = plot_timeline(sample_trace(1)).layout
+    assert (dark.paper_bgcolor, dark.font.color) == ("#111111", "#E4E7EB")
+
+
+def test_titles_are_broken_into_lines_and_have_room():
+    words = "one two three four five six seven eight nine ten " * 5
+    fig = styled(go.Figure(), words, words, height=300)
+    lines = fig.layout.title.text.split("<br>")
+    assert max(len(plain(line)) for line in lines) <= 104
+    assert plain(fig.layout.title.text) == plain(f"{words} {words}")
+    short = styled(go.Figure(), "one", "two", height=300)
+    added = fig.layout.margin.t - short.layout.margin.t
+    assert fig.layout.height - short.layout.height == added == 19 * 3 + 15 * 2
+    assert lines_of("a <b>bold</b> word", 3) == "a <b>bold</b> word", "markup stays whole"
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [(1.234, "1.23 USD"), (0.0123, "0.0123 USD"), (0.0047, "0.470 cents"), (1e-9, "less than 0.0001 cents"), (0.0, ""),
+     (math.nan, "")],
+)  # fmt: skip
+def test_dollars_have_a_fitting_unit_and_nothing_is_left_out(dollars, text):
+    assert usd(dollars) == text
 
 
 def test_covered_seconds_count_overlaps_once():
