@@ -7,6 +7,7 @@ that still show an earlier request are grey.
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pandas as pd
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
-from rlhfless.plots.style import number
+from rlhfless.plots.timeline_data import timeline_info
 from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
+from rlhfless.widgets.explorer_cards import plan_cards
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
@@ -59,6 +61,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.response: int | None = None
         self._requests = 0
         self._listening = True
+        self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models(settings.profile)
         self._make_controls()
@@ -139,8 +142,10 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             return
         if not newest():
             return
-        self.settings, self.planned, self.error = planned.settings, planned, None
-        self._show_plan(planned, asked)
+        with self._showing:
+            before, self.planned = self.planned, planned
+            self.settings, self.error = planned.settings, None
+            self._show_plan(planned, before, asked)
         self.panes.answered(newest, CURVE_PANES)
         alternatives = self.what_if.alternatives(planned, newest)
         if alternatives is None or not newest():
@@ -155,25 +160,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
-    def _show_plan(self, planned: PlannedRun, asked: int) -> None:
-        plan = planned.plan
+    def _show_plan(self, planned: PlannedRun, before: PlannedRun | None, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
-        self.panes.put(
-            "facts",
-            html_parts.cards(
-                [
-                    ("actors", len(plan.actors)),
-                    ("executed time", number(planned.time_s, "s")),
-                    ("planned time", number(plan.makespan_s, "s")),
-                    ("GPU-seconds", number(planned.gpu_seconds, digits=4)),
-                    ("cost", number(planned.cost_usd, "USD")),
-                    ("gap to the lower bound", "unknown" if plan.gap is None else f"{plan.gap:.2%}"),
-                    ("planning took", number(1e3 * planned.seconds, "ms")),
-                ]
-            ),
-        )
-        self.actor = min(self.actor, len(plan.actors) - 1)
+        self.panes.put("facts", plan_cards(planned, self.what_if.static(planned.settings), before))
+        self.actor = min(self.actor, len(planned.plan.actors) - 1)
         self._show_actor(planned, asked)
         code, text = self.as_code()
         self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
@@ -194,8 +185,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _clicked(self, pane: str, point: dict[str, Any]) -> None:
         """Handle a click: a bar of the timeline chooses an actor, a bar of its responses shows that response."""
-        if pane == "timeline" and isinstance(point["y"], int | float):
-            self.show_actor(round(point["y"]))
+        if pane == "timeline" and isinstance(point["y"], int | float) and self.planned is not None:
+            holders = timeline_info(self.planned.trace, self.what_if.step, max_spans=0).holders
+            holder = holders[min(max(0, round(point["y"])), len(holders) - 1)]
+            if holder.startswith("actor-"):
+                self.show_actor(int(holder.removeprefix("actor-")))
         elif pane == "responses" and isinstance(point["customdata"], int):
             self.show_response(point["customdata"])
 
@@ -205,9 +199,10 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def show_actor(self, actor: int) -> None:
         """Show the responses of an actor of the plan; where there is no such actor, those of the nearest one."""
-        if self.planned is not None:
-            self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
-            self._show_actor(self.planned, self._requests)
+        with self._showing:
+            if self.planned is not None:
+                self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
+                self._show_actor(self.planned, self._requests)
 
     def show_response(self, response: int) -> None:
         """Show a response of the step by its index: texts, history, prediction, and the reason for its assignment.
@@ -215,10 +210,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         Raises:
             IndexError: there is no such response; the response shown before stays.
         """
-        if self.planned is not None:
-            html = response_html(self.what_if, self.planned, self.actor, response)
-            self.response = response
-            self.panes.put("response", html)
+        with self._showing:
+            if self.planned is not None:
+                html = response_html(self.what_if, self.planned, self.actor, response)
+                self.response = response
+                self.panes.put("response", html)
 
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""

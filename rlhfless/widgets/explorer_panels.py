@@ -92,6 +92,7 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
                     (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
                     for r in details.elsewhere.itertuples()
                 ],
+                "The plan with this response moved",
             )
         )
     if len(details.history):

@@ -44,7 +44,7 @@ class PlannedRun:
     """A plan of the step for some settings, and its execution with the true lengths.
 
     Attributes:
-        plan: for the predicted lengths. trace: of the plan on simulated engines; record: the same before it became a trace.
+        plan: for the predicted lengths. record: of the plan on simulated engines.
         seconds: time that planning and execution took on this machine.
     """
 
@@ -52,8 +52,12 @@ class PlannedRun:
     logged: LoggedStep
     plan: Plan
     record: StepRecord
-    trace: Trace
     seconds: float
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The execution as a trace; row i of its rollouts is response i."""
+        return trace_of([(self.record, rollout_rows(self.record, self.logged))], self.settings.setting, self.plan.policy)
 
     @cached_property
     def actors(self) -> pd.DataFrame:
@@ -165,6 +169,7 @@ class WhatIf:
         self.default = default_settings(trace.meta)
         self._logged: dict[str, LoggedStep] = {}
         self._requests: dict[str, Requests] = {}
+        self._static: PlannedRun | None = None
 
     def logged(self, predictor: str) -> LoggedStep:
         """Return the step with the lengths that a predictor gives it from all earlier steps; computed once.
@@ -194,8 +199,24 @@ class WhatIf:
         plan = plan_generation(problem, time_limit_s=setting.time_limit_s, seed=setting.seed + self.step)
         plan = replace(plan, policy=THIS_PLAN)
         record = self._run(plan, settings)
-        trace = trace_of([(record, rollout_rows(record, logged))], setting, THIS_PLAN)
-        return PlannedRun(settings, logged, plan, record, trace, time.perf_counter() - began)
+        return PlannedRun(settings, logged, plan, record, time.perf_counter() - began)
+
+    def static(self, settings: Settings) -> PlannedRun:
+        """Return the static schedule of the step on the same cluster: what a run without a planner does.
+
+        Neither the time weight nor tau changes it, so moves of those compute it once.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        same = replace(settings, time_weight=0.0, tau=1.0)
+        if self._static is None or self._static.settings != same:
+            began = time.perf_counter()
+            logged, policy = self.logged(same.predictor), make_policy("static")
+            plan = policy.plan(*logged.inputs(same.setting, policy.clairvoyant))
+            record = self._run(plan, same)
+            self._static = PlannedRun(same, logged, plan, record, time.perf_counter() - began)
+        return self._static
 
     def alternatives(self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
         """Run every policy of ``POLICIES`` under the plan's settings, and compute front and bound.
@@ -216,10 +237,15 @@ class WhatIf:
         for name in POLICIES:
             if not wanted():
                 return None
-            policy = make_policy(name, tau=setting.tau)
-            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
-            rows.append(self._row(name, self._run(plan, planned.settings), bound))
+            rows.append(self._row(name, self._record(name, planned), bound))
         return Alternatives(pd.DataFrame(rows), front, bound)
+
+    def _record(self, name: str, planned: PlannedRun) -> StepRecord:
+        if name == "static":
+            return self.static(planned.settings).record
+        setting = planned.settings.setting
+        policy = make_policy(name, tau=setting.tau)
+        return self._run(policy.plan(*planned.logged.inputs(setting, policy.clairvoyant)), planned.settings)
 
     def _run(self, plan: Plan, settings: Settings) -> StepRecord:
         name, setting = settings.predictor, settings.setting

@@ -35,7 +35,7 @@ def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
     assert explorer.panes.stale == []
     assert explorer.planned is not None
     assert "Actors of this plan" in explorer.panes.pane_actors
-    assert f"<b>{len(explorer.planned.plan.actors)}</b><span>actors" in explorer.panes.pane_facts
+    assert f"<span>actors</span><b>{len(explorer.planned.plan.actors)}</b>" in explorer.panes.pane_facts
     names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
     assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "lower bound of any policy"} <= set(names)
     assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]
@@ -68,8 +68,8 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     show, after = explorer._show_plan, []
     answered = explorer.panes.answered
 
-    def interrupted(planned: object, asked: int) -> None:
-        show(planned, asked)  # type: ignore[arg-type]
+    def interrupted(*given: object) -> None:
+        show(*given)  # type: ignore[arg-type]
         if not after:
             explorer._request_plan()
 
