@@ -1,13 +1,14 @@
 """``explore``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
 
 It draws widgets and figures; ``what_if`` computes the results without widgets. Each move of a slider requests a new plan, and a
-thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound. Panes
-that still show an earlier request are grey.
+thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound, and the
+slow policies last. Panes that still show an earlier request are grey.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
-from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES, Alternatives, PlannedRun, WhatIf
 from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -39,6 +40,8 @@ ROWS = (
     (("response", 3), ("copy", 2)),
 )
 HTML = ("facts", "actors", "response", "copy")
+PAUSE_S = 0.3
+"""After a move that long without another one, the policies that take longer are run, too."""
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
@@ -147,12 +150,16 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             self.settings, self.error = planned.settings, None
             self._show_plan(planned, before, asked)
         self.panes.answered(newest, CURVE_PANES)
-        alternatives = self.what_if.alternatives(planned, newest)
-        if alternatives is None or not newest():
-            return
-        self.alternatives = alternatives
-        self._show_alternatives(alternatives, asked)
-        self.panes.answered(newest, ())
+        known: Alternatives | None = None
+        for policies in (QUICK_POLICIES, POLICIES):
+            known = self.what_if.alternatives(planned, newest, policies, known)
+            if known is None or not newest():
+                return
+            self.alternatives = known
+            self.panes.draw("plane", plane(known, planned.settings), asked)
+            self.panes.answered(newest, ())
+            if not _stays(newest, PAUSE_S):
+                return
 
     def _failed(self, error: Exception) -> None:
         """Show the error instead of the numbers; the figures stay grey, as they show other settings."""
@@ -176,10 +183,6 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def _show_response(self, planned: PlannedRun) -> None:
         self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
-
-    def _show_alternatives(self, alternatives: Alternatives, asked: int) -> None:
-        figure = plane(alternatives, self.settings)
-        self.panes.draw("plane", figure, asked)
 
     # --- clicks and keys --------------------------------------------------------------------------------------------------
 
@@ -219,6 +222,14 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
         return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
+
+
+def _stays(newest: Newest, seconds: float) -> bool:
+    """Wait, and return whether the request was the newest all the time."""
+    until = time.monotonic() + seconds
+    while newest() and time.monotonic() < until:
+        time.sleep(0.01)
+    return newest()
 
 
 def _as_read(value: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -33,8 +33,10 @@ from solver.model.plan import Plan
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 
-POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "solver", "oracle")
-"""Those that take milliseconds; policies that fold or re-plan while the step runs take longer (``simulate`` has them)."""
+QUICK_POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "oracle")
+"""Those that take about 0.1 s each for 2,000 responses, so that a slider does not wait for them."""
+POLICIES = (*QUICK_POLICIES, "solver")
+"""The policies to compare with; ``simulate`` has those that re-plan while the step runs, too."""
 THIS_PLAN = "this plan"
 FRONT_POINTS = 16
 
@@ -218,27 +220,38 @@ class WhatIf:
             self._static = PlannedRun(same, logged, plan, record, time.perf_counter() - began)
         return self._static
 
-    def alternatives(self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
-        """Run every policy of ``POLICIES`` under the plan's settings, and compute front and bound.
+    def alternatives(
+        self,
+        planned: PlannedRun,
+        wanted: Callable[[], bool] = lambda: True,
+        policies: Sequence[str] = POLICIES,
+        known: Alternatives | None = None,
+    ) -> Alternatives | None:
+        """Run policies under the plan's settings, and compute front and bound.
 
         Args:
             wanted: called between policies; once it returns False, the rest is left out and None is returned.
+            policies: which ones. known: what was computed for the same plan before; only other policies are added to it.
 
         Raises:
             InputError: ``planned`` is no result of ``plan``.
         """
         if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
-        logged, setting = planned.logged, planned.settings.setting
-        in_gpu_s = replace(setting, objective=Objective())
-        front = pareto_front(in_gpu_s.problem(logged.predicted.points), points=FRONT_POINTS)
-        bound = clairvoyant_bound(setting.problem(logged.truth), work=0)  # a slider does not wait for the configuration LP
-        rows = [self._row(THIS_PLAN, planned.record, bound)]
-        for name in POLICIES:
+        if known is None:
+            setting = planned.settings.setting
+            in_gpu_s = replace(setting, objective=Objective())
+            front = pareto_front(in_gpu_s.problem(planned.logged.predicted.points), points=FRONT_POINTS)
+            bound = clairvoyant_bound(setting.problem(planned.logged.truth), work=0)  # a slider does not wait for the LP
+            known = Alternatives(pd.DataFrame([self._row(THIS_PLAN, planned.record, bound)]), front, bound)
+        rows = []
+        for name in policies:
+            if name in set(known.results["policy"]):
+                continue
             if not wanted():
                 return None
-            rows.append(self._row(name, self._record(name, planned), bound))
-        return Alternatives(pd.DataFrame(rows), front, bound)
+            rows.append(self._row(name, self._record(name, planned), known.bound))
+        return replace(known, results=pd.concat([known.results, pd.DataFrame(rows)], ignore_index=True))
 
     def _record(self, name: str, planned: PlannedRun) -> StepRecord:
         if name == "static":

@@ -16,6 +16,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets.explorer import Explorer
+from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,24 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     explorer._request_plan()
     assert explorer.wait(60)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
-    assert after[1:] == [["plane"], []]
+    assert after[1:] == [["plane"], [], []], "the plan, the quick policies, all policies"
+
+
+def test_policies_that_take_long_are_run_when_the_slider_rests(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[tuple[str, ...], int]] = []
+    alternatives = explorer.what_if.alternatives
+
+    def watched(planned: Any, newest: Any, policies: tuple[str, ...], known: Any) -> object:
+        asked.append((policies, 0 if known is None else len(known.results)))
+        if len(asked) == 1:
+            explorer._request_plan()  # the slider moves on while the quick ones are run
+        return alternatives(planned, newest, policies, known)
+
+    monkeypatch.setattr(explorer.what_if, "alternatives", watched)
+    explorer._request_plan()
+    assert explorer.wait(60)
+    assert asked == [(QUICK_POLICIES, 0), (QUICK_POLICIES, 0), (POLICIES, 1 + len(QUICK_POLICIES))]
+    assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
 
 
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:
