@@ -42,6 +42,8 @@ ROWS = (
 HTML = ("facts", "actors", "response", "copy")
 PAUSE_S = 0.3
 """After a move that long without another one, the policies that take longer are run, too."""
+SENDING_S = 0.003
+"""Time for the kernel's sending thread: it waits for the interpreter, which work on the other panes would keep."""
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
@@ -63,6 +65,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.actor = 0
         self.response: int | None = None
         self._requests = 0
+        self._asked: dict[str, Any] = {}
         self._listening = True
         self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
@@ -117,14 +120,13 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._changed(change)
 
     def _changed(self, _: object) -> None:
-        if self._listening:
+        if self._listening and self._values() != self._asked:  # a page rounds values in its own way, and tells so
             self._request_plan()
 
-    def _request_plan(self) -> None:
-        """Request the results for the values of the controls."""
-        self._requests += 1
+    def _values(self) -> dict[str, Any]:
+        """Return the values of the controls as settings."""
         profile = self._models[self.kind.value][self.per_actor.value]
-        chosen = {
+        return {
             "profile": profile,
             "gpus": self.gpus.value,
             "time_weight": _as_read(self.time_weight.value),
@@ -132,6 +134,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
         }
+
+    def _request_plan(self) -> None:
+        """Request the results for the values of the controls."""
+        self._requests += 1
+        self._asked = chosen = self._values()
         self.panes.ask([*PLAN_PANES, *CURVE_PANES], lambda: self._latest.submit((self._requests, chosen)))
 
     # --- work, in a thread -----------------------------------------------------------------------------------------------
@@ -170,6 +177,7 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     def _show_plan(self, planned: PlannedRun, before: PlannedRun | None, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
+        time.sleep(SENDING_S)
         self.panes.put("facts", plan_cards(planned, self.what_if.static(planned.settings), before))
         self.actor = min(self.actor, len(planned.plan.actors) - 1)
         self._show_actor(planned, asked)

@@ -126,7 +126,7 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
         "GPU-seconds relative to static",
     }
     facts = page.locator(pane("facts")).inner_text()
-    assert re.search(r"2, 0 left\s+complete steps", facts)
+    assert re.search(r"complete steps\s+2, 0 left", facts)
     for meter in ("GPU-seconds", "cost", "idle share", "generation GPU-seconds relative to static", "actors"):
         assert meter in facts
     assert page.errors == []

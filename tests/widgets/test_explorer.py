@@ -86,6 +86,14 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     assert after[1:] == [["plane"], [], []], "the plan, the quick policies, all policies"
 
 
+def test_a_value_that_a_page_rounds_is_no_move(explorer: Explorer) -> None:
+    before, tau = explorer._requests, explorer.tau.value
+    explorer.tau.value = tau + 1e-16 * 2**3
+    assert explorer.tau.value != tau
+    assert explorer._requests == before
+    explorer.tau.value = tau
+
+
 def test_policies_that_take_long_are_run_when_the_slider_rests(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[tuple[str, ...], int]] = []
     alternatives = explorer.what_if.alternatives
