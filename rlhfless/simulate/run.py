@@ -135,8 +135,18 @@ def links_of(setting: SimulationConfig) -> NodeLinks | None:
 
 def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
     """Return the log's rows of a step with the times of this execution instead of the logged times."""
-    times = pd.DataFrame([record.rollout_times(i) for i in range(len(logged.rows))], index=logged.rows.index)
-    times = times.drop(columns=["response_tokens", "finish_reason"])
+    completed, actor_of = record.completions, record.actor_of
+    done = [completed[i] for i in range(len(logged.rows))]
+    times = pd.DataFrame(
+        {
+            "prefill_tokens_computed": [one.prefill_tokens_computed for one in done],
+            "actor": [actor_of[i] for i in range(len(done))],
+            "start_s": [one.start_s for one in done],
+            "first_token_s": [one.first_token_s for one in done],
+            "end_s": [one.time_s for one in done],
+        },
+        index=logged.rows.index,
+    )
     kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
     return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
 

@@ -1,12 +1,14 @@
 """``explore``: a dashboard with sliders over the settings of a step's plan, and all results that depend on them.
 
 It draws widgets and figures; ``what_if`` computes the results without widgets. Each move of a slider requests a new plan, and a
-thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound. Panes
-that still show an earlier request are grey.
+thread computes the newest request only. The plan's panes are updated first, then the policies, the front and the bound, and the
+slow policies last. Panes that still show an earlier request are grey.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,16 @@ import pandas as pd
 from rlhfless.errors import InputError
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots import plot_responses, plot_timeline
-from rlhfless.plots.style import number
+from rlhfless.plots.timeline_data import timeline_info
 from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
+from rlhfless.widgets.explorer_cards import plan_cards
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
-from rlhfless.widgets.what_if import Alternatives, PlannedRun, WhatIf
+from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES, Alternatives, PlannedRun, WhatIf
 from solver.model.errors import PlanningError
 
 GPUS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
@@ -37,6 +40,10 @@ ROWS = (
     (("response", 3), ("copy", 2)),
 )
 HTML = ("facts", "actors", "response", "copy")
+PAUSE_S = 0.3
+"""After a move that long without another one, the policies that take longer are run, too."""
+SENDING_S = 0.003
+"""Time for the kernel's sending thread: it waits for the interpreter, which work on the other panes would keep."""
 WIDE = "290px"  # four controls in a row on a laptop's screen
 
 
@@ -58,7 +65,9 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.actor = 0
         self.response: int | None = None
         self._requests = 0
+        self._asked: dict[str, Any] = {}
         self._listening = True
+        self._showing = threading.RLock()  # a click is not lost to a plan that the worker shows meanwhile
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models(settings.profile)
         self._make_controls()
@@ -111,14 +120,13 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self._changed(change)
 
     def _changed(self, _: object) -> None:
-        if self._listening:
+        if self._listening and self._values() != self._asked:  # a page rounds values in its own way, and tells so
             self._request_plan()
 
-    def _request_plan(self) -> None:
-        """Request the results for the values of the controls."""
-        self._requests += 1
+    def _values(self) -> dict[str, Any]:
+        """Return the values of the controls as settings."""
         profile = self._models[self.kind.value][self.per_actor.value]
-        chosen = {
+        return {
             "profile": profile,
             "gpus": self.gpus.value,
             "time_weight": _as_read(self.time_weight.value),
@@ -126,6 +134,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             "usd_per_gpu_hour": float(self.price.value),
             "predictor": self.predictor.value,
         }
+
+    def _request_plan(self) -> None:
+        """Request the results for the values of the controls."""
+        self._requests += 1
+        self._asked = chosen = self._values()
         self.panes.ask([*PLAN_PANES, *CURVE_PANES], lambda: self._latest.submit((self._requests, chosen)))
 
     # --- work, in a thread -----------------------------------------------------------------------------------------------
@@ -139,15 +152,21 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
             return
         if not newest():
             return
-        self.settings, self.planned, self.error = planned.settings, planned, None
-        self._show_plan(planned, asked)
+        with self._showing:
+            before, self.planned = self.planned, planned
+            self.settings, self.error = planned.settings, None
+            self._show_plan(planned, before, asked)
         self.panes.answered(newest, CURVE_PANES)
-        alternatives = self.what_if.alternatives(planned, newest)
-        if alternatives is None or not newest():
-            return
-        self.alternatives = alternatives
-        self._show_alternatives(alternatives, asked)
-        self.panes.answered(newest, ())
+        known: Alternatives | None = None
+        for policies in (QUICK_POLICIES, POLICIES):
+            known = self.what_if.alternatives(planned, newest, policies, known)
+            if known is None or not newest():
+                return
+            self.alternatives = known
+            self.panes.draw("plane", plane(known, planned.settings), asked)
+            self.panes.answered(newest, ())
+            if not _stays(newest, PAUSE_S):
+                return
 
     def _failed(self, error: Exception) -> None:
         """Show the error instead of the numbers; the figures stay grey, as they show other settings."""
@@ -155,25 +174,12 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.panes.put("facts", html_parts.problem(f"{type(error).__name__}: {error}"))
         self.panes.grey([name for name in (*PLAN_PANES, *CURVE_PANES) if name != "facts"])
 
-    def _show_plan(self, planned: PlannedRun, asked: int) -> None:
-        plan = planned.plan
+    def _show_plan(self, planned: PlannedRun, before: PlannedRun | None, asked: int) -> None:
         figure = plot_timeline(planned.trace, self.what_if.step)  # first, as the page draws it while the rest is made
         self.panes.draw("timeline", figure.update_layout(height=440, title_font_size=13), asked)
-        self.panes.put(
-            "facts",
-            html_parts.cards(
-                [
-                    ("actors", len(plan.actors)),
-                    ("executed time", number(planned.time_s, "s")),
-                    ("planned time", number(plan.makespan_s, "s")),
-                    ("GPU-seconds", number(planned.gpu_seconds, digits=4)),
-                    ("cost", number(planned.cost_usd, "USD")),
-                    ("gap to the lower bound", "unknown" if plan.gap is None else f"{plan.gap:.2%}"),
-                    ("planning took", number(1e3 * planned.seconds, "ms")),
-                ]
-            ),
-        )
-        self.actor = min(self.actor, len(plan.actors) - 1)
+        time.sleep(SENDING_S)
+        self.panes.put("facts", plan_cards(planned, self.what_if.static(planned.settings), before))
+        self.actor = min(self.actor, len(planned.plan.actors) - 1)
         self._show_actor(planned, asked)
         code, text = self.as_code()
         self.panes.put("copy", html_parts.copies([("Copy as Python", "as-python", code), ("Copy as JSON", "as-json", text)]))
@@ -186,16 +192,15 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
     def _show_response(self, planned: PlannedRun) -> None:
         self.panes.put("response", response_html(self.what_if, planned, self.actor, self.response))
 
-    def _show_alternatives(self, alternatives: Alternatives, asked: int) -> None:
-        figure = plane(alternatives, self.settings)
-        self.panes.draw("plane", figure, asked)
-
     # --- clicks and keys --------------------------------------------------------------------------------------------------
 
     def _clicked(self, pane: str, point: dict[str, Any]) -> None:
         """Handle a click: a bar of the timeline chooses an actor, a bar of its responses shows that response."""
-        if pane == "timeline" and isinstance(point["y"], int | float):
-            self.show_actor(round(point["y"]))
+        if pane == "timeline" and isinstance(point["y"], int | float) and self.planned is not None:
+            holders = timeline_info(self.planned.trace, self.what_if.step, max_spans=0).holders
+            holder = holders[min(max(0, round(point["y"])), len(holders) - 1)]
+            if holder.startswith("actor-"):
+                self.show_actor(int(holder.removeprefix("actor-")))
         elif pane == "responses" and isinstance(point["customdata"], int):
             self.show_response(point["customdata"])
 
@@ -205,9 +210,10 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def show_actor(self, actor: int) -> None:
         """Show the responses of an actor of the plan; where there is no such actor, those of the nearest one."""
-        if self.planned is not None:
-            self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
-            self._show_actor(self.planned, self._requests)
+        with self._showing:
+            if self.planned is not None:
+                self.actor, self.response = min(max(0, actor), len(self.planned.plan.actors) - 1), None
+                self._show_actor(self.planned, self._requests)
 
     def show_response(self, response: int) -> None:
         """Show a response of the step by its index: texts, history, prediction, and the reason for its assignment.
@@ -215,14 +221,23 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         Raises:
             IndexError: there is no such response; the response shown before stays.
         """
-        if self.planned is not None:
-            html = response_html(self.what_if, self.planned, self.actor, response)
-            self.response = response
-            self.panes.put("response", html)
+        with self._showing:
+            if self.planned is not None:
+                html = response_html(self.what_if, self.planned, self.actor, response)
+                self.response = response
+                self.panes.put("response", html)
 
     def as_code(self) -> tuple[str, str]:
         """Return the state of the controls as Python code and as JSON."""
         return self.settings.to_python(self.what_if.source, self.what_if.step), self.settings.to_json()
+
+
+def _stays(newest: Newest, seconds: float) -> bool:
+    """Wait, and return whether the request was the newest all the time."""
+    until = time.monotonic() + seconds
+    while newest() and time.monotonic() < until:
+        time.sleep(0.01)
+    return newest()
 
 
 def _as_read(value: float) -> float:

@@ -29,7 +29,8 @@ def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
     seen = alternatives.results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
-    note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
+    count = len(seen) - 1
+    note = f"time weight {settings.time_weight:g}, {f'{count} of ' if count < len(POLICIES) else ''}{len(POLICIES)} policies"
     figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)
@@ -92,6 +93,7 @@ def response_html(what_if: WhatIf, planned: PlannedRun, actor: int, response: in
                     (f"actor-{int(r.actor)}", number(r.time_s, digits=4), number(r.gpu_seconds, digits=4), f"{r.change:+.3%}")
                     for r in details.elsewhere.itertuples()
                 ],
+                "The plan with this response moved",
             )
         )
     if len(details.history):

@@ -25,8 +25,20 @@ class Choice(NamedTuple):
     chosen: bool = False
 
 
-def cards(facts: Iterable[tuple[str, Any]]) -> Markup:
-    """Return large numbers with their labels."""
+class Card(NamedTuple):
+    """A large number with its label, and how it changed.
+
+    Attributes:
+        name: the label. value: the number as text. changes: (text, ``better``, ``worse`` or nothing) of each comparison.
+    """
+
+    name: str
+    value: Any
+    changes: Sequence[tuple[str, str]] = ()
+
+
+def cards(facts: Iterable[Card]) -> Markup:
+    """Return large numbers with their labels and changes."""
     return _made("cards", list(facts))
 
 
@@ -41,8 +53,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "",
         classes = [" ".join(filter(None, ("" if i else "text", marks[i] if marks else ""))) for i in range(len(row))]
         return list(zip([choice(button) if isinstance(button, Choice) else button for button in row], classes, strict=True))
 
+    rows = list(rows)
     body = [cells(row, marks[i] if marks else ()) for i, row in enumerate(rows)]
-    return _made("table", cells(head), body, caption)
+    scrolls = not any(isinstance(one, Choice) for row in rows for one in row)  # buttons scroll into view by themselves
+    return _made("table", cells(head), body, caption, scrolls)
 
 
 def choice(button: Choice) -> Markup:

@@ -105,7 +105,8 @@ def facts(run: LiveRun) -> Markup:
     unknown = "unknown" if len(table) else "after the first step"
     against = signed_share(generation / static - 1) if static > 0 else unknown
     html = html_parts.cards(
-        [
+        html_parts.Card(name, value)
+        for name, value in (
             ("state", run.state),
             ("complete steps", f"{len(table)}, {run.steps.left()} left"),
             ("current step", under_way),
@@ -114,7 +115,7 @@ def facts(run: LiveRun) -> Markup:
             ("cost", number(total["cost_usd"], "USD")),
             ("idle share", idle),
             ("generation GPU-seconds relative to static", against),
-        ]
+        )
     )
     return html if run.error is None else html + html_parts.problem(f"{type(run.error).__name__}: {run.error}")
 

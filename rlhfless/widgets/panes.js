@@ -8,19 +8,43 @@ const CONFIG = {
 };
 const LOADING = "Loading plotly.js from the kernel …", WAITING = "Waiting for the first figure …";
 
-// ipywidgets gives the handles of sliders no name: a screen reader should say the one that stands beside them. JupyterLab takes
-// keys for its own commands where nothing is typed: in a list they should choose.
-function helpKeyboards(box) {
-  for (const handle of box.querySelectorAll(".widget-inline-hbox [role=slider]:not([aria-label])")) {
-    const label = handle.closest(".widget-inline-hbox").querySelector(".widget-label");
-    if (label) handle.setAttribute("aria-label", label.textContent);
+const ENDED = "The kernel that computed this dashboard has ended. Run the cell again.";
+
+// ipywidgets gives the handles and numbers of sliders no name, and handles of lists say a position: a screen reader should say the
+// name and the number that stand beside them. JupyterLab takes keys for its own commands where nothing is typed: in a list they
+// should choose.
+function helpControls(box) {
+  for (const slider of box.querySelectorAll(".widget-inline-hbox")) {
+    const label = slider.querySelector(".widget-label"), readout = slider.querySelector(".widget-readout");
+    for (const handle of label ? slider.querySelectorAll("[role=slider]:not([aria-label])") : []) {
+      handle.setAttribute("aria-label", label.textContent);
+      const say = () => {
+        if (readout && handle.getAttribute("aria-valuetext") !== readout.textContent)
+          handle.setAttribute("aria-valuetext", readout.textContent);
+      };
+      say();
+      new MutationObserver(say).observe(handle, {attributes: true, attributeFilter: ["aria-valuetext"]});
+    }
+    if (label && readout?.isContentEditable) {
+      readout.setAttribute("role", "textbox");
+      readout.setAttribute("aria-label", `${label.textContent}, number`);
+    }
   }
   for (const list of box.querySelectorAll("select")) list.dataset.lmSuppressShortcuts = "true";
 }
 
-// One drawing at a time, and of those that came meanwhile only the newest. `begin` gives it Plotly, `say` shows a sentence instead.
-function drawer(div, box, name) {
-  let plotly = null, wanted = null, busy = false, shown = false, drawn = 0;
+// One drawing at a time, and of those that came meanwhile only the newest; none while the mouse is pressed on the figure, as plotly
+// would lose that click. `begin` gives it Plotly, `say` shows a sentence instead. `gone` is the signal that the view has ended.
+function drawer(div, box, name, gone) {
+  let plotly = null, wanted = null, busy = false, shown = false, drawn = 0, pressed = false;
+  const released = (event) => {
+    if (!pressed || (event.type === "pointermove" && event.buttons)) return;
+    pressed = false;
+    setTimeout(next);  // after plotly has seen the release
+  };
+  div.addEventListener("pointerdown", () => { pressed = true; }, {capture: true, signal: gone});
+  for (const what of ["pointerup", "pointercancel", "pointermove", "blur"])
+    window.addEventListener(what, released, {capture: true, passive: true, signal: gone});
   function say(text, again) {
     if (shown) plotly.purge(div);
     shown = false;
@@ -33,7 +57,7 @@ function drawer(div, box, name) {
     }
   }
   async function next() {
-    if (!plotly || busy || wanted === null || !div.offsetWidth) return;  // not on the page yet: the observer below asks again
+    if (!plotly || busy || pressed || wanted === null || !div.offsetWidth) return;  // without width: the observer below asks again
     busy = true;
     const spec = JSON.parse(wanted);
     wanted = null;
@@ -46,7 +70,8 @@ function drawer(div, box, name) {
       await plotly.react(div, spec.data, layout, whole ? {...CONFIG, doubleClick: "autosize"} : CONFIG);
       if (!shown) { shown = true; listen(div, box, name); }
       div.dataset.request = String((layout.meta || {}).request || 0);
-      helpKeyboards(div.closest(".widget-vbox:not(.rlhfless-box)") || div);
+      div.setAttribute("aria-label", div.querySelector(".gtitle")?.textContent || name);
+      helpControls(div.closest(".widget-vbox:not(.rlhfless-box)") || div);
       div.dataset.drawn = String(++drawn);
       div.dataset.drawnAt = String(performance.timeOrigin + performance.now());
     } catch (error) {
@@ -58,7 +83,7 @@ function drawer(div, box, name) {
     next();
   }
   new ResizeObserver(() => {
-    if (shown && wanted === null && !busy && div.offsetWidth) plotly.Plots.resize(div);
+    if (shown && wanted === null && !busy && !pressed && div.offsetWidth) plotly.Plots.resize(div);
     next();
   }).observe(div.parentElement);
   return {
@@ -84,6 +109,7 @@ function listen(div, box, name) {
 
 async function render({model, el}) {
   el.classList.add("rlhfless-panes");
+  const gone = new AbortController(), signal = gone.signal;
   const manager = model.widget_manager, box = await manager.get_model(model.get("box"));
   const figures = [], ends = [];
   const listenTo = (from, what, call) => { from.on(what, call); ends.push(() => from.off(what, call)); };
@@ -96,9 +122,11 @@ async function render({model, el}) {
       pane.className = "rlhfless-pane";
       pane.style.flexGrow = grow;
       div.dataset.pane = name;
+      div.setAttribute("aria-label", name);
       pane.appendChild(div);
       line.appendChild(pane);
       if (box.get("html_panes").includes(name)) {
+        div.setAttribute("role", "group");
         const fill = () => {  // whoever works by keyboard stays where they were
           const at = div.contains(document.activeElement) ? document.activeElement.textContent : null;
           div.innerHTML = box.get("pane_" + name);
@@ -108,23 +136,32 @@ async function render({model, el}) {
         fill();
         listenTo(box, "change:pane_" + name, fill);
       } else {
-        const figure = drawer(div, box, name);
+        div.setAttribute("role", "figure");
+        const figure = drawer(div, box, name, signal);
         const show = () => { const text = box.get("pane_" + name); if (text) figure.draw(text); };
         figures.push({...figure, show});
         listenTo(box, "change:pane_" + name, show);
       }
-      const grey = () => pane.classList.toggle("rlhfless-stale", box.get("stale").includes(name));
+      const grey = () => {
+        const stale = box.get("stale").includes(name);
+        pane.classList.toggle("rlhfless-stale", stale);
+        div.setAttribute("aria-busy", String(stale));
+      };
       grey();
       listenTo(box, "change:stale", grey);
     }
   }
+  const ended = Object.assign(document.createElement("p"), {className: "rlhfless-note rlhfless-problem", textContent: ENDED});
+  ended.setAttribute("role", "alert");
+  const alive = () => box.comm_live === false ? el.prepend(ended) : ended.remove();
+  listenTo(box, "comm_live_update", alive);
   const all = () => { for (const {show} of figures) show(); };
   all();
   // text colours follow the page: JupyterLab and VS Code change attributes of body, other pages the system's scheme
   const themes = new MutationObserver(all);
   themes.observe(document.body, {attributes: true, attributeFilter: ["class", "data-jp-theme-light", "data-vscode-theme-kind"]});
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  dark.addEventListener("change", all);
+  dark.addEventListener("change", all, {signal});
   el.addEventListener("click", (event) => {
     const copy = event.target.closest("[data-copy]");
     if (copy) copyText(copy, el.querySelector(copy.dataset.copy));
@@ -132,7 +169,7 @@ async function render({model, el}) {
     if (choice) box.send({pane: choice.closest("[data-pane]").dataset.pane, choice: Number(choice.dataset.tell)});
   });
   if (figures.length) load(manager, box, figures, listenTo);
-  return () => { themes.disconnect(); dark.removeEventListener("change", all); for (const end of ends) end(); };
+  return () => { themes.disconnect(); gone.abort(); for (const end of ends) end(); };
 }
 
 // Gives all figures Plotly; where that fails they say why, until another try, which the kernel answers with a new copy.

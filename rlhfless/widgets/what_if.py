@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
@@ -33,8 +33,10 @@ from solver.model.plan import Plan
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 
-POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "solver", "oracle")
-"""Those that take milliseconds; policies that fold or re-plan while the step runs take longer (``simulate`` has them)."""
+QUICK_POLICIES = ("static", "least-loaded", "random", "spread", "rlhfless", "oracle")
+"""Those that take about 0.1 s each for 2,000 responses, so that a slider does not wait for them."""
+POLICIES = (*QUICK_POLICIES, "solver")
+"""The policies to compare with; ``simulate`` has those that re-plan while the step runs, too."""
 THIS_PLAN = "this plan"
 FRONT_POINTS = 16
 
@@ -44,7 +46,7 @@ class PlannedRun:
     """A plan of the step for some settings, and its execution with the true lengths.
 
     Attributes:
-        plan: for the predicted lengths. trace: of the plan on simulated engines; record: the same before it became a trace.
+        plan: for the predicted lengths. record: of the plan on simulated engines.
         seconds: time that planning and execution took on this machine.
     """
 
@@ -52,8 +54,12 @@ class PlannedRun:
     logged: LoggedStep
     plan: Plan
     record: StepRecord
-    trace: Trace
     seconds: float
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The execution as a trace; row i of its rollouts is response i."""
+        return trace_of([(self.record, rollout_rows(self.record, self.logged))], self.settings.setting, self.plan.policy)
 
     @cached_property
     def actors(self) -> pd.DataFrame:
@@ -165,6 +171,7 @@ class WhatIf:
         self.default = default_settings(trace.meta)
         self._logged: dict[str, LoggedStep] = {}
         self._requests: dict[str, Requests] = {}
+        self._static: PlannedRun | None = None
 
     def logged(self, predictor: str) -> LoggedStep:
         """Return the step with the lengths that a predictor gives it from all earlier steps; computed once.
@@ -194,32 +201,64 @@ class WhatIf:
         plan = plan_generation(problem, time_limit_s=setting.time_limit_s, seed=setting.seed + self.step)
         plan = replace(plan, policy=THIS_PLAN)
         record = self._run(plan, settings)
-        trace = trace_of([(record, rollout_rows(record, logged))], setting, THIS_PLAN)
-        return PlannedRun(settings, logged, plan, record, trace, time.perf_counter() - began)
+        return PlannedRun(settings, logged, plan, record, time.perf_counter() - began)
 
-    def alternatives(self, planned: PlannedRun, wanted: Callable[[], bool] = lambda: True) -> Alternatives | None:
-        """Run every policy of ``POLICIES`` under the plan's settings, and compute front and bound.
+    def static(self, settings: Settings) -> PlannedRun:
+        """Return the static schedule of the step on the same cluster: what a run without a planner does.
+
+        Neither the time weight nor tau changes it, so moves of those compute it once.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        same = replace(settings, time_weight=0.0, tau=1.0)
+        if self._static is None or self._static.settings != same:
+            began = time.perf_counter()
+            logged, policy = self.logged(same.predictor), make_policy("static")
+            plan = policy.plan(*logged.inputs(same.setting, policy.clairvoyant))
+            record = self._run(plan, same)
+            self._static = PlannedRun(same, logged, plan, record, time.perf_counter() - began)
+        return self._static
+
+    def alternatives(
+        self,
+        planned: PlannedRun,
+        wanted: Callable[[], bool] = lambda: True,
+        policies: Sequence[str] = POLICIES,
+        known: Alternatives | None = None,
+    ) -> Alternatives | None:
+        """Run policies under the plan's settings, and compute front and bound.
 
         Args:
             wanted: called between policies; once it returns False, the rest is left out and None is returned.
+            policies: which ones. known: what was computed for the same plan before; only other policies are added to it.
 
         Raises:
             InputError: ``planned`` is no result of ``plan``.
         """
         if not isinstance(planned, PlannedRun):
             raise InputError(f"planned is a {type(planned).__name__}; the result of WhatIf.plan is needed")
-        logged, setting = planned.logged, planned.settings.setting
-        in_gpu_s = replace(setting, objective=Objective())
-        front = pareto_front(in_gpu_s.problem(logged.predicted.points), points=FRONT_POINTS)
-        bound = clairvoyant_bound(setting.problem(logged.truth), work=0)  # a slider does not wait for the configuration LP
-        rows = [self._row(THIS_PLAN, planned.record, bound)]
-        for name in POLICIES:
+        if known is None:
+            setting = planned.settings.setting
+            in_gpu_s = replace(setting, objective=Objective())
+            front = pareto_front(in_gpu_s.problem(planned.logged.predicted.points), points=FRONT_POINTS)
+            bound = clairvoyant_bound(setting.problem(planned.logged.truth), work=0)  # a slider does not wait for the LP
+            known = Alternatives(pd.DataFrame([self._row(THIS_PLAN, planned.record, bound)]), front, bound)
+        rows = []
+        for name in policies:
+            if name in set(known.results["policy"]):
+                continue
             if not wanted():
                 return None
-            policy = make_policy(name, tau=setting.tau)
-            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
-            rows.append(self._row(name, self._run(plan, planned.settings), bound))
-        return Alternatives(pd.DataFrame(rows), front, bound)
+            rows.append(self._row(name, self._record(name, planned), known.bound))
+        return replace(known, results=pd.concat([known.results, pd.DataFrame(rows)], ignore_index=True))
+
+    def _record(self, name: str, planned: PlannedRun) -> StepRecord:
+        if name == "static":
+            return self.static(planned.settings).record
+        setting = planned.settings.setting
+        policy = make_policy(name, tau=setting.tau)
+        return self._run(policy.plan(*planned.logged.inputs(setting, policy.clairvoyant)), planned.settings)
 
     def _run(self, plan: Plan, settings: Settings) -> StepRecord:
         name, setting = settings.predictor, settings.setting

@@ -11,6 +11,7 @@ import pytest
 from lab import ROOT, TALL, WIDE, Lab, missing
 from log_samples import rollouts
 from real_browser import PATIENCE_S, browser
+from voila_server import served
 
 PICTURES = ROOT / "out" / "screenshots"
 WHY_NOT = missing()
@@ -49,6 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with Lab(folder, tmp_path_factory.mktemp("home")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def voila(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Address and token of the dashboard that Voila serves."""
+    with served(tmp_path_factory.mktemp("voila")) as (address, token):
+        yield address, token
 
 
 @pytest.fixture

@@ -15,6 +15,14 @@ FOUND = (
     "(shape) => { const figure = shape.closest('.js-plotly-plot');"
     " return Boolean(figure && figure._hoverdata && figure._hoverdata.length); }"
 )
+CLICKS = """(shape) => {
+  const place = shape.__data__ && shape.__data__.p, same = (where) => typeof where !== "number" || where === place;
+  window.clicked = false;
+  shape.closest(".js-plotly-plot").once("plotly_click", ({points: [point]}) => {
+    window.clicked = typeof place !== "number" || same(point.x) || same(point.y);
+  });
+}"""
+"""Notes in ``window.clicked`` that a click has met the shape, or another one in the same row."""
 
 
 def plotly_data(page: Any, figure: str, keys: Sequence[str] = ("name", "type")) -> list[dict[str, Any]]:
@@ -34,7 +42,8 @@ def share_buttons(page: Any) -> int:
 
 
 def point_at(page: Any, shape: str, number: int = 0, click: bool = False) -> None:
-    """Move the mouse to the middle of something that a figure has drawn until the figure knows it, and click if wanted.
+    """Move the mouse to the middle of something that a figure has drawn until the figure knows it; click if wanted, until the
+    figure says that its row was clicked.
 
     Args:
         shape: selector of what was drawn. number: which of those that match.
@@ -44,16 +53,18 @@ def point_at(page: Any, shape: str, number: int = 0, click: bool = False) -> Non
     found = page.locator(shape).nth(number)
     found.scroll_into_view_if_needed()
     for attempt in range(TRIES):
-        box = found.bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x - 3, y + attempt % 3)
-        page.mouse.move(x, y)  # plotly looks at what is under the mouse when it moves
         try:
-            page.wait_for_function(FOUND, arg=found.element_handle(), timeout=1e3 * TRY_S)
+            box, handle = found.bounding_box(), found.element_handle()
+            x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+            page.mouse.move(x - 3, y + attempt % 3)
+            page.mouse.move(x, y)  # plotly looks at what is under the mouse when it moves
+            page.wait_for_function(FOUND, arg=handle, timeout=1e3 * TRY_S)
+            if click:
+                handle.evaluate(CLICKS)
+                page.mouse.click(x, y)
+                page.wait_for_function("window.clicked", timeout=1e3 * TRY_S)
         except NotInTime:
             continue  # the figure was drawn anew meanwhile, or moved
-        if click:
-            page.mouse.click(x, y)
         return
     raise AssertionError(f"the figure of {shape} does not notice the mouse")
 

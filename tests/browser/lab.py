@@ -66,7 +66,7 @@ class Lab:
         options = [
             "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={self.port}", "--ServerApp.port_retries=0",
             f"--ServerApp.root_dir={folder}", f"--LabApp.user_settings_dir={settings}", "--LabApp.expose_app_in_browser=True",
-            f"--LabApp.workspaces_dir={home / 'workspaces'}",
+            f"--LabApp.workspaces_dir={home / 'workspaces'}", "--JupyterNotebookApp.expose_app_in_browser=True",
         ]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", *options],
@@ -112,9 +112,17 @@ class Lab:
         Path(self._data).mkdir(parents=True, exist_ok=True)
         NotebookNotary(data_dir=self._data).sign(nbformat.read(self.folder / notebook, as_version=4))
 
-    def open(self, page: Any, notebook: str) -> None:
-        """Open a notebook by its path under the folder, and wait until its kernel is there."""
-        page.goto(f"http://127.0.0.1:{self.port}/doc/tree/{notebook}?token={self.token}")
+    def open(self, page: Any, notebook: str, view: str = "doc/tree") -> None:
+        """Open a notebook by its path under the folder, and wait until its kernel is there.
+
+        Args:
+            view: ``doc/tree`` is JupyterLab, ``notebooks`` is Notebook 7.
+        """
+        page.goto(f"http://127.0.0.1:{self.port}/{view}/{notebook}?token={self.token}")
+        self.wait_ready(page)
+
+    def wait_ready(self, page: Any) -> None:
+        """Wait until the notebook on the page has its cells and an idle kernel."""
         page.wait_for_function("window.jupyterapp !== undefined", timeout=1e3 * PATIENCE_S)
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=1e3 * PATIENCE_S)
         page.wait_for_function(
@@ -123,6 +131,15 @@ class Lab:
             " && w.sessionContext.session.kernel && w.sessionContext.session.kernel.status === 'idle'; }",
             timeout=1e3 * PATIENCE_S,
         )
+
+
+def another_tab(page: Any) -> Any:
+    """Close a tab and return an empty one of the same browser; it keeps the list of errors."""
+    later = page.context.new_page()
+    later.errors = page.errors
+    later.on("pageerror", lambda error: later.errors.append(str(error)))
+    page.close()
+    return later
 
 
 def run_all(page: Any, timeout_s: float = PATIENCE_S) -> None:

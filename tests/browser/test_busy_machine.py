@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab import Lab, notebook, pane, wait_text
+from lab import Lab, another_tab, notebook, pane, wait_text
 from real_browser import PATIENCE_S
-from test_voila import served
 
 from rlhfless.widgets.fallback import SENTENCE
 
+pytest.importorskip("voila", reason="voila is not installed (pip install 'rlhfless[dev]')")
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 SLOWER = 6
 EXPLORE = "from rlhfless.widgets import explore\nshown = explore('data/traces/arithmetic-grpo')\nshown"
@@ -52,6 +52,11 @@ def wait_for_all_panes(page: Any, since: float, where: str) -> None:
     assert {one.get_attribute("data-pane") for one in page.locator(".rlhfless-panes [data-pane]").all()} == set(PANES)
 
 
+def wait_both(page: Any) -> None:
+    """Wait until the figures of two dashboards are drawn."""
+    page.wait_for_function("(which) => document.querySelectorAll(which).length === 2 * 3", arg=".rlhfless-panes [data-drawn]")
+
+
 def move(page: Any) -> None:
     """Move the time weight: what the kernel then sends is shown."""
     page.get_by_role("slider").first.focus()
@@ -59,32 +64,59 @@ def move(page: Any) -> None:
     wait_text(page, "plane", "time weight 0,")
 
 
-def test_a_dashboard_in_jupyterlab(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
-    notebook(folder / "slow.ipynb", EXPLORE)
+def test_two_dashboards_in_jupyterlab_and_notebook_7(lab: Lab, folder: Path, page: Any, picture: Callable) -> None:
+    """Both are drawn, also after a reload. After a restart of the kernel they say so, and run again in another program."""
+    notebook(folder / "slow.ipynb", EXPLORE, "other = explore('hostile.jsonl', profile='cpu-tiny-qwen2', gpus=8)\nother")
     slow(page)
     lab.open(page, "slow.ipynb")
     since = time.monotonic()
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
     wait_for_all_panes(page, since, "JupyterLab")
+    wait_both(page)
     move(page)
-    picture(page.locator(".jp-OutputArea-output").last, "slow_jupyterlab")
+    picture(page.locator(".jp-OutputArea-output").first, "slow_jupyterlab")
+
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.reload()
+    lab.wait_ready(page)
+    wait_both(page)
+    wait_text(page, "plane", "time weight 0,")  # what was moved before is shown, and moves on
+    page.get_by_role("slider").first.focus()
+    page.keyboard.press("End")
+    wait_text(page, "plane", "time weight 1,")
+    assert "time weight 0.7," in page.locator(pane("plane")).last.inner_text(), "the other dashboard stays as it was"
+
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    page.wait_for_function("(said) => document.body.innerText.split(said).length === 3", arg="this dashboard has ended")
+    wait_both(page)  # what was drawn stays
+    picture(page.locator(".jp-OutputArea-output").first, "kernel_restarted")
+
+    page = another_tab(page)
+    lab.open(page, "slow.ipynb", view="notebooks")
+    print("Notebook 7 itself:", page.errors)
+    page.errors.clear()
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    wait_both(page)
+    move(page)
+    assert page.get_by_text("this dashboard has ended").count() == 0
+    picture(page.locator(".jp-OutputArea-output").first, "notebook_7")
     assert [error for error in page.errors if GIVEN_UP not in error] == []
 
 
-def test_a_dashboard_in_voila(page: Any, picture: Callable, tmp_path: Path) -> None:
-    with served(tmp_path) as (address, token):
-        page.route(lambda url: not url.startswith(address), lambda route: route.abort())
-        slow(page)
-        since = time.monotonic()
-        page.goto(f"{address}?token={token}")
-        wait_for_all_panes(page, since, "Voila")
-        move(page)
-        picture(page.locator("body"), "slow_voila")
+def test_a_dashboard_in_voila(page: Any, picture: Callable, voila: tuple[str, str]) -> None:
+    address, token = voila
+    page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+    slow(page)
+    since = time.monotonic()
+    page.goto(f"{address}?token={token}")
+    wait_for_all_panes(page, since, "Voila")
+    move(page)
+    picture(page.locator("body"), "slow_voila")
 
-        page.route("**/widgets-manager8/**", lambda route: route.abort())  # a request that a busy machine lost
-        page.goto(f"{address}?token={token}")
-        page.get_by_text(SENTENCE).wait_for()
-        assert page.get_by_role("link", name="Reload the page").count() == 1
-        assert "children=" not in page.locator("body").inner_text()
-        picture(page.locator("body"), "voila_without_widgets")
-        assert [error for error in page.errors if GIVEN_UP not in error] == []
+    page.route("**/widgets-manager8/**", lambda route: route.abort())  # a request that a busy machine lost
+    page.goto(f"{address}?token={token}")
+    page.get_by_text(SENTENCE).wait_for()
+    assert page.get_by_role("link", name="Reload the page").count() == 1
+    assert "children=" not in page.locator("body").inner_text()
+    picture(page.locator("body"), "voila_without_widgets")
+    assert [error for error in page.errors if GIVEN_UP not in error] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from figures import illegible, markup_of_texts, plotly_data
-from lab import Lab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
+from lab import Lab, another_tab, notebook, pane, run_all, run_cell, wait_drawn, wait_text
 from real_browser import PATIENCE_S
 
 from rlhfless.trace import read_trace
@@ -86,6 +86,8 @@ def test_a_run_is_watched_shown_again_paused_and_stopped(lab: Lab, folder: Path,
     seen = wait_grown(page, seen)
     picture(page.locator(".jp-OutputArea-output").last, "live_light")
 
+    page = another_tab(page)  # a run does not need the page that started it
+    lab.open(page, "live.ipynb")
     run_cell(page, 1)  # shows the same run, which went on meanwhile
     wait_text(page, "facts", "running")
     wait_grown(page, seen)
@@ -124,7 +126,7 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
         "GPU-seconds relative to static",
     }
     facts = page.locator(pane("facts")).inner_text()
-    assert re.search(r"2, 0 left\s+complete steps", facts)
+    assert re.search(r"complete steps\s+2, 0 left", facts)
     for meter in ("GPU-seconds", "cost", "idle share", "generation GPU-seconds relative to static", "actors"):
         assert meter in facts
     assert page.errors == []

@@ -44,6 +44,7 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     told = page.evaluate("window.sent.find((one) => one.click)")
     assert (told["pane"], told["click"]["customdata"], told["click"]["x"]) == ("figure", 5, 3)
 
+    press_while_it_is_drawn(page, bar, panes, figure)
     page.evaluate("model.set('stale', ['figure'])")
     box = page.locator(pane("figure")).locator("..")
     page.wait_for_function("(el) => Number(getComputedStyle(el).opacity) < 0.5", arg=box.element_handle())
@@ -61,6 +62,18 @@ def test_panes_draw_tell_clicks_grey_and_show_text_as_text(page: Any) -> None:
     page.wait_for_function("window.getSelection().toString() === 'a < b'")  # this page has no clipboard
     assert page.evaluate("window.hacked") is None
     assert page.errors == []
+
+
+def press_while_it_is_drawn(page: Any, bar: str, panes: Panes, figure: go.Figure) -> None:
+    """A figure that comes between the press and the release of the mouse waits: plotly would lose the click."""
+    page.evaluate("window.sent.length = 0")
+    point_at(page, bar)
+    page.mouse.down()
+    panes.draw("figure", figure, request=4)
+    page.evaluate("(text) => model.set('pane_figure', text)", panes.pane_figure)
+    page.mouse.up()
+    page.wait_for_function("window.sent.some((one) => one.click)")
+    wait_drawn(page, "figure", 4)
 
 
 def test_of_many_figures_the_last_is_shown_and_zooms_are_reported(page: Any) -> None:

@@ -16,6 +16,7 @@ from rlhfless.errors import InputError
 from rlhfless.latency import ProfileError, read_profile, save_profile
 from rlhfless.widgets import Settings, explore
 from rlhfless.widgets.explorer import Explorer
+from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_all_panes_are_there_and_none_is_grey(explorer: Explorer) -> None:
     assert explorer.panes.stale == []
     assert explorer.planned is not None
     assert "Actors of this plan" in explorer.panes.pane_actors
-    assert f"<b>{len(explorer.planned.plan.actors)}</b><span>actors" in explorer.panes.pane_facts
+    assert f"<span>actors</span><b>{len(explorer.planned.plan.actors)}</b>" in explorer.panes.pane_facts
     names = [one.get("name") for one in drawn(explorer, "plane")["data"]]  # type: ignore[attr-defined]
     assert {"this plan, executed", "static", "oracle", "planning front (predicted)", "lower bound of any policy"} <= set(names)
     assert any(one.get("name") == "decode" for one in drawn(explorer, "timeline")["data"])  # type: ignore[attr-defined]
@@ -68,8 +69,8 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     show, after = explorer._show_plan, []
     answered = explorer.panes.answered
 
-    def interrupted(planned: object, asked: int) -> None:
-        show(planned, asked)  # type: ignore[arg-type]
+    def interrupted(*given: object) -> None:
+        show(*given)  # type: ignore[arg-type]
         if not after:
             explorer._request_plan()
 
@@ -82,7 +83,32 @@ def test_what_was_asked_while_a_plan_was_drawn_keeps_all_panes_grey(
     explorer._request_plan()
     assert explorer.wait(60)
     assert after[0] == sorted(["facts", "timeline", "actors", "responses", "response", "copy", "plane"])
-    assert after[1:] == [["plane"], []]
+    assert after[1:] == [["plane"], [], []], "the plan, the quick policies, all policies"
+
+
+def test_a_value_that_a_page_rounds_is_no_move(explorer: Explorer) -> None:
+    before, tau = explorer._requests, explorer.tau.value
+    explorer.tau.value = tau + 1e-16 * 2**3
+    assert explorer.tau.value != tau
+    assert explorer._requests == before
+    explorer.tau.value = tau
+
+
+def test_policies_that_take_long_are_run_when_the_slider_rests(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[tuple[str, ...], int]] = []
+    alternatives = explorer.what_if.alternatives
+
+    def watched(planned: Any, newest: Any, policies: tuple[str, ...], known: Any) -> object:
+        asked.append((policies, 0 if known is None else len(known.results)))
+        if len(asked) == 1:
+            explorer._request_plan()  # the slider moves on while the quick ones are run
+        return alternatives(planned, newest, policies, known)
+
+    monkeypatch.setattr(explorer.what_if, "alternatives", watched)
+    explorer._request_plan()
+    assert explorer.wait(60)
+    assert asked == [(QUICK_POLICIES, 0), (QUICK_POLICIES, 0), (POLICIES, 1 + len(QUICK_POLICIES))]
+    assert f", {len(POLICIES)} policies" in explorer.panes.pane_plane
 
 
 def test_another_gpu_kind_brings_its_sizes_and_list_price(explorer: Explorer) -> None:

@@ -157,7 +157,7 @@ def test_a_step_that_no_static_schedule_fits_is_no_failure(monkeypatch: pytest.M
     assert live_run.wait(60)
     assert live_run.state == "done"
     assert live_run.table["static_cost_usd"].isna().all()
-    assert "<b>unknown</b><span>generation GPU-seconds relative to static" in view.panes.pane_facts
+    assert "<span>generation GPU-seconds relative to static</span><b>unknown</b>" in view.panes.pane_facts
     assert (live_run.table["gpu_seconds"] > 0).all()
 
 
@@ -173,7 +173,7 @@ def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> No
     assert (view.run.state, view.run.error) == ("done", None)
     assert view.run.table[["static_gpu_seconds", "static_cost_usd"]].isna().all(axis=None)
     assert (view.run.table["generation_gpu_seconds"] > 0).all()
-    assert "<b>unknown</b><span>generation GPU-seconds relative to static" in view.panes.pane_facts
+    assert "<span>generation GPU-seconds relative to static</span><b>unknown</b>" in view.panes.pane_facts
 
 
 def test_a_paused_run_can_be_stopped() -> None:

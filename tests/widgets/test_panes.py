@@ -57,7 +57,7 @@ class Tags(HTMLParser):
 def test_pieces_show_hostile_text_as_text() -> None:
     for text in HOSTILE:
         made = (
-            html_parts.cards([(text, text)])
+            html_parts.cards([html_parts.Card(text, text, [(text, "better")])])
             + html_parts.table([text], [[text]], text)
             + html_parts.paragraph(text)
             + html_parts.problem(text)
