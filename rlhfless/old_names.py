@@ -30,12 +30,21 @@ OPTIONS = {
 }
 """Stored name -> name of today; version 0.1.0 wrote the former."""
 
+UNUSED = {
+    "grpo": ("critic", "critic_learning_rate", "gamma", "lam", "value_clip", "vf_coef", "whiten"),
+    "ppo": ("advantage_std",),
+}
+"""Algorithm -> the other algorithm's options; version 0.1.0 stored those of both."""
+
 
 def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration under today's names; other names stay as they are.
+    """Return a stored configuration under today's names, without options that its algorithm does not have.
 
     Example:
-        >>> current_options({"samples": 8, "gpus": 16})
-        {'samples_per_prompt': 8, 'gpus': 16}
+        >>> current_options({"samples": 8, "gpus": 16, "algorithm": "grpo", "gamma": 1.0})
+        {'samples_per_prompt': 8, 'gpus': 16, 'algorithm': 'grpo'}
     """
-    return {OPTIONS.get(name, name): value for name, value in {**stored}.items()}
+    named = {OPTIONS.get(name, name): value for name, value in {**stored}.items()}
+    algorithm = named.get("algorithm")
+    unused = UNUSED.get(algorithm, ()) if isinstance(algorithm, str) else ()
+    return {name: value for name, value in named.items() if name not in unused}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 from error_messages import refused
 
-from rlhfless.old_names import OPTIONS, current_options
+from rlhfless.old_names import OPTIONS, UNUSED, current_options
 from rlhfless.trace import Trace, read_trace
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import RolloutConfig, TrainConfig, TrainError
+from rlhfless.training.config.train import ALGORITHMS, option_names
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces" / "arithmetic-grpo"
 
@@ -20,22 +20,34 @@ def test_the_shipped_trace_is_read_under_todays_names(tmp_path: Path) -> None:
     trace = read_trace(SHIPPED)
     config = trace.meta["config"]
     assert len(stored.keys() & OPTIONS.keys()) >= 5
-    assert list(config) == [OPTIONS.get(name, name) for name in stored]
-    assert list(config.values()) == list(stored.values())
-    assert TrainConfig(**config).samples_per_prompt == stored["samples"]
+    named = {OPTIONS.get(name, name): value for name, value in stored.items()}
+    assert config == {name: value for name, value in named.items() if name not in UNUSED["grpo"]}
+    read = TrainConfig.from_options(**config)
+    assert read.rollout == RolloutConfig(samples_per_prompt=stored["samples"], max_response_tokens=stored["response_limit"])
+    assert {name: read.to_options()[name] for name in config} == config
     Trace(trace.rollouts, trace.allocations, trace.spans, trace.events, meta=trace.meta).save(tmp_path / "again")
     assert json.loads((tmp_path / "again" / "meta.json").read_text())["config"] == config
 
 
 def test_every_old_name_stands_for_an_option_of_today() -> None:
-    today = {option.name for option in fields(TrainConfig)}
+    today = {name for algorithm in ALGORITHMS for name in TrainConfig.from_options(algorithm=algorithm).to_options()}
     assert set(OPTIONS.values()) <= today
     assert not set(OPTIONS) & today
     assert len(set(OPTIONS.values())) == len(OPTIONS)
 
 
+def test_options_of_the_other_algorithm_are_left_out() -> None:
+    own = {name: option_names("algorithm", kind) for name, kind in ALGORITHMS.items()}
+    assert set(UNUSED["grpo"]) == set(own["ppo"]) - set(own["grpo"])
+    assert set(UNUSED["ppo"]) == set(own["grpo"]) - set(own["ppo"])
+    with refused(TrainError, "gamma", "'ppo'", "'grpo'"):
+        TrainConfig.from_options(gamma=0.9)
+    with refused(TrainError, "samples", "samples_per_prompt"):
+        TrainConfig.from_options(samples=4)
+
+
 def test_names_of_today_stay_as_they_are() -> None:
-    config = TrainConfig().to_dict()
+    config = TrainConfig().to_options()
     assert current_options(config) == config
 
 

@@ -98,13 +98,6 @@ def column_mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     return mapping
 
 
-def limit_options(command: Command) -> Command:
-    """Add --max-line-mib, --max-rows and --max-unpacked-gib."""
-    for option in reversed(_limit_options()):
-        command = option(command)
-    return command
-
-
 def _limit_options() -> list[Decorator]:
     return [
         click.option("--max-line-mib", type=float, help="Refuse a line or csv row longer than this many MiB.  [default: 64]"),

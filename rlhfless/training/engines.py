@@ -19,7 +19,7 @@ from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, Sho
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import ClusterConfig, TrainError
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 
@@ -114,7 +114,7 @@ def check_engine(engine: str) -> None:
         check_version()
 
 
-def make_pool(config: TrainConfig, cluster: Cluster) -> ProcessPool | RayPool | None:
+def make_pool(config: ClusterConfig, cluster: Cluster) -> ProcessPool | RayPool | None:
     """Return the actor pool of the run, or None for the virtual clock, whose actors are emulated.
 
     A Ray cluster started here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and
@@ -146,7 +146,7 @@ def options_for(error: FewerGpus) -> str:
     return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
 
 
-def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
+def same_bits(config: ClusterConfig, device: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine on the CPU guarantees
     that.
 

@@ -119,42 +119,43 @@ def resolve(
     Raises:
         TrainError, InputError, MissingExtra, PlanningError: see ``Trainer``.
     """
-    check_engine(config.engine)
+    hardware = config.cluster
+    check_engine(hardware.engine)
     if overrides.algorithm is not None and not isinstance(overrides.model, tuple):
         raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
     if overrides.algorithm is None:
-        check_learner(config.algorithm, processes=config.learner_processes, **config.learner_options())
-    elif config.learner_processes > 1:
+        check_learner(config.algorithm.name, processes=hardware.learner_processes, **config.learner_options())
+    elif hardware.learner_processes > 1:
         raise TrainError(
-            f"learner_processes is {config.learner_processes}, but an algorithm object learns in this process; give 1"
+            f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
     if isinstance(overrides.model, tuple):
         device = overrides.model[0].device
     else:
-        device = choose_device(config.device, emulated=config.executor == "virtual" and overrides.executor is None)
-    latency = load_profile(config.profile)
-    per_node = config.gpus_of_node
+        device = choose_device(hardware.device, emulated=hardware.executor == "virtual" and overrides.executor is None)
+    latency = load_profile(hardware.profile)
+    per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
-    cluster = Cluster(config.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
-    if config.preparation == "after" and config.preparation_actors > cluster.nodes * cluster.actors_per_node:
+    cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+    if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
-            f"preparation_actors is {config.preparation_actors}, but the cluster's GPUs are enough for "
+            f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
             f"{cluster.nodes * cluster.actors_per_node}; give at most as many, or preparation 'overlap', which has its own GPUs"
         )
-    planner = overrides.planner or make_policy(config.policy, tau=config.tau)
+    planner = overrides.planner or make_policy(config.planner.policy, tau=config.planner.tau)
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
-    predictor = overrides.predictor or EwmaPredictor(config.window)
+    predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(config, cluster)
+        pool = overrides.executor or make_pool(hardware, cluster)
     except FewerGpus as error:
         if resume and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
-    if pool is not None and (config.preparation, config.preparation_actors) != ("after", 1):
+    if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
-    meta["run"] = config.task if overrides.task is None else overrides.task.name
+    meta["run"] = config.task.name if overrides.task is None else overrides.task.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
@@ -176,21 +177,23 @@ def _of_the_model(
     progress: bool,
 ) -> dict[str, Any]:
     """Make the components that depend on the model from which training starts."""
+    hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
+    if (was := origin.earlier_cluster) and not same_bits(hardware, device.type, custom_pool=overrides.executor is not None):
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
         warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
+    given, prompts = config.task, config.task.prompts
     task = overrides.task or make_task(
-        config.task, tokenizer, seed=config.seed, prompts=config.prompts, limits=config.data_limits, **config.columns()
+        given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
     )
-    problems = task.problems[: config.prompts]
-    if len({problem.prompt_id for problem in problems}) < config.prompts:
+    problems = task.problems[:prompts]
+    if len({problem.prompt_id for problem in problems}) < prompts:
         raise TrainError(
             f"task {task.name!r} has {len({p.prompt_id for p in task.problems})} distinct problems, but prompts is "
-            f"{config.prompts}; choose at most as many"
+            f"{prompts}; choose at most as many"
         )
     learned_from = digest(problems)
     if origin.writer is not None and origin.writer.meta.get("problems", learned_from) != learned_from:
@@ -199,14 +202,14 @@ def _of_the_model(
             "resume it with the same data set, or start a new run"
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
-    rewards = overrides.rewards or make_rewards(config.rewards, task, device=device)
-    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + config.max_response_tokens
-    sampling = Sampling(temperature=config.temperature)
-    prewarms = config.prewarm != "none"
-    engines = make_engines(config.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms)
-    if config.memory_gib is not None:
+    rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
+    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
+    sampling = Sampling(temperature=rollout.temperature)
+    prewarms = hardware.prewarm != "none"
+    engines = make_engines(hardware.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms)
+    if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
-        latency = engines.within(latency, int(config.memory_gib * 2**30))
+        latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
     return {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
 
@@ -223,12 +226,12 @@ def meta_of(config: TrainConfig, cluster: Cluster, planner: SchedulingPolicy, de
     return {
         "seeds": {"run": config.seed},
         "cluster": vars(cluster),
-        "profile": config.profile,
+        "profile": config.cluster.profile,
         "policy": planner.name,
         "clock": "virtual",
-        "charging": config.charging,
-        "engine": config.engine,
+        "charging": config.cluster.charging,
+        "engine": config.cluster.engine,
         "device": device_name,
         "learner_device": device_name,
-        "config": config.to_dict(),
+        "config": config.to_options(),
     }

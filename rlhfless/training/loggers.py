@@ -74,7 +74,7 @@ class ExperimentTracker(Callback):
         if not self._began:
             run_id = step.meta["run_id"]
             identity = {"name": self._name, "id": run_id} if self._knows_ids else {"name": f"{self._name}-{run_id}"}
-            self._library.init(project=self._project, config=trainer.config.to_dict(), resume="allow", **identity)
+            self._library.init(project=self._project, config=trainer.config.to_options(), resume="allow", **identity)
             self._began = True
         self._library.log(step.metrics, step=step.step)
 

@@ -61,16 +61,16 @@ class Trainer:
     Args:
         config: options of the run.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
-        task: replaces ``config.task``; its first ``config.prompts`` problems are trained on.
+        task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on.
         model: a transformers folder, or a model with its tokenizer, which is trained in place; None warms up a new model. A
             resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
-        algorithm: made for the passed model; replaces ``config.algorithm`` and its options.
-        planner: plans steps; replaces ``config.policy``.
-        executor: a pool for actors on the wall clock; replaces ``config.executor``.
-        predictor: of lengths; replaces the moving average over ``config.window`` epochs. An ``InFlightPredictor`` also updates
-            its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan follow it. The
-            loop does not record model signals for it.
-        rewards: replaces ``config.rewards``.
+        algorithm: made for the passed model; replaces ``config.algorithm``.
+        planner: plans steps; replaces ``config.planner.policy``.
+        executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``.
+        predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
+            also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
+            follow it. The loop does not record model signals for it.
+        rewards: replaces ``config.task.rewards``.
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder``.
 
@@ -115,14 +115,14 @@ class Trainer:
         Args:
             trace: of a run of this loop; its lengths are the history for predictions.
             model: the weights after its last step, a folder written by ``save_model``.
-            changes: options that differ from the run's own.
+            changes: flat options (``TrainConfig.from_options``) that differ from the run's own.
 
         Raises:
             TrainError: the trace does not record its configuration.
         """
         if "config" not in trace.meta:
             raise TrainError("the trace was not recorded by `rlhfless train`; only such a run can be continued")
-        trainer = cls(TrainConfig(**{**trace.meta["config"], **changes}), model=model, progress=progress)
+        trainer = cls(TrainConfig.from_options(**{**trace.meta["config"], **changes}), model=model, progress=progress)
         trainer.state.go_on_after(trace)
         return trainer
 
@@ -189,7 +189,7 @@ class Trainer:
             PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
         """
         self.state.restore_if_in_doubt()
-        step, c = self.next_step, self.config
+        step, c, samples = self.next_step, self.config, self.config.rollout.samples_per_prompt
         problems, began = self.problems_of(step), time.perf_counter()
         forecast = self.forecast(problems)
         workload = self.workload(problems, forecast)
@@ -210,17 +210,17 @@ class Trainer:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         with streams_of(c.seed, step):
             began = time.perf_counter()
-            responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt)
+            responses = read_responses(problems, record, self.tokenizer, samples)
             scores = self.rewards.score(responses)
             judging_s = time.perf_counter() - began
-            batch = make_batch(responses, scores.values, record, self.tokenizer, c.samples_per_prompt)
-            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, c.samples_per_prompt)
+            batch = make_batch(responses, scores.values, record, self.tokenizer, samples)
+            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, samples)
             with self.state.learning():
                 learning = self._learn(batch)
-                by_profile = self.actor_pool is None and c.charging == "profile"
+                by_profile = self.actor_pool is None and c.cluster.charging == "profile"
                 latency = self.latency if by_profile else None
                 waiting = self.actor_pool is not None  # its actors may wait on their GPUs meanwhile
-                record_phases(record, self.cluster, latency, batch, learning, judging_s, c, on_other_gpus=waiting)
+                record_phases(record, self.cluster, latency, batch, learning, judging_s, c.cluster, on_other_gpus=waiting)
                 if self.actor_pool is not None:
                     self.actor_pool.finalise_allocations(record)
                 self.state.commit(rollouts, record, planning)
@@ -234,8 +234,8 @@ class Trainer:
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
         epoch, part = divmod(step, self.config.steps_per_epoch)
-        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.prompts)
-        size = self.config.prompts_per_step
+        order = np.random.default_rng([self.config.seed, epoch]).permutation(self.config.task.prompts)
+        size = self.config.rollout.prompts_per_step
         return [self.task.problems[i] for i in order[part * size : (part + 1) * size]]
 
     def forecast(self, problems: Sequence[Problem]) -> LengthForecast:
@@ -243,19 +243,20 @@ class Trainer:
 
         It comes from earlier epochs, in the first epoch from the reference answers.
         """
-        c, names = self.config, [p.prompt_id for p in problems]
+        c, rollout, names = self.config, self.config.rollout, [p.prompt_id for p in problems]
         forecast = self.predictor.fit(self.state.position.history).forecast(
-            names, c.samples_per_prompt, {p.prompt_id: p.reference_answer_tokens for p in problems},
-            max_response_tokens=c.max_response_tokens, prompt_tokens=self._prompt_tokens(problems), scenarios=c.scenarios,
-            seed=c.seed + self.next_step,
+            names, rollout.samples_per_prompt, {p.prompt_id: p.reference_answer_tokens for p in problems},
+            max_response_tokens=rollout.max_response_tokens, prompt_tokens=self._prompt_tokens(problems),
+            scenarios=c.planner.scenarios, seed=c.seed + self.next_step,
         )  # fmt: skip
         check_forecast(forecast)
         return forecast
 
     def workload(self, problems: Sequence[Problem], forecast: LengthForecast) -> Workload:
         """Return the workload of a step with the lengths of its forecast, and scenarios around them."""
-        owner = np.repeat(np.arange(len(problems)), self.config.samples_per_prompt)
-        return forecast.workload(self._prompt_tokens(problems), owner, self.config.max_response_tokens)
+        rollout = self.config.rollout
+        owner = np.repeat(np.arange(len(problems)), rollout.samples_per_prompt)
+        return forecast.workload(self._prompt_tokens(problems), owner, rollout.max_response_tokens)
 
     def _prompt_tokens(self, problems: Sequence[Problem]) -> list[int]:
         return [len(self.tokenizer.encode(p.prompt)) for p in problems]
@@ -268,14 +269,14 @@ class Trainer:
             forecast: its remaining lengths are for rules that re-plan while the step runs; None takes the workload's scenarios.
         """
         c = self.config
-        objective, seed = Objective(c.time_weight), c.seed + self.next_step
+        objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = PlanningProblem(workload, self.cluster, self.latency, objective)
-        return self.planner.plan(problem, PlanningOptions(c.time_limit_s, seed, deterministic=True, forecast=forecast))
+        return self.planner.plan(problem, PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast))
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
-        c = self.config
-        return make_requests(problems, self.tokenizer, c.samples_per_prompt, c.max_response_tokens, c.seed, step)
+        rollout, seed = self.config.rollout, self.config.seed
+        return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, rollout.max_response_tokens, seed, step)
 
     def generate(
         self, plan: Plan, problems: Sequence[Problem], step: int, remaining: RemainingLengths | None = None
@@ -290,26 +291,22 @@ class Trainer:
         """
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
-        options: dict[str, Any] = {
-            "run": name,
-            "step": step,
-            "start_s": self.state.position.clock_s,
-            "on_progress": self.on_progress,
-        }
+        start_s, charging = self.state.position.clock_s, self.config.cluster.charging
+        options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress}
         if self.actor_pool is None:
-            return run_step(plan, requests, engines, self.latency, self.cluster, charging=self.config.charging, **options)
+            return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
 
     def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
         """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
-        c, record, writer = self.config, error.record, self.state.writer
+        samples, record, writer = self.config.rollout.samples_per_prompt, error.record, self.state.writer
         if writer is None or record is None or not record.completions:
             return
         self.state.check_folder()
         which = sorted(record.completions)
-        responses = read_responses(problems, record, self.tokenizer, c.samples_per_prompt, which)
-        unjudged, epoch = np.full(len(which), np.nan), record.step // c.steps_per_epoch
-        rows = rollout_rows(responses, unjudged, workload, record, epoch, c.samples_per_prompt, which)
+        responses = read_responses(problems, record, self.tokenizer, samples, which)
+        unjudged, epoch = np.full(len(which), np.nan), record.step // self.config.steps_per_epoch
+        rows = rollout_rows(responses, unjudged, workload, record, epoch, samples, which)
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
     def _fewer_gpus(self) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rlhfless.executor import StepRecord
 from rlhfless.training.algorithms.batch import Batch
-from rlhfless.training.config import TrainConfig
+from rlhfless.training.config import ClusterConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.timing.work_schedule import NO_GATE, WorkItems, WorkSchedule, schedule_work
@@ -70,7 +70,7 @@ def record_phases(
     batch: Batch,
     learning: Mapping[str, float],
     judging_s: float,
-    config: TrainConfig,
+    config: ClusterConfig,
     *,
     on_other_gpus: bool = False,
 ) -> None:

@@ -108,7 +108,7 @@ class RunStart:
             return cls(*model, meta)
         if model is not None:
             return cls(*load_model(model, device), meta)
-        if config.task != "arithmetic" or "task" in meta["given"]:
+        if config.task.name != "arithmetic" or "task" in meta["given"]:
             raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,8 @@ class RunState:
         # made from the weights that training began with, before a checkpoint is loaded: they are the reference
         if algorithm is None:
             options = config.learner_options()
-            learner = make_learner(config.algorithm, origin.model, processes=config.learner_processes, **options)
+            processes = config.cluster.learner_processes
+            learner = make_learner(config.algorithm.name, origin.model, processes=processes, **options)
         else:
             learner = LocalLearner(algorithm)
         temporary = None

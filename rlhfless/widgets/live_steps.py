@@ -67,7 +67,7 @@ class TrainerSteps:
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
         return SimulationConfig(
-            self.trainer.cluster, self.trainer.latency, max_response_tokens=self.trainer.config.max_response_tokens
+            self.trainer.cluster, self.trainer.latency, max_response_tokens=self.trainer.config.rollout.max_response_tokens
         )
 
     def interrupted(self, error: BaseException) -> Trace | None:

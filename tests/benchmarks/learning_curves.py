@@ -103,8 +103,8 @@ def learned(algorithm: str, seed: int, size: dict[str, Any], given: argparse.Nam
     """One run: accuracy before and after, and a row per step. Evaluations are not counted as training time."""
     model, tokenizer = load_model(SHIPPED) if given.tiny else warm_model(seed, given.warm)
     options = options_of(algorithm, size)
-    config = TrainConfig(algorithm=algorithm, seed=seed, **options)
-    limit = config.max_response_tokens
+    config = TrainConfig.from_options(algorithm=algorithm, seed=seed, **options)
+    limit = config.rollout.max_response_tokens
     start = measured_accuracy(model, tokenizer, given.problems, limit, seed)
     rows: list[dict[str, float]] = []
     began, began_cpu = time.perf_counter(), time.process_time()

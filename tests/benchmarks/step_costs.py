@@ -35,7 +35,7 @@ def trained(steps: int, model: Path, options: dict[str, Any]) -> Trace:
     """The trace of a run without its first step."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Trainer(TrainConfig(steps=steps + 1, **options), folder, model=model, progress=False) as trainer,
+        Trainer(TrainConfig.from_options(steps=steps + 1, **options), folder, model=model, progress=False) as trainer,
     ):
         trace = trainer.run()
     assert trace is not None

@@ -109,7 +109,7 @@ class TimedTrainer(Trainer):
 
     def requests(self, problems: Any, step: int) -> list[Any]:
         """As ever, with forced lengths."""
-        samples = self.config.samples_per_prompt
+        samples = self.config.rollout.samples_per_prompt
         return [
             replace(r, target_tokens=int(self.lengths[problems[r.prompt].prompt_id, r.response % samples]))
             for r in super().requests(problems, step)
@@ -128,7 +128,7 @@ def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str)
     made = TimedTrainer.continue_from(read_trace(TRACE), MODEL, progress=False, steps=1000, **where, **changes)
     made.stopwatch, made.lengths = watch, lengths
     with made as trainer:
-        responses = trainer.config.prompts_per_step * trainer.config.samples_per_prompt
+        responses = trainer.config.rollout.prompts_per_step * trainer.config.rollout.samples_per_prompt
         for number in range(steps):
             trainer.rewards = TimedRewards(drawn_rewards(number, responses), watch)
             watch.begin()
@@ -149,7 +149,7 @@ def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -
     with Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **changes) as trainer:
         first, config, model, tokenizer = trainer.next_step, trainer.config, trainer.model, trainer.tokenizer
         problems = [p for number in range(steps) for p in trainer.problems_of(first + number)]
-    tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.samples_per_prompt)] for p in problems]
+    tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.rollout.samples_per_prompt)] for p in problems]
     torch.set_num_threads(threads)
     watch = Stopwatch()
     run(model, tokenizer, [p.prompt for p in problems], tokens, config, drawn_rewards, steps, watch)

@@ -108,14 +108,15 @@ def run(
         config: of our run: what is equal. rewards_of: the rewards of a step.
         watch: gets the steps' seconds.
     """
-    responses = config.prompts_per_step * config.samples_per_prompt
+    responses = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
     rows = min(ROWS, responses)
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
             folder, per_device_train_batch_size=rows, gradient_accumulation_steps=responses // rows,
-            num_generations=config.samples_per_prompt, max_completion_length=config.max_response_tokens, max_steps=steps,
-            learning_rate=config.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
-            temperature=config.temperature, shuffle_dataset=False, disable_dropout=True, use_cpu=True, bf16=False,
+            num_generations=config.rollout.samples_per_prompt, max_completion_length=config.rollout.max_response_tokens,
+            max_steps=steps,
+            learning_rate=config.optimizer.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
+            temperature=config.rollout.temperature, shuffle_dataset=False, disable_dropout=True, use_cpu=True, bf16=False,
             gradient_checkpointing=False, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=1000,
         )  # fmt: skip
         numbers = iter(range(steps))
@@ -124,7 +125,7 @@ def run(
             processing_class=tokenizer_of(tokenizer),
             reward_funcs=lambda completions, **_: rewards_of(next(numbers), len(completions)),
         )  # fmt: skip
-        of_step = config.prompts_per_step
+        of_step = config.rollout.prompts_per_step
         own = [lengths[start : start + of_step] for start in range(0, len(lengths), of_step)]
         trainer.watch, trainer.lengths = watch, iter([[n for prompt in step for n in prompt] for step in own])
         trainer.add_callback(EveryStep(trainer))

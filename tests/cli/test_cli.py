@@ -390,7 +390,7 @@ def test_a_notebook_is_never_overwritten(tmp_path):
 def test_wrong_training_options_write_nothing(tmp_path):
     out = tmp_path / "run"
     for options, named in {
-        ("--time-weight", 3): ("time_weight", "3.0"),
+        ("--time-weight", 3): ("--time-weight", "3"),
         ("--policy", "none"): ("'none'",),
         ("--model", tmp_path / "nomodel"): ("nomodel",),
     }.items():

@@ -6,9 +6,10 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import fields
 from pathlib import Path
+from types import NoneType
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from rlhfless.cli import main
 from rlhfless.cli.train import HEADINGS, train
 from rlhfless.trace import read_trace
-from rlhfless.training.config import TrainConfig
+from rlhfless.training.config import ClusterConfig, PpoConfig, TaskConfig, TrainConfig
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
@@ -85,12 +86,25 @@ def test_help_stands_under_headings_with_one_line_for_each_option() -> None:
 
 
 def test_options_are_those_of_the_configuration_with_its_defaults() -> None:
-    of_config = {field.name: field.default for field in fields(TrainConfig)}
+    config = {**TrainConfig.from_options(algorithm="ppo").to_options(), **TrainConfig().to_options()}
+    own = {"out", "resume", "model", "loggers", "gpus_per_actor"}
+    assert {str(parameter.name) for parameter in train.params} == {*config, *own}
     for parameter in train.params:
-        name = str(parameter.name)
-        if name not in ("out", "resume", "model", "loggers", "gpus_per_actor"):
-            default = train.make_context("train", ["-o", "x"]).params[name]
-            assert default == of_config[name], name
+        if parameter.name not in own and not isinstance(value := config[str(parameter.name)], (bool, NoneType)):
+            assert isinstance(parameter, click.Option)
+            shown = ", ".join(value) if isinstance(value, list) else value
+            assert str(parameter.help).endswith(f"  [default: {shown}]"), parameter.name
+
+
+def test_what_is_typed_reaches_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[TrainConfig] = []
+    monkeypatch.setattr("rlhfless.training.loop.train", lambda config, *_, **__: given.append(config))
+    options = "--algorithm ppo --no-whiten --mask-truncated --reward exact --reward 0.5*task --value-clip 0.5 --gpus 8"
+    assert rlhfless("train", *options.split(), "-o", "x").exit_code == 0
+    assert rlhfless("train", "-o", "x").exit_code == 0
+    algorithm = PpoConfig(whiten=False, mask_truncated=True, value_clip=0.5)
+    task, cluster = TaskConfig(rewards=("exact", "0.5*task")), ClusterConfig(gpus=8)
+    assert given == [TrainConfig(task=task, algorithm=algorithm, cluster=cluster), TrainConfig()]
 
 
 def test_a_run_is_written_and_resumed(models: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def torch_steps() -> Any:
 
 def trained(algorithm: str) -> dict[str, Any]:
     """Two steps of training: the trace, and the hash of the weights after them. No search that a clock ends plans them."""
-    config = TrainConfig(
+    config = TrainConfig.from_options(
         algorithm=algorithm, steps=2, prompts=8, prompts_per_step=PROMPTS, samples_per_prompt=SAMPLES, policy="fold", gpus=4,
         gpus_per_node=2,
         device="cpu",

@@ -22,7 +22,7 @@ SMALL = {
 
 def config(**changes: object) -> TrainConfig:
     values: dict[str, Any] = {**SMALL, **changes}
-    return TrainConfig(**values)
+    return TrainConfig.from_options(**values)
 
 
 def started(function: Callable[..., None], *given: object) -> BaseProcess:

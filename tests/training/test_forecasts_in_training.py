@@ -56,7 +56,7 @@ def test_a_pool_plans_anew_after_losses_by_the_same_forecast(
     with Trainer(options, model=model, predictor=predictor(), progress=False) as trainer:
         trainer.run()
     assert [isinstance(one, InFlightLengths) for one in forecasts] == [False] * HISTORY + [own]
-    assert all(one.max_response_tokens == options.max_response_tokens for one in forecasts)
+    assert all(one.max_response_tokens == options.rollout.max_response_tokens for one in forecasts)
 
 
 class Lengths:

@@ -223,9 +223,9 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory_gib": 0.0}, ("memory_gib", "0.0", "'torch'")),
-        ({"memory_gib": math.nan}, ("memory_gib", "'torch'")),
-        ({"memory_gib": math.inf}, ("memory_gib", "'torch'")),
+        ({"memory_gib": 0.0}, ("memory_gib", "0.0")),
+        ({"memory_gib": math.nan}, ("memory_gib", "nan")),
+        ({"memory_gib": math.inf}, ("memory_gib", "inf")),
         ({"time_limit_s": math.nan}, ("time_limit_s",)),
         ({"time_limit_s": math.inf}, ("time_limit_s",)),
         ({"tau": math.nan}, ()),
@@ -245,8 +245,9 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"temperature": math.nan}, ()),
         ({"learning_rate": math.nan}, ("learning_rate",)),
         ({"learning_rate": math.inf}, ("learning_rate",)),
-        ({"critic_learning_rate": -1.0}, ("critic_learning_rate", "-1.0")),
-        ({"critic_learning_rate": math.nan}, ("critic_learning_rate",)),
+        ({"algorithm": "ppo", "critic_learning_rate": -1.0}, ("critic_learning_rate", "-1.0")),
+        ({"algorithm": "ppo", "critic_learning_rate": math.nan}, ("critic_learning_rate",)),
+        ({"memory_gib": 1.0, "engine": "vllm", "executor": "local"}, ("memory_gib", "1.0", "'vllm'", "'torch'")),
     ],
 )
 def test_wrong_options_are_refused(changes: dict[str, object], message: tuple[str, ...]) -> None:

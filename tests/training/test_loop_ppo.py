@@ -39,7 +39,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(texts: Path, **changes: object) -> TrainConfig:
-    return TrainConfig(**{**SMALL, "task": f"gsm8k:{texts / 'sums.jsonl'}", **changes})  # type: ignore[arg-type]
+    return TrainConfig.from_options(**{**SMALL, "task": f"gsm8k:{texts / 'sums.jsonl'}", **changes})
 
 
 def test_ppo_on_texts_resumes_as_if_never_stopped(texts: Path, tmp_path: Path) -> None:

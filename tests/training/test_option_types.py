@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,80 @@ import pytest
 from error_messages import refused
 from training_samples import config
 
-from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.config import (
+    ClusterConfig,
+    GrpoConfig,
+    OptimizerConfig,
+    PlannerConfig,
+    PpoConfig,
+    RolloutConfig,
+    TaskConfig,
+    TrainConfig,
+    TrainError,
+)
+from rlhfless.training.config.options import Options, allowed_values
 from rlhfless.training.loop import Trainer
 
-WRONG: dict[str, tuple[str, list[Any]]] = {
-    "int": ("a whole number", [2.5, 2.0, "3", True, None, float("nan"), [3]]),
-    "float": ("a number", ["1", True, None, 1j, [1.0]]),
-    "bool": ("True or False", [1, "yes", None]),
-    "str": ("a text", [5, None, ("task",), Path("x")]),
-    "tuple[str, ...]": ("a list of texts", ["exact", 5, None, ("task", 5)]),
+CLASSES = (TrainConfig, TaskConfig, RolloutConfig, GrpoConfig, PpoConfig, OptimizerConfig, PlannerConfig, ClusterConfig)
+WRONG: dict[type, list[Any]] = {
+    int: [2.5, 2.0, "3", True, None, float("nan"), [3], -1],
+    float: ["1", True, None, 1j, [1.0], float("nan"), -0.5],
+    bool: [1, "yes", None],
+    str: [5, None, ("task",), Path("x")],
+    tuple: ["exact", 5, None, ("task", 5)],
 }
+SENTENCES = [
+    (TrainConfig, "steps", 0),
+    (TrainConfig, "task", "arithmetic"),
+    (TrainConfig, "algorithm", "grpo"),
+    (TaskConfig, "rewards", "exact"),
+    (TaskConfig, "max_rows", 2.5),
+    (TaskConfig, "prompt_column", 5),
+    (RolloutConfig, "temperature", float("inf")),
+    (PpoConfig, "value_clip", 0),
+    (PpoConfig, "whiten", 1),
+    (OptimizerConfig, "name", "lion"),
+    (PlannerConfig, "tau", 0.0),
+    (PlannerConfig, "policy", None),
+    (ClusterConfig, "idle_timeout_s", -1),
+]
 
 
-@pytest.mark.parametrize("option", fields(TrainConfig), ids=lambda option: option.name)
-def test_an_option_of_another_type_is_refused_in_a_sentence(option: Any) -> None:
-    kind, _, optional = option.type.partition(" | ")
-    needed, values = WRONG[kind]
-    for value in values:
-        if value is None and optional:
-            continue
-        sentence = f"{option.name} is {value!r}; {needed}{', or None,' if optional else ''} is needed"
-        with refused(TrainError, str(sentence)):
-            TrainConfig(**{option.name: value})
+@pytest.mark.parametrize(("kind", "option", "value"), SENTENCES)
+def test_a_sentence_names_the_option_the_value_and_what_is_needed(kind: type[Options], option: str, value: object) -> None:
+    with refused(TrainError, option, value):
+        kind(**{option: value})
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_value_of_another_type_or_outside_its_range_is_refused(kind: type[Options]) -> None:
+    for option, allowed in allowed_values(kind).items():
+        for value in WRONG.get(allowed.kinds[0], ["arithmetic", None]):
+            if value is None and allowed.optional:
+                continue
+            with pytest.raises(TrainError, match=f"^{option}[^;]* is .*; .* is needed$"):
+                kind(**{option: value})
+        for choice in allowed.choices:
+            assert allowed.plain(choice) == choice
+        if allowed.choices:
+            with pytest.raises(TrainError, match=repr(allowed.choices[0])):
+                kind(**{option: "another"})
+
+
+def test_nested_and_flat_options_are_the_same_configuration() -> None:
+    nested = TrainConfig(
+        steps=4, task=TaskConfig(name="gsm8k", rewards=("exact",)), rollout=RolloutConfig(samples_per_prompt=4),
+        algorithm=PpoConfig(kl_coef=0.1), optimizer=OptimizerConfig(name="sgd"),
+    )  # fmt: skip
+    flat = {"task": "gsm8k", "rewards": ["exact"], "samples_per_prompt": 4, "algorithm": "ppo", "kl_coef": 0.1}
+    assert TrainConfig.from_options(steps=4, optimizer="sgd", **flat) == nested
+    assert flat.items() <= nested.to_options().items()
 
 
 def test_numbers_of_numpy_and_lists_are_taken_as_they_are_written_to_json() -> None:
     given = config(steps=np.int64(4), temperature=np.float32(0.5), memory_gib=np.float64(2.0), rewards=["task", "exact"])
     assert given == config(steps=4, temperature=0.5, memory_gib=2.0, rewards=("task", "exact"))
-    assert TrainConfig(**json.loads(json.dumps(given.to_dict()))) == given
+    assert TrainConfig.from_options(**json.loads(json.dumps(given.to_options()))) == given
 
 
 @pytest.mark.parametrize(

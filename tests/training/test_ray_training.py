@@ -62,9 +62,9 @@ def test_wrong_options_are_refused(changes: dict[str, object], message: tuple[st
 
 
 def test_a_cluster_that_is_started_here_is_one_node() -> None:
-    assert config(gpus=16).gpus_of_node == 8
-    assert config(gpus=12, executor="ray").gpus_of_node == 12
-    assert config(gpus=16, executor="ray", ray_address="10.0.0.1:6379").gpus_of_node == 8
+    assert config(gpus=16).cluster.gpus_of_node == 8
+    assert config(gpus=12, executor="ray").cluster.gpus_of_node == 12
+    assert config(gpus=16, executor="ray", ray_address="10.0.0.1:6379").cluster.gpus_of_node == 8
 
 
 # --- with Ray ---------------------------------------------------------------------------------------------------------

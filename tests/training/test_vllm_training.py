@@ -88,7 +88,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
     """Log-probabilities from vLLM are those of the model as it was then; noise earns no reward, so the test changes the weights
     after every step itself. At the end neither processes nor weights are left."""
     save_model(tiny_qwen2(CharTokenizer()), CharTokenizer(), tmp_path / "model")
-    options = TrainConfig(
+    options = TrainConfig.from_options(
         steps=3, prompts=8, prompts_per_step=4, samples_per_prompt=3, max_response_tokens=32, gpus=2, gpus_per_node=2,
         executor="local",
         engine="vllm", policy="static",

@@ -16,8 +16,6 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-GROUP_STD = ("population", "sample", "none")
-
 
 def group_advantages(rewards: ArrayLike, group_of: ArrayLike, std: str = "population", eps: float = 1e-6) -> np.ndarray:
     """Return the advantage of each response relative to its group, the same for all its tokens: (r - mean(r)) / std(r).

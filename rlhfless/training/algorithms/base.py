@@ -1,4 +1,4 @@
-"""Common part of GRPO and PPO: options, reference model, numerical precision, and the mismatch of engine and learner.
+"""Common part of GRPO and PPO: reference model, numerical precision, and the mismatch of engine and learner.
 
 It also decides which log-probabilities under the generating weights the ratios use: the engine's or recomputed ones.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rlhfless.errors import InputError
@@ -21,77 +20,9 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.batch import Batch, Part
-from rlhfless.training.algorithms.losses import AGGREGATIONS, k3, truncated_importance
+from rlhfless.training.algorithms.losses import k3, truncated_importance
 from rlhfless.training.algorithms.ranks import ONE, Ranks, whole
-from rlhfless.training.config import PRECISIONS
-
-OLD_LOGPROBS = ("engine", "recomputed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateOptions:
-    """Options of both algorithms.
-
-    Attributes:
-        num_updates: optimizer steps on a batch.
-        clip_ratio_low, clip_ratio_high: how far the ratio may fall and rise.
-        loss_aggregation: of token losses, see ``losses.aggregation``; max_response_tokens: the divisor of ``constant``.
-        mask_truncated: leave truncated responses out of the loss. Their reward still counts in a group's mean.
-        kl_coef: of the divergence from the reference (the weights at the start of training); 0 needs no reference.
-        old_logprobs_from: source of the ratios' old log-probabilities: the ``engine``, if a batch has them, or ``recomputed``
-            by the learner before its first update.
-        importance_ratio_cap: maximum of the factors on token losses that correct the engine's distribution to the recomputed
-            one; None corrects nothing.
-        temperature: of sampling.
-        max_grad_norm: the gradient of an update is scaled down to this norm.
-        max_tokens_per_micro_batch: padded tokens that a process computes at a time; changes no gradient.
-        precision: models compute in ``float32``, or matrix products in ``bfloat16`` (autocast); weights, log-probabilities,
-            losses and the optimizer's state are float32 either way.
-
-    Raises:
-        InputError: a value outside its range.
-    """
-
-    num_updates: int = 1
-    clip_ratio_low: float = 0.2
-    clip_ratio_high: float = 0.2
-    loss_aggregation: str = "token"
-    max_response_tokens: int | None = None
-    mask_truncated: bool = False
-    kl_coef: float = 0.0
-    old_logprobs_from: str = "engine"
-    importance_ratio_cap: float | None = None
-    temperature: float = 1.0
-    max_grad_norm: float = 1.0
-    max_tokens_per_micro_batch: int = 4096
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        if self.num_updates < 1:
-            raise InputError(f"num_updates is {self.num_updates}; at least 1 is needed")
-        one_of("loss_aggregation", self.loss_aggregation, AGGREGATIONS)
-        one_of("old_logprobs_from", self.old_logprobs_from, OLD_LOGPROBS)
-        one_of("precision", self.precision, PRECISIONS)
-        if not self.max_grad_norm > 0 or self.max_tokens_per_micro_batch < 1:
-            raise InputError(
-                f"max_grad_norm ({self.max_grad_norm}) must be above 0 and max_tokens_per_micro_batch "
-                f"({self.max_tokens_per_micro_batch}) 1 or more"
-            )
-        if not 0 <= self.clip_ratio_low <= 1 or not self.clip_ratio_high >= 0:
-            raise InputError(
-                f"clip_ratio_low ({self.clip_ratio_low}) must be in 0..1 and clip_ratio_high ({self.clip_ratio_high}) 0 or more"
-            )
-        if not 0 <= self.kl_coef < math.inf or not 0 < self.temperature < math.inf:
-            raise InputError(
-                f"kl_coef ({self.kl_coef}) must be 0 or more and temperature ({self.temperature}) above 0, and both finite"
-            )
-        if self.importance_ratio_cap is not None and (
-            not self.importance_ratio_cap > 0 or self.old_logprobs_from != "recomputed"
-        ):
-            raise InputError(
-                f"importance_ratio_cap ({self.importance_ratio_cap}) must be above 0 and needs old_logprobs_from 'recomputed'; "
-                "with 'engine' the ratio itself corrects"
-            )
+from rlhfless.training.config.learning import UpdateOptions
 
 
 class Algorithm(Protocol):
@@ -106,16 +37,6 @@ class Algorithm(Protocol):
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take the optimizer steps on a batch."""
-
-
-def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of the known ones.
-
-    Raises:
-        InputError: it is not; the message names the known ones.
-    """
-    if value not in choices:
-        raise InputError(f"{name} is {value!r}; choose from {', '.join(choices)}")
 
 
 def frozen_copy(model: Any) -> Any:

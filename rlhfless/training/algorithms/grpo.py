@@ -9,7 +9,6 @@ is a batch of tokens, rewards and the engine's log-probabilities.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,25 +21,14 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.algorithms.advantages import GROUP_STD, flat_groups, group_advantages
-from rlhfless.training.algorithms.base import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, one_of, settle_old
+from rlhfless.training.algorithms.advantages import flat_groups, group_advantages
+from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.losses import aggregation, clipped_loss, k3
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.config.learning import GrpoOptions
 from rlhfless.training.logprobs import token_logprobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class GrpoOptions(UpdateOptions):
-    """Options of GRPO; ``advantage_std`` and ``eps`` normalise advantages, see ``group_advantages``."""
-
-    advantage_std: str = "population"
-    eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("advantage_std", self.advantage_std, GROUP_STD)
 
 
 class Grpo:
@@ -52,7 +40,12 @@ class Grpo:
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, options: GrpoOptions = GrpoOptions(), reference: Any = None, ranks: Ranks = ONE
+        self,
+        model: Any,
+        optimizer: Any,
+        options: GrpoOptions = GrpoOptions(),  # noqa: B008 (frozen)
+        reference: Any = None,
+        ranks: Ranks = ONE,
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference

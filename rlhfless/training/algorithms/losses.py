@@ -18,8 +18,6 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-AGGREGATIONS = ("token", "sequence", "constant")
-
 
 def aggregation(
     kind: str, response_tokens: Sequence[int], counted: np.ndarray, max_response_tokens: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.config import OPTIMIZERS, SCHEDULES
+from rlhfless.training.config.learning import OptimizerName, Schedule
 
 
 def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
@@ -24,8 +24,8 @@ def check_optimizer(kind: str, weight_decay: float, processes: int) -> None:
     Raises:
         InputError: an unknown kind, a negative decay, or Adafactor in several processes.
     """
-    if kind not in OPTIMIZERS:
-        raise InputError(f"optimizer is {kind!r}; choose from {', '.join(OPTIMIZERS)}")
+    if kind not in get_args(OptimizerName):
+        raise InputError(f"optimizer is {kind!r}; choose from {', '.join(get_args(OptimizerName))}")
     if not 0 <= weight_decay < math.inf:
         raise InputError(f"weight_decay is {weight_decay}; it must be 0 or more, and finite")
     if kind == "adafactor" and processes > 1:
@@ -59,8 +59,8 @@ def check_schedule(kind: str = "constant", warmup_steps: int = 0, lr_scheduler_s
     Raises:
         InputError: an unknown kind, or numbers of batches that make no valid schedule.
     """
-    if kind not in SCHEDULES:
-        raise InputError(f"lr_scheduler_type is {kind!r}; choose from {', '.join(SCHEDULES)}")
+    if kind not in get_args(Schedule):
+        raise InputError(f"lr_scheduler_type is {kind!r}; choose from {', '.join(get_args(Schedule))}")
     if kind != "constant" and (lr_scheduler_steps is None or lr_scheduler_steps <= warmup_steps):
         raise InputError(
             f"lr_scheduler_type {kind!r} ends at step {lr_scheduler_steps}, with {warmup_steps} steps of warm-up; "

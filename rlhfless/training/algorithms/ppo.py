@@ -9,14 +9,11 @@ Input is a batch of tokens, rewards and the engine's log-probabilities.
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
 
 try:
@@ -25,38 +22,14 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.advantages import gae, token_rewards, whitened
-from rlhfless.training.algorithms.base import UpdateOptions, autocast, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.losses import aggregation, clipped_loss, value_loss
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.config.learning import PpoOptions
 from rlhfless.training.logprobs import token_logprobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class PpoOptions(UpdateOptions):
-    """Options of PPO, in addition to the common ones.
-
-    Attributes:
-        gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
-            response until the critic expects it.
-        value_clip: how far a value may move from the old one in its loss; None clips nothing. vf_coef: of that loss.
-        whiten: normalise advantages to mean 0 and variance 1 over the tokens of the batch.
-    """
-
-    gamma: float = 1.0
-    lam: float = 1.0
-    value_clip: float | None = 0.2
-    vf_coef: float = 0.1
-    whiten: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.gamma <= 1 and 0 <= self.lam <= 1):
-            raise InputError(f"gamma ({self.gamma}) and lam ({self.lam}) must be in 0..1")
-        if not 0 <= self.vf_coef < math.inf or (self.value_clip is not None and not self.value_clip > 0):
-            raise InputError(f"vf_coef ({self.vf_coef}) must be 0 or more and value_clip ({self.value_clip}) above 0")
 
 
 class Ppo:
@@ -71,7 +44,7 @@ class Ppo:
         self,
         trained: PolicyAndCritic,
         optimizer: Any,
-        options: PpoOptions = PpoOptions(),
+        options: PpoOptions = PpoOptions(),  # noqa: B008 (frozen)
         reference: Any = None,
         ranks: Ranks = ONE,
     ) -> None:

@@ -6,13 +6,14 @@ from dataclasses import fields
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.training.algorithms.base import Algorithm, frozen_copy, one_of
+from rlhfless.training.algorithms.base import Algorithm, frozen_copy
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
-from rlhfless.training.algorithms.grpo import Grpo, GrpoOptions
+from rlhfless.training.algorithms.grpo import Grpo
 from rlhfless.training.algorithms.optimizer import make_optimizer
-from rlhfless.training.algorithms.ppo import Ppo, PpoOptions
+from rlhfless.training.algorithms.ppo import Ppo
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.config import ALGORITHMS
+from rlhfless.training.config.learning import GrpoOptions, PpoOptions
+from rlhfless.training.config.train import ALGORITHMS
 
 
 def make_algorithm(
@@ -66,7 +67,8 @@ def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:
     Raises:
         InputError: the name, an option or a value is unknown.
     """
-    one_of("algorithm", name, ALGORITHMS)
+    if name not in ALGORITHMS:
+        raise InputError(f"algorithm is {name!r}; choose from {', '.join(ALGORITHMS)}")
     kind: Any = GrpoOptions if name == "grpo" else PpoOptions
     names = {field.name for field in fields(kind)}
     if unknown := sorted(set(options) - names):

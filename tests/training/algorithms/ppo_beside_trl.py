@@ -23,7 +23,8 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 from rlhfless.training.algorithms.base import frozen_copy
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.critic import Critic, PolicyAndCritic
-from rlhfless.training.algorithms.ppo import Ppo, PpoOptions
+from rlhfless.training.algorithms.ppo import Ppo
+from rlhfless.training.config.learning import PpoOptions
 from rlhfless.training.logprobs import response_logprobs
 
 PROMPT, LENGTH, ROWS, GENERATED, REFERENCE = 4, 9, 8, 2, 1  # the last two are seeds of models

@@ -15,7 +15,8 @@ from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, s
 
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
-from rlhfless.training.algorithms.grpo import Grpo, GrpoOptions  # noqa: E402
+from rlhfless.training.algorithms.grpo import Grpo  # noqa: E402
+from rlhfless.training.config.learning import GrpoOptions  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs, token_logprobs  # noqa: E402
 from rlhfless.training.micro_batches import PAD_MULTIPLE, micro_batches, padded_tokens, right_padded  # noqa: E402
 

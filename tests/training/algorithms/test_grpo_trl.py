@@ -23,7 +23,8 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 from rlhfless.training.algorithms.advantages import group_advantages  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
-from rlhfless.training.algorithms.grpo import Grpo, GrpoOptions  # noqa: E402
+from rlhfless.training.algorithms.grpo import Grpo  # noqa: E402
+from rlhfless.training.config.learning import GrpoOptions  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 
 # One case per option: ours, and TRL's words for it. TRL always takes the sample deviation and adds 1e-4 to it.

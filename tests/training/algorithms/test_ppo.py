@@ -14,9 +14,10 @@ from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, s
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic  # noqa: E402
-from rlhfless.training.algorithms.ppo import Ppo, PpoOptions  # noqa: E402
+from rlhfless.training.algorithms.ppo import Ppo  # noqa: E402
 from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
 from rlhfless.training.config import TrainError  # noqa: E402
+from rlhfless.training.config.learning import PpoOptions  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
 
 

@@ -1,0 +1,59 @@
+"""What is trained on and what a step generates: options of the task and of the rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlhfless.training.config.options import Count, Options, Positive
+
+if TYPE_CHECKING:
+    from rlhfless.trace.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Options):
+    """Prompts with their answers, and the rewards of responses to them."""
+
+    name: str = "arithmetic"
+    """Train on arithmetic, gsm8k[:FILE], a data file or a hub name. All but ``arithmetic`` need a model."""
+    prompt_column: str | None = None
+    """Read prompts from this column of the data set. Default: the task's."""
+    answer_column: str | None = None
+    """Read answers from this column of the data set. Default: the task's."""
+    max_line_mib: Positive | None = None
+    """Refuse a line or csv row longer than this many MiB. Default: 64."""
+    max_rows: Count | None = None
+    """Refuse a data file of more than this many rows. Default: 10,000,000."""
+    max_unpacked_gib: Positive | None = None
+    """Refuse packed files above this many GiB unpacked. Default: 16."""
+    rewards: tuple[str, ...] = ("task",)
+    """Reward by WEIGHT*NAME, such as 0.5*exact; repeat to add up. ``rewards.registry.make_rewards`` lists the names."""
+    prompts: Count = 128
+    """Train on this many prompts; an epoch visits each once."""
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of reading the data file."""
+        from rlhfless.trace.limits import Limits
+
+        return Limits.of_options(self.max_line_mib, self.max_rows, self.max_unpacked_gib)
+
+    def columns(self) -> dict[str, str]:
+        """Return the options that name columns of the data set, where they are set."""
+        columns = {"prompt_column": self.prompt_column, "answer_column": self.answer_column}
+        return {name: column for name, column in columns.items() if column is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig(Options):
+    """Responses that a step generates."""
+
+    prompts_per_step: Count = 32
+    """Generate for this many prompts in every step."""
+    samples_per_prompt: Count = 8
+    """Generate this many responses to each prompt."""
+    max_response_tokens: Count = 320
+    """Truncate responses after this many tokens."""
+    temperature: Positive = 1.0
+    """Sample tokens at this temperature; lower is less random."""

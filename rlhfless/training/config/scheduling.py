@@ -1,0 +1,115 @@
+"""How a step is planned and where it runs: options of the planner and of the cluster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from rlhfless.training.config.errors import TrainError
+from rlhfless.training.config.options import Count, NotNegative, Options, Positive, Share
+from solver.model.plurals import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig(Options):
+    """The scheduling policy, and the forecasts that it plans with."""
+
+    policy: str = "solver"
+    """Plan generation by this policy, such as random or solver+replan."""
+    time_weight: Share = 0.7
+    """Weigh time against cost: 1 is time only, 0 cost only."""
+    time_limit_s: NotNegative = 0.3
+    """Plan for this many counted seconds per step. Counted work, so that a resumed run makes the same plans."""
+    tau: Annotated[float, Gt(0), Le(1)] = 0.7
+    """Move responses when this share of them is done, with a policy that has a tau."""
+    window: Count = 1
+    """Predict lengths from this many past epochs."""
+    scenarios: Count = 8
+    """Plan with this many samples of every response's length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig(Options):
+    """GPUs, and what runs on them: actors with their engines, preparation, and the learner.
+
+    A run may be resumed with other ``gpus`` and ``gpus_per_node``: completed steps are kept, and later ones are planned for the
+    new cluster. With the torch engine on CPUs, weights and responses are bit for bit those of a run without the change. On GPUs
+    and with vLLM only the distribution of responses is the same.
+    """
+
+    executor: Literal["virtual", "local", "ray"] = "virtual"
+    """Run actors emulated (virtual), as local processes, or on Ray. ``virtual`` is on the virtual clock. ``local`` takes this
+    machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many."""
+    engine: Literal["torch", "vllm"] = "torch"
+    """Generate with this inference engine; vllm needs local or ray."""
+    gpus: Count = 16
+    """Generate on this many GPUs."""
+    gpus_per_node: Count = 8
+    """Place this many GPUs on each node."""
+    profile: str = "cpu-tiny-qwen2"
+    """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
+    memory_gib: Positive | None = None
+    """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
+    charging: Literal["profile", "measured"] = "profile"
+    """Charge virtual time by the profile, or as measured here. ``measured``: each actor's iterations are replayed alone."""
+    ray_address: str | None = None
+    """Join the Ray cluster at HOST:PORT or auto. Default: start one here."""
+    idle_timeout_s: Annotated[float, Ge(0)] = 60.0
+    """Stop an actor after this many idle seconds. 0 stops it at once."""
+    prewarm: Literal["none", "shortest", "forecast"] = "none"
+    """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
+    preparation: Literal["after", "overlap"] = "after"
+    """Score responses after generation, or during it (overlap). ``overlap`` uses further GPUs. Results are the same."""
+    preparation_actors: Count = 1
+    """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
+    reward_s_per_response: NotNegative = 2e-5
+    """Charge this many virtual seconds per reward. The default is the time of the arithmetic task's rule on the machine of the
+    default profile. Passes of models are charged in addition."""
+    learner_processes: Count = 1
+    """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
+    process if the model is on a GPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
+    an object stays on its device. A run may be resumed on another device, but not bit for bit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine == "vllm" and self.executor == "virtual":
+            raise TrainError(
+                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or 'ray'"
+            )
+        if self.ray_address is not None and self.executor != "ray":
+            raise TrainError(
+                f"ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose 'ray'"
+            )
+        if self.prewarm != "none" and (self.executor == "virtual" or self.idle_timeout_s == math.inf):
+            never = (
+                "emulated actors start at once"
+                if self.executor == "virtual"
+                else "with an infinite idle_timeout_s actors never stop"
+            )
+            raise TrainError(
+                f"prewarm is {self.prewarm!r}, but {never}, so there is nothing to prewarm; choose prewarm 'none', or executor "
+                "'local' or 'ray' with a finite idle_timeout_s"
+            )
+        if self.memory_gib is not None and self.engine == "vllm":
+            raise TrainError(
+                f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
+                "choose engine 'torch'"
+            )
+        if self.gpus % self.gpus_of_node:
+            raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")
+        if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
+            raise TrainError(
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
+                f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
+            )
+
+    @property
+    def gpus_of_node(self) -> int:
+        """Return the GPUs of one node. A Ray cluster that the run starts itself is one node."""
+        alone = self.executor == "ray" and self.ray_address is None
+        return self.gpus if alone else min(self.gpus, self.gpus_per_node)
