@@ -14,7 +14,7 @@ import numpy as np
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
-from solver.timing.mixed_prefill import keeps_budget, schedule_general, schedule_reserved
+from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
 from solver.timing.residency import Residency
 
 
@@ -42,10 +42,13 @@ def schedule(
             computed in the iteration in which the response joins.
     """
     prefill = context - cached_tokens
+    reserves = admission.rule == "reserve" and not running
+    if token_budget is not None and reserves and exceeds_budget(remaining, prefill, max_tokens, admission, token_budget):
+        return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
     unbudgeted = _schedule_unbudgeted(remaining, context, max_tokens, prefill, admission, running, refills)
     if token_budget is None or keeps_budget(unbudgeted, token_budget):
         return unbudgeted
-    if admission.rule == "reserve" and not running:
+    if reserves:
         return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
     return schedule_general(remaining, context, max_tokens, prefill, admission, token_budget, running)
 
