@@ -97,8 +97,10 @@ class SingleKindPlanner(Planner):
         cause = SEARCH
         self.exhausted = not self.uncertain and in_slots.every_grouping()
         quick = search.best if self.exhausted else self._search(in_slots)
+        improved = None  # the best split where values were estimates: levelled and in the fastest order
         if not (self.uncertain or self.exhausted):
-            in_slots.order_best()
+            ordered = in_slots.order(search.best if self._exact else in_slots.level_best())
+            improved = None if self._exact else ordered
             if self._exact:
                 self.history.note(SEARCH, min(self.value, search.best_value), search.lower_bound)
             if search.lower_bound < search.best_value * (1 - (GOOD_GAP if self.time_limit_s >= SMALLEST_MODEL_S else WIDE_GAP)):
@@ -117,7 +119,8 @@ class SingleKindPlanner(Planner):
         )  # fmt: skip
         if math.isfinite(self.value):
             self.candidates.note(random, *self.random[1])
-        self.keep(cause, self.candidates.best_of(self._leading(quick, price_until)))
+        leading = self._leading(quick, price_until)
+        self.keep(cause, self.candidates.best_of(leading if improved is None else [improved, *leading]))
 
     def price_over_scenarios(self) -> None:
         """Price further plans over the scenarios: orders of admission, and plans near a limit."""

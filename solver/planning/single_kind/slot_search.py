@@ -18,11 +18,13 @@ from solver.planning.actor_count import EXACT_RESPONSES, sizing_key
 from solver.planning.admission_order import admission_orders, fastest_orders
 from solver.planning.exchange import MOST_ACTORS, RESPONSE_S, Exchange, Rank, dealt_in_turn
 from solver.planning.single_kind.few_items import MOST_ITEMS, MOST_LIMITED, FewItems
+from solver.planning.single_kind.levelling import levelled
 from solver.planning.single_kind.makespan_search import MakespanSearch
 from solver.planning.single_kind.prompt_groups import PromptGroups
 from solver.timing.group_times import GroupTimes, Split
 
 CUTS, LEAST_CUTS = 5, 2  # of prompts into contiguous groups, each corrected by the one before; the clock stops only others
+LEVELS = 3  # rounds of moving responses from late actors to early ones
 STARTS = 4  # splits of which exchanges begin with the best, where none meets the limit
 
 
@@ -107,10 +109,31 @@ class SlotSearch:
         search.keep(split, exchange.busy_s)
         return split
 
-    def order_best(self) -> None:
-        """Give every actor of the best split its fastest order of admission."""
-        if self.search.best is not None and self.search.work.refills and time.perf_counter() < self.search.work_budget.stop_at:
-            self.fastest(self.search.best)
+    def level_best(self) -> Split | None:
+        """Return the best split with its late actors levelled (``levelling``); the best split where that does not help."""
+        search, work, best = self.search, self.search.work, self.search.best
+        if best is None or not work.refills:
+            return best
+        each_s = np.empty(len(work.order))
+        each_s[work.order] = np.diff(work.slot_load)
+        busy_s = search.busy_of(best, "exact")
+        for _ in range(LEVELS):
+            if time.perf_counter() >= search.work_budget.stop_at:
+                break
+            other = levelled(best, busy_s[0], each_s, work.slots)
+            if other is None:
+                break
+            other_s = search.busy_of(other, "exact")
+            if search.pricing.value_of(other_s) >= search.pricing.value_of(busy_s):
+                break
+            best, busy_s = other, other_s
+        return best
+
+    def order(self, split: Split | None) -> Split | None:
+        """Return the split with every actor in its fastest order of admission, as far as there is time."""
+        if split is None or not self.search.work.refills or time.perf_counter() >= self.search.work_budget.stop_at:
+            return split
+        return self.fastest(split)[0]
 
     def fastest(self, split: Split) -> tuple[Split, FloatArray]:
         """Return the split with each group in its fastest order of admission, and its (1, N) seconds."""
