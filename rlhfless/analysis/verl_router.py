@@ -275,7 +275,8 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
 
     Args:
         folder: new, or empty. rollouts: of one run; prompts are named by the hash of their text. setting: see
-            ``router_effect``. tokenizer: of the run's model, a local folder (its absolute path is written) or a hub name.
+            ``router_effect``. tokenizer: of the run's model. It is a local folder, whose absolute path is written, or a hub
+            name.
 
     Raises:
         TraceError: prompts are not named by their text, or the folder is not empty or cannot be written.

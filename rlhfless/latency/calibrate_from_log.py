@@ -1,18 +1,19 @@
 """Calibrates a latency profile to a log: scales a base profile until its times match those in the log.
 
 Inputs are the log's tables of responses and steps, and a base profile. Three numbers are fitted, by least squares of relative
-errors: a factor for the time of an iteration without KV cache, a factor for reading the KV cache, and a one-time cost per step
-(or per response, if single responses have times). The factor for the KV cache is within ``MAX_RATIO`` times the other; where
-the log hardly distinguishes them, they are equal.
+errors: a factor for the time of an iteration without KV cache, one for reading the KV cache, and a one-time cost. That cost is
+per step, or per response if single responses have times. The factor for the KV cache is within ``MAX_RATIO`` times the other;
+where the log hardly distinguishes them, they are equal.
 
 - **Responses with times** (``start_s, end_s``, and ``first_token_s`` if known): a response of L tokens decodes in L iterations.
   Each is charged for the batch and the KV tokens of its actor at that time, known from the other responses' times.
-- **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors
-  (exact for an actor that starts with all its responses; with more responses than slots, iterations with a full batch).
+- **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors.
+  This is exact for an actor that starts with all its responses; with more responses than slots, iterations with a full batch
+  are counted.
 
 One factor for the whole base profile replaces the three numbers if it predicts held-out times better. All errors are of
 held-out times (``held_out_errors.py``), next to those of a constant. If the constant is closer than any fit, the log does not
-show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
+show what its times depend on. Then the base profile keeps its shape and is scaled so that its median time is the constant.
 
 The result is a new profile. ``rlhfless/analysis/calibration.py`` fits one factor only, for the simulated times of a report.
 """

@@ -3,14 +3,14 @@
 Needs json and numpy only. Shipped profiles are in the source checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of
 an installed package.
 
-A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
-``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and one-time costs of
-a response, ``per_join_s`` and ``per_end_s``; 0 if they are missing), both with residuals; ``prefill.mixed`` where prompts are
-fed in iterations that decode (``token_budget``, ``per_token_s``, residuals). Then ``table.batch`` counts fed tokens, and beyond
-``max_batch`` the batch is full and the rest are prompts. Profiles without it prefill in calls of their own. Further fields are
-``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``); ``max_batch,
-kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command, date, licence`` and
-``assumptions``, which names every number that is assumed rather than measured.
+A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``, ``context_tokens``,
+``step_s``); ``fit`` of it and ``prefill``, both with residuals. ``prefill`` has ``samples``, ``base_s``, ``per_token_s``, and
+one-time costs of a response, ``per_join_s`` and ``per_end_s``, which are 0 if they are missing. ``prefill.mixed`` is there
+where prompts are fed in iterations that decode (``token_budget``, ``per_token_s``, residuals). Then ``table.batch`` counts fed
+tokens, and beyond ``max_batch`` the batch is full and the rest are prompts. Profiles without it prefill in calls of their own.
+Further fields are ``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token /
+link.bytes_per_s``); ``max_batch, kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command,
+date, licence`` and ``assumptions``, which names every number that is assumed rather than measured.
 """
 
 from __future__ import annotations

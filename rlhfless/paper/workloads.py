@@ -208,8 +208,8 @@ class Sources:
         return available
 
     def math500(self) -> LengthHistory | None:
-        """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens:
-        no data set of the paper, but real lengths with a long tail; None without the log.
+        """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens.
+        The paper does not use it, but these are real lengths with a long tail. None without the log.
 
         Raises:
             InputError, TraceError: the log exists and is no such log.

@@ -24,9 +24,9 @@ class ShrinkagePredictor(Predictor):
     """Predicts for a prompt with n samples at its last visit the distribution ``(n F_own + m F_all) / (n + m)`` of lengths.
 
     F_own is the distribution of its own samples, F_all that of all prompts. It is the predictive distribution of a Dirichlet
-    process around F_all with concentration m, in which the variance within prompts is m times that between them; m is this
-    ratio of the history's log lengths (last visits). Predictions are means. Scenarios are drawn jointly (Polya's urn): each
-    drawn length is one more sample for the prompt's next response.
+    process around F_all with concentration m. In it the variance within prompts is m times that between them; m is this ratio
+    of the history's log lengths (last visits). Predictions are means. Scenarios are drawn jointly (Polya's urn): each drawn
+    length is one more sample for the prompt's next response.
     """
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:

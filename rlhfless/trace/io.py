@@ -1,8 +1,8 @@
 """The trace in memory (``Trace``), and functions that read one from a folder or from a rollout log.
 
 ``writer.py`` appends to a trace while a run works. A reader sees the steps that ``meta.json`` names and those with a step
-folder of their own (``step_folders.py``), never a step that was still being written. Of a recording (``recording/recorder.py``)
-it sees every flushed row.
+folder of their own (``step_folders.py``). It never sees a step that was still being written. Of a recording
+(``recording/recorder.py``) it sees every flushed row.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
 def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFrame:
     """Read the rollouts of a trace folder, or of a parquet, csv or jsonl file (also ``.gz``) with the rollout columns.
 
-    A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: the number of earlier steps of the run with the
-    prompt) and nullable columns (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
+    A plain file may lack ``run`` (then ``log``), ``epoch`` and nullable columns (then null). A lacking ``epoch`` is the number
+    of earlier steps of the run with the prompt. ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
 
     Args:
         limits: as in ``read_trace``.

@@ -3,8 +3,8 @@
 One process writes it. A killed process leaves whole lines and at most one incomplete line at the end. Readers skip it, and the
 next writer removes it.
 
-A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables (a
-restarted run records it again). If it has only spans of a step, they are added. Of rows that name the same response, the last
+A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables. A
+restarted run records it again. If it has only spans of a step, they are added. Of rows that name the same response, the last
 one counts.
 """
 

@@ -30,11 +30,11 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
       m(u) = min(A(u), 1 / s + lam s h) ,   A(u) = 2 sqrt(lam u) for u <= lam (s h)^2 ,  else u / (s h) + lam s h .
 
   (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
-  concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
+  concave, so m is. So n successive tokens have at least n times the mean of m at the first and the last. And m rises with u, so
   tokens may be counted with less context than they have. The ways by load and by response are close to h = u_max and h = u_min.
   For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
-  bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
-  (More memory does not either: only its Q is in a denominator.)
+  bind). So take s h from one grid for all s, up to its first point that is s u_max or more. Then more slots never raise the
+  bound. (More memory does not either: only its Q is in a denominator.)
 
     work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 

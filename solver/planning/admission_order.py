@@ -4,10 +4,10 @@ Whatever fits into the batch at once may stand in any order. Of the others, thes
 in which it is done first:
 
 - longest first (longest processing time first, after Graham 1969): what is admitted last is short, so slots end together;
-- waves of as many responses as there are slots, the shortest wave first and each wave longest first: where few responses share
+- waves of as many responses as there are slots, the shortest wave first and each wave longest first. Where few responses share
   a slot, every slot gets one of each wave, and long ones join where short ones have left;
 - prompt after prompt, those of the longest responses first;
-- where prompts are shared (``share_prefill``), longest first and waves with one response of every prompt in front: what joins
+- where prompts are shared (``share_prefill``), longest first and waves, with one response of every prompt in front. What joins
   later finds its prompt computed and needs no prefill call.
 """
 

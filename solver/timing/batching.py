@@ -255,8 +255,8 @@ class Timeline:
     Attributes:
         residency: which responses are in the batch when.
         boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1.
-        prefill_s: (I,) part of each iteration that counts as prefill, at its start: the prefill call, or of a mixed iteration
-            the prompt tokens' share of its fed tokens. The rest counts as decoding, including the join time of newly admitted
+        prefill_s: (I,) part of each iteration that counts as prefill, at its start: the prefill call, or the prompt tokens'
+            share of the fed tokens of a mixed iteration. The rest counts as decoding, including the join time of newly admitted
             responses.
         prefill_tokens: (I,) tokens that prefill is charged for in it (``LatencyModel.charged_tokens``).
         batch, kv_tokens: (I,) responses that get a token, and their KV tokens.

@@ -6,7 +6,7 @@ together. Groups that refill their slots go through ``solver.timing.batching``, 
 ``solver.evaluate``.
 
 **Lower bound of a group's time.** No iteration decodes more responses than there are slots, or than fit into memory if each
-reserves the least of any response. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
+reserves as little as the smallest. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
 iteration count for more KV tokens than the memory has, or than one response alone takes. A batch of one never overflows. A
 response counts, in every iteration that it is in, with its reservation or its context. So a group also runs at least (sum of
 these over all iterations of all responses) / those KV tokens. Evicting and recomputing responses only adds.
@@ -143,8 +143,8 @@ class GroupTimes:
         return seconds
 
     def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more because it refills, or
-        because its prompts take several iterations."""
+        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more. It may where it refills,
+        or its prompts take several iterations."""
         first, last = edges[:-1], edges[1:]
         iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
         refills = (last - first)[None, :] > self.admission.max_batch

@@ -34,8 +34,8 @@ def keeps_budget(residency: Residency, budget: int) -> bool:
 
 
 def exceeds_budget(remaining: IntArray, prefill: IntArray, max_tokens: IntArray, admission: Admission, budget: int) -> bool:
-    """Return whether the responses that join an empty batch, memory reserved, surely miss more than ``budget`` tokens: the
-    first ones of the queue that slots and memory let in. False says nothing."""
+    """Return whether the responses that join an empty batch surely miss more than ``budget`` tokens, where memory is reserved.
+    They are the first ones of the queue that slots and memory let in. False says nothing."""
     joining = min(admission.max_batch, len(remaining))
     if int(max_tokens[:joining].sum()) > admission.kv_capacity_tokens:
         return False
@@ -100,8 +100,8 @@ def schedule_general(
     budget: int,
     running: int,
 ) -> Residency:
-    """Schedule the general case, with evictions and responses that are in the batch already, from event to event: a completion,
-    an eviction, or the next iteration while prompts are fed."""
+    """Schedule the general case, with evictions and responses that are in the batch already. It goes from event to event: a
+    completion, an eviction, or the next iteration while prompts are fed."""
     preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
     left, ctx, missing = remaining.tolist(), context.tolist(), prefill.tolist()
     counts = ctx if preempt else max_tokens.tolist()

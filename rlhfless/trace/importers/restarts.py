@@ -52,8 +52,8 @@ def _was_restarted(rows: pd.DataFrame) -> bool:
     rows.
 
     They are attempts if the last ascent goes beyond all others, none starts as early as the first, and repeated steps are
-    complete: they have at least as many rows as steps that occur once. The log's last step may be truncated and is not
-    considered.
+    complete. A repeated step is complete if it has at least as many rows as steps that occur once. The log's last step may be
+    truncated and is not considered.
     """
     spans = rows.groupby("ascent")["step"].agg(["min", "max"])
     if spans["max"].iloc[-1] <= spans["max"].iloc[:-1].max() or spans["min"].iloc[1:].min() <= spans["min"].iloc[0]:

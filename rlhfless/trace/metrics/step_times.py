@@ -2,9 +2,9 @@
 
 Spans take precedence. The time of a phase is what at least one of its foreground spans covers, on the run's own clock. Outside
 generation, time that an earlier column already has is not counted again. In steps without spans of generation, its time is from
-the first start to the last end of their responses, if all of them have times. Both are valid only if no other step generates at
-the same time. In asynchronous training several do; such steps get no generation time here. Where some responses of a step lack
-a time, the step took at least from its first known time to its last: a lower bound, which is no time of the step.
+the first start to the last end of their responses. All of them must have times. Both are valid only if no other step generates
+at the same time. In asynchronous training several do; such steps get no generation time here. Where some responses of a step
+lack a time, the step took at least from its first known time to its last. This is a lower bound and not a time of the step.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Recorder:
     raise.
 
     The folder is a trace as soon as it has a response: ``read_trace`` reads it during recording, after a crash and after
-    ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far, so a restarted
+    ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far. So a restarted
     run uses the same folder. If a later recorder records responses of an earlier step again, they replace that step's rows;
     spans alone are added. Several runs may share a folder.
 

@@ -39,7 +39,7 @@ class PpoOptions(UpdateOptions):
     """Options of PPO, in addition to the common ones.
 
     Attributes:
-        gamma, lam: of GAE. A ``lam`` below 1 hides the reward, which comes with the last token, from the first tokens of a long
+        gamma, lam: of GAE. The reward comes with the last token. A ``lam`` below 1 hides it from the first tokens of a long
             response until the critic expects it.
         value_clip: how far a value may move from the old one in its loss; None clips nothing. vf_coef: of that loss.
         whiten: normalise advantages to mean 0 and variance 1 over the tokens of the batch.

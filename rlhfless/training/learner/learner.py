@@ -51,7 +51,7 @@ class Learner(Protocol):
         """Continue from what ``write`` wrote.
 
         Raises:
-            TrainError: the checkpoint is of another configuration (the message says what differs), or one of its files cannot
+            TrainError: the checkpoint is of another configuration (the message says what differs). Or one of its files cannot
                 be read or was not written by a learner.
         """
 

@@ -20,7 +20,7 @@ class Classes:
     """K classes and J cells of m items (see ``MixedWork``) on R offers.
 
     The share of a cell that an offer takes is measured in one load for all offers, the mean of their loads. Shares of whole
-    items then add up to 1 over the offers, and what a share brings to an offer is at least the share times ``load``.
+    items then add up to 1 over the offers. What a share brings to an offer is at least the share times ``load``.
 
     Attributes:
         edges: (K+1,) sorted positions at which classes begin, and m. least: (K,) the shortest length of each class.

@@ -1,17 +1,17 @@
 """Builds whole plans for a makespan where slots bind: waves of responses that fit into the batch at once, several to
 an actor.
 
-Input: ``SortedWork``. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of
-loads. Waves that follow one another on an actor take at most the sum of that: when the longest responses of all waves before
-have run one after the other, every slot is free of them (by induction: so it was for the wave before, whose responses all
-joined by then). Prefill calls are added: a wave joins as the one before it completes, in about as many calls as
-that has different lengths. So the actor with the shortest wave first and the longest, most varied one last makes fewest, and
-near-equal lengths in a wave leave few slots idle: refilling longest first from one long contiguous group, as next-fit does,
-ends in a last wave that takes its full length for a few responses.
+Input: ``SortedWork``. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of loads. Waves that
+follow one another on an actor take at most the sum of that. When the longest responses of all waves before have run one after
+the other, every slot is free of them. (By induction: so it was for the wave before, whose responses all joined by then.)
+Prefill calls are added: a wave joins as the one before it completes, in about as many calls as that has different lengths. So
+the actor with the shortest wave first and the longest, most varied one last makes fewest. Near-equal lengths in a wave leave
+few slots idle. Refilling longest first from one long contiguous group, as next-fit does, is worse: the last wave takes its full
+length for a few responses.
 
-Assigning waves to actors is bin packing. Where there are actors enough, best fit decreasing; where not, every actor starts
-with one of the longest waves and is filled up to the makespan as exactly as two waves can (after the minimum bin slack
-heuristic of Gupta and Ho, 1999), makespan or not: with as much more room as it takes.
+Assigning waves to actors is bin packing. Where there are actors enough, best fit decreasing is used. Where not, every actor
+starts with one of the longest waves and is filled up to the makespan as exactly as two waves can. This follows the minimum bin
+slack heuristic of Gupta and Ho, 1999. If waves are left over, all actors get more room, beyond the makespan.
 """
 
 from __future__ import annotations
