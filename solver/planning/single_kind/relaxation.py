@@ -19,7 +19,9 @@ hold any of the k longest items. Their longest items m_1, m_2, ... are among tho
 
 with s slots, K KV tokens of memory, N_i the iterations and R_i the number of item i's responses that compute a prompt, and h_i
 the KV tokens times iterations that they occupy (``reserve``: iterations times prompt + limit; ``preempt``: the sum of the
-contexts). With ``share_prefill`` e stands on the left of (slots) instead. *Proof.* An actor runs at least n_m iterations, m its
+contexts). With ``share_prefill`` e stands on the left of (slots) instead.
+
+*Proof.* An actor runs at least n_m iterations, m its
 longest item. It runs at least (sum N)/s iterations, because none decodes more than s responses. And it runs at least (sum h)/K,
 because none holds more than K tokens. Each iteration costs a, and the loads come on top. It makes at least R/s prefill calls:
 some slot serves at least R/s responses, which join at different times. It ends by M; restricting the sums over an actor's items
