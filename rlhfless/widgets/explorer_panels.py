@@ -29,7 +29,7 @@ def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
     seen = alternatives.results["time_s"]
     times = np.linspace(0.5 * seen.min(), 1.3 * seen.max(), BOUND_POINTS)
     bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
-    note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies"
+    note = f"time weight {settings.time_weight:g}, {len(POLICIES)} policies, bound: {alternatives.bound.method(seen.min())}"
     figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)

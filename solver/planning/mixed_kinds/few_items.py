@@ -43,7 +43,8 @@ class EveryFewPlan:
         work = filler.work
         if len(work.order) > MOST_RESPONSES:
             return False
-        return sum(len(work.offers) ** len(groups) for groups in _groupings(tuple(range(len(work))))) <= MOST_PLANS
+        plans: int = sum(len(work.offers) ** len(groups) for groups in _groupings(tuple(range(len(work)))))
+        return plans <= MOST_PLANS
 
     def best(self, value_of: Callable[[float, float], float]) -> FilledPlan | None:
         """Return the plan with the least finite value of makespan and cost; None if there is none."""
