@@ -104,7 +104,7 @@ def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus
 
 
 def _nodes(gpus: int, size: int, per_node: int) -> tuple[int, int]:
-    """Number of nodes and GPUs per node: the fewest equal nodes that hold whole replicas."""
+    """Return the number of nodes and GPUs per node: the fewest equal nodes that hold whole replicas."""
     nodes = -(-gpus // per_node)
     while gpus % nodes or (gpus // nodes) % size:
         nodes += 1

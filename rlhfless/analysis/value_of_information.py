@@ -65,8 +65,8 @@ class ValueOfInformation:
     forecasts: tuple[str, ...]
 
     def summary(self) -> pd.DataFrame:
-        """One row per forecast and policy: geometric mean of the value, and its mean log ratio to random and to ``fold`` on the
-        same draws. Both have standard errors.
+        """Return one row per forecast and policy: geometric mean of the value, and its mean log ratio to random and to ``fold``
+        on the same draws. Both have standard errors.
         """
         logs = self.runs.assign(log=np.log(self.runs["value"])).pivot_table(
             index=["forecast", "draw"], columns="policy", values="log"

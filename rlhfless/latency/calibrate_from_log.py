@@ -133,7 +133,8 @@ def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
 
 
 def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """The three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of squares."""
+    """Return the three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of
+    squares."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
     upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
@@ -149,7 +150,7 @@ def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
 
 
 def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """One factor for the whole base profile from the (N,) used times."""
+    """Return one factor for the whole base profile from the (N,) used times."""
     columns = (times.decode_s + times.kv_s)[used, None]
     factor = float(fit_nonnegative(columns, times.seconds[used])[0][0])
     return CalibrationFactors(factor, factor, 0.0)
@@ -196,7 +197,7 @@ def calibrated_profile(
 
 
 def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """One factor by which the median time is that of the (N,) used times."""
+    """Return one factor by which the median time is that of the (N,) used times."""
     factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
     return CalibrationFactors(factor, factor, 0.0)
 
@@ -271,7 +272,7 @@ def _prompts_fed(begin: FloatArray, end: FloatArray, prompt: FloatArray, owner: 
 
 
 def _means(begin: FloatArray, end: FloatArray, prompt: FloatArray, iterations: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(n,) mean batch and KV tokens of an actor while each of its responses decodes, tokens coming at even pace."""
+    """Return (n,) mean batch and KV tokens of an actor while each of its responses decodes, tokens coming at even pace."""
     at = np.concatenate([begin, end])
     order = np.argsort(at, kind="stable")
     rate = iterations / (end - begin)

@@ -49,7 +49,7 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def _shipped() -> dict[str, Path]:
-    """Name to file of every shipped profile; the source checkout goes first."""
+    """Return the file of every shipped profile by name; the source checkout goes first."""
     files = [file for folder in reversed(data_folders()) for file in sorted((folder / "profiles").glob("*.json"))]
     return {file.stem: file for file in files}
 
@@ -207,7 +207,7 @@ def mixed_prefill(
 
 
 def _locate(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file of a profile given by name or path."""
+    """Return the file of a profile given by name or path."""
     text = os.fspath(name_or_path)
     shipped = _shipped()
     if text in shipped:
@@ -234,7 +234,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _field(profile: Mapping[str, Any], path: Path, name: str) -> Any:
-    """The value at a dotted name."""
+    """Return the value at a dotted name."""
     value: Any = profile
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -302,7 +302,7 @@ def _prefill(profile: Mapping[str, Any], path: Path, wanted: str | None) -> dict
 
 
 def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None) -> LatencyModel:
-    """The latency model that a profile describes; every field is checked."""
+    """Return the latency model that a profile describes; every field is checked."""
     if _text(profile, path, "schema") != SCHEMA:
         raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
     if _count(profile, path, "schema_version") != SCHEMA_VERSION:

@@ -69,7 +69,7 @@ class Machine:
         return 1 << (left.bit_length() - 1)
 
     def phases(self, algorithm: str, tokens: float) -> NonGenerationPhases:
-        """Seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
+        """Return the seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
         once = self.parameters * tokens / per_s
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once

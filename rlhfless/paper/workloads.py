@@ -62,7 +62,7 @@ class LengthHistory:
         return int((self.rollouts["step"] == self.rollouts["step"].max()).sum())
 
     def last(self, steps: int) -> list[int]:
-        """The last ``steps`` of ``evaluated``."""
+        """Return the last ``steps`` of ``evaluated``."""
         return self.evaluated[-steps:]
 
 

@@ -108,7 +108,7 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
 
 
 def _smooth(residuals: FloatArray, complete: NDArray[np.bool_]) -> FloatArray:
-    """(201,) survival of e: Kaplan-Meier, smoothed by Silverman's width, and a small share for what was never seen."""
+    """Return (201,) survival of e: Kaplan-Meier, smoothed by Silverman's width, and a small share for what was never seen."""
     survival = kaplan_meier(residuals, complete, RESIDUALS.astype(np.float64))
     width = max(STEP, 0.9 * float(residuals.std()) * len(residuals) ** -0.2)
     reach = math.ceil(4 * width / STEP)

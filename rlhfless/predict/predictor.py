@@ -277,7 +277,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
-        """What was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
+        """Return what was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
         ...
 
     def __repr__(self) -> str:

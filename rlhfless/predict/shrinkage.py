@@ -80,13 +80,13 @@ class ShrinkagePredictor(Predictor):
 
 
 def _newest_lengths(table: pd.DataFrame) -> dict[str, FloatArray]:
-    """The expected lengths of every prompt's newest visit."""
+    """Return the expected lengths of every prompt's newest visit."""
     newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
     return {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
 
 
 def _means(lengths: Mapping[str, FloatArray], weight: float) -> dict[str, float]:
-    """The mean of every prompt's predictive distribution, in which ``weight`` is m."""
+    """Return the mean of every prompt's predictive distribution, in which ``weight`` is m."""
     mean = float(np.concatenate(list(lengths.values())).mean())
     return {name: float((own.sum() + weight * mean) / (len(own) + weight)) for name, own in lengths.items()}
 

@@ -183,7 +183,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
 def _frames_and_plans(
     folder: Path, meta: dict[str, Any], limits: Limits | None
 ) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
-    """Return rows and plans of the steps of ``meta``; steps with folders of their own are added to it."""
+    """Return the rows and plans of the steps of ``meta``; steps with folders of their own are added to it."""
     steps = meta["steps"]
     executed = meta.get("clock") is not None and bool(steps)
     for table in TABLES:
@@ -201,7 +201,7 @@ def _frames_and_plans(
 
 
 def _completed(path: Path, steps: list[int], limits: Limits | None) -> pd.DataFrame:
-    """Rows of completed steps; the index keeps their place in the file. Only the file of the rollouts must exist."""
+    """Return the rows of completed steps; the index keeps their place in the file. Only the file of the rollouts must exist."""
     if not steps or (not path.exists() and path.name != "rollouts.parquet"):
         return pd.DataFrame()
     frame = storage.read_frame(path, guard=Guard(limits))

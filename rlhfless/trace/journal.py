@@ -126,7 +126,7 @@ def joined(
 
 
 def _keys(frame: pd.DataFrame, columns: list[str]) -> pd.MultiIndex:
-    """Each row's values of the columns; null of a column that the frame lacks."""
+    """Return each row's values of the columns; null of a column that the frame lacks."""
     return pd.MultiIndex.from_frame(frame.reindex(columns=columns))
 
 
@@ -138,7 +138,7 @@ def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(path: Path, guard: Guard) -> dict[str, pd.DataFrame]:
-    """Rows by table; none where there is no journal."""
+    """Return the rows by table; none where there is no journal."""
     parts: dict[str, list[pd.DataFrame]] = {}
     try:
         with path.open("rb") as stream:

@@ -273,7 +273,7 @@ class Trainer:
         return self.planner.plan(problem, PlanningOptions(c.time_limit_s, seed, deterministic=True, forecast=forecast))
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
-        """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
+        """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
         c = self.config
         return make_requests(problems, self.tokenizer, c.samples_per_prompt, c.max_response_tokens, c.seed, step)
 

@@ -208,11 +208,11 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan as one JSON object."""
+        """Return the plan as one JSON object."""
         return json.dumps(self.to_dict(), default=list)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per actor (needs pandas)."""
+        """Return one row per actor (needs pandas)."""
         import pandas as pd
 
         rows = [

@@ -77,7 +77,7 @@ class Placement:
         return tuple(np.flatnonzero(self.slack_s < -1e-9).tolist())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per decode actor (needs pandas)."""
+        """Return one row per decode actor (needs pandas)."""
         frame: pd.DataFrame = self.plan.to_frame()[: len(self.slack_s)]
         near = [a.node == self.prefill_node for a in self.plan.actors[: len(self.slack_s)]]
         return frame.assign(near=near, transfer_s=self.transfer_s, arrives_s=self.arrives_s, slack_s=self.slack_s)

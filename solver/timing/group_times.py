@@ -34,7 +34,7 @@ from solver.timing.evaluate import cached_tokens
 
 
 def _running(values: NDArray[np.generic]) -> FloatArray:
-    """(S, n+1) running sums along the last axis, starting with 0."""
+    """Return (S, n+1) running sums along the last axis, starting with 0."""
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums

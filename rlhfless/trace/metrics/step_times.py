@@ -77,7 +77,7 @@ def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
 
 
 def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """By step, seconds of ``COLUMNS``, NaN without a span; and ``start_s, end_s`` of generation, where it has spans."""
+    """Return, by step, seconds of ``COLUMNS``, NaN without a span; and ``start_s, end_s`` of generation, where it has spans."""
     foreground = spans[~spans["background"].to_numpy(dtype=bool)]
     seconds: dict[int, dict[str, float]] = {}
     extents: dict[int, dict[str, float]] = {}
@@ -99,7 +99,8 @@ def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _of_responses(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """By step, first and last known time of its responses (``start_s, end_s``), and whether all have both (``whole``)."""
+    """Return, by step, first and last known time of its responses (``start_s, end_s``), and whether all have both
+    (``whole``)."""
     known = rollouts.reindex(columns=["start_s", "end_s"]).astype(float)
     steps = known.groupby(rollouts["step"])
     first_s, last_s = steps.min().min(axis=1), steps.max().max(axis=1)

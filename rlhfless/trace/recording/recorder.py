@@ -228,6 +228,6 @@ def merge_journal(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataF
 
 
 def _ended_s(frames: Mapping[str, pd.DataFrame]) -> float:
-    """Seconds since the run's start at which the last row ended."""
+    """Return the seconds since the run's start at which the last row ended."""
     ends = (frame["end_s"].max() for frame in frames.values() if "end_s" in frame.columns)
     return max((float(end) for end in ends if end == end), default=0.0)

@@ -71,7 +71,7 @@ def _from_file(path: Path, guard: Guard) -> Rows:
 
 
 def _row(line: bytes, location: str) -> Mapping[str, Any]:
-    """The object of a line of JSON."""
+    """Return the object of a line of JSON."""
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

@@ -190,7 +190,7 @@ class GreedyFiller:
         return float(work.uncached_load[r, actor.group].sum()) + actor.base_s * iterations + actor.call_s * calls
 
     def _responses(self, items: list[int]) -> IntArray:
-        """The responses of items, the longest first, as positions in ``MixedWork.order``."""
+        """Return the responses of items, the longest first, as positions in ``MixedWork.order``."""
         work, chosen = self.work, np.array(items, dtype=np.int64)
         if not self.items.together:
             return chosen

@@ -88,7 +88,7 @@ class Classes:
         offers = len(work.offers)
 
         def least_after(values: FloatArray, per: FloatArray) -> FloatArray:
-            """(K,) least ratio among items of a class and all shorter ones that have any."""
+            """Return (K,) least ratio among items of a class and all shorter ones that have any."""
             ratio = np.where(per > 0, values / np.maximum(per, 1e-300), np.inf)
             running = np.minimum.accumulate(ratio[::-1])[::-1][edges[:-1]]
             return np.where(np.isfinite(running), running, 0.0) * (1 - 1e-12)
