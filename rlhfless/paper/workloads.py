@@ -230,8 +230,8 @@ class Sources:
 
     @staticmethod
     def shipped() -> LengthHistory:
-        """Return the run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
-        checkout's data are missing, the length model of GSM8K with as many visits."""
+        """Return the run that ships with the project, an epoch in every 15 visits of 128 prompts x 8 samples. Where the
+        checkout's data are missing, it is the length model of GSM8K with as many visits."""
         folder = next((available for base in data_folders() if (available := base / SHIPPED).is_dir()), None)
         if folder is None:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)
