@@ -147,7 +147,7 @@ def compose_profile(
     Args:
         token_budget: the most tokens that an iteration feeds if the table has mixed iterations, beyond ``max_batch``.
         changes: measured times of responses that join (prefill) and end.
-        capacity: of ``kv_capacity``.
+        capacity: what ``kv_capacity`` returned.
         link: the link that KV caches are sent over, in words; ``link_bytes_per_s`` its bandwidth.
     """
     table = IterationTable(table.batch, table.context_tokens, np.round(table.iteration_s, 9))

@@ -1,7 +1,7 @@
 """Defines ``PlanningProblem``, the input of planners, policies, bounds and simulations.
 
-It is checked once, when it is made. Checked are types and values of the arguments, prices, and the latency models against the
-cluster. An actor must be able to hold every response, and the iteration tables must have every context.
+It is checked once, when it is made: types and values of the arguments, prices, and whether the latency models fit the cluster.
+An actor must be able to hold every response, and the iteration tables must have every context.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class WaitingGroup:
         return self.least_s(admitted, waiting)
 
     def least_s(self, admitted: Admitted, left: int) -> float:
-        """Return a lower bound on the seconds of iterations and calls in all, with the responses ``left`` (as bits)."""
+        """Return a lower bound on the seconds of all iterations and calls of an order that still has to admit the responses
+        ``left`` (as bits)."""
         now, batch, calls, called = admitted
         iterations = batch[-1][0]
         if left:

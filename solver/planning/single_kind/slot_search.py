@@ -24,6 +24,7 @@ from solver.planning.single_kind.prompt_groups import PromptGroups
 from solver.timing.group_times import GroupTimes, Split
 
 CUTS, LEAST_CUTS = 5, 2  # of prompts into contiguous groups, each corrected by the one before; the clock stops only others
+QUICK_ORDERS = 2  # longest first and waves, which are the fastest but in one of eighty groups
 LEVELS = 3  # rounds of moving responses from late actors to early ones
 STARTS = 4  # splits of which exchanges begin with the best, where none meets the limit
 
@@ -64,7 +65,8 @@ class SlotSearch:
             edges = groups.best_edges(lambda busy_s: search.pricing.value_of(busy_s))
             if edges is None:
                 return
-            _, busy_s = self.fastest(self.search.split_of([np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]))
+            split = search.split_of([np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())])
+            _, busy_s = self.fastest(split, QUICK_ORDERS if len(search.work.order) > EXACT_RESPONSES else None)
             groups.learn(edges, busy_s[0])
             longest_s = max(longest_s, time.perf_counter() - began)
 
@@ -135,9 +137,15 @@ class SlotSearch:
             return split
         return self.fastest(split)[0]
 
-    def fastest(self, split: Split) -> tuple[Split, FloatArray]:
-        """Return the split with each group in its fastest order of admission, and its (1, N) seconds."""
-        orders = admission_orders(split, self.workload, self.search.work.slots, self.shares_prompts)
+    def fastest(self, split: Split, most_orders: int | None = None) -> tuple[Split, FloatArray]:
+        """Return the split with each group in its fastest order of admission, and its (1, N) seconds.
+
+        Args:
+            most_orders: tried; None tries all.
+        """
+        last = most_orders is None and len(self.search.work.order) > EXACT_RESPONSES  # the groups are in waves already
+        orders = admission_orders(split, self.workload, self.search.work.slots, self.shares_prompts, short_prompts_first=last)
+        orders = itertools.islice(orders, most_orders)
         split, busy_s = fastest_orders(split, orders, lambda split: self.search.busy_of(split, "exact"))
         self.search.keep(split, busy_s[0])
         return split, busy_s
