@@ -23,8 +23,8 @@ class Calibration:
 
     Attributes:
         factor: multiplies simulated times. It is the median over steps. Where a constant predicts held-out steps better than
-            the profile does, it is the factor by which the mean step takes as long as was logged.
-            Where the log has only lower bounds, it is the least factor, of 1 and more, by which the mean step agrees with them.
+            the profile does, it is instead the factor with which the mean step takes as long as was logged. Where the log has
+            only lower bounds, it is the least factor, of 1 and more, by which the mean step agrees with them.
         low, high: percentiles 10 and 90 over steps. steps: number of steps with both times; with 0 steps the factor is
             1 or from lower bounds, and its error is unknown.
         checked: each step predicted from the other steps, by the profile and by a constant; None without any step.

@@ -94,7 +94,7 @@ def evenly(values: Sequence[int], count: int) -> list[int]:
 
 
 def _simulated_s(rollouts: pd.DataFrame, times: StepTimes, setting: SimulationConfig, dispatch: str) -> pd.Series:
-    """Seconds of generation by step under the run's own dispatch, for some of the steps with a logged time."""
+    """Return the seconds of generation by step under the run's own dispatch, for some of the steps with a logged time."""
     scalars = times.scalars
     timed = scalars[[name for name in ("generate_s", "step_s") if name in scalars.columns]].notna().any(axis=1)
     named = set(scalars.loc[timed, "step"]) | set(times.at_least_s.index)

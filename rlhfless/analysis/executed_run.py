@@ -130,8 +130,8 @@ def calibrated_by_spans(
     actors work as long on their responses as the trace says.
 
     Args:
-        took: ``executed_steps``. steps: the steps that are used. Ignored are steps in which responses moved or an actor was
-            lost, as the trace does not say what each actor decoded of a response, and steps with more actors than fit.
+        took: ``executed_steps``. steps: the steps that are used. Steps in which responses moved or an actor was lost are
+            ignored, as the trace does not say what each actor decoded of a response. So are steps with more actors than fit.
 
     Returns:
         The model, the calibration of its times to the measured ones, and the model's times by step. Without a usable step its

@@ -74,7 +74,7 @@ class RunSetup:
 
     Attributes:
         framework: that wrote the log. dispatch: the scheduling policy that assigns responses as the run did. candidates: the
-            same and others that it may have been; savings are stated over all of them.
+            same and others that it may have been. Savings are stated over all of them.
         colocated: actors and learner take turns on the same GPUs. learner_gpus: GPUs of the learner alone, as far as known.
         synchronous: whether learning waited for a step's last response.
         assumed: the assumptions, one sentence each.

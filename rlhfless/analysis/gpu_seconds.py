@@ -130,7 +130,7 @@ def _idle(use: str) -> bool:
 
 
 def _uses(spans: pd.DataFrame | None, begin: float, end: float) -> dict[str, float]:
-    """Seconds of one actor by use between the step's beginning and its end; they add up to that interval."""
+    """Return the seconds of one actor by use between the step's beginning and its end; they add up to that interval."""
     if spans is None or spans.empty:
         return {WAITING: end - begin}
     shown = spans[~spans["background"].to_numpy(dtype=bool)]

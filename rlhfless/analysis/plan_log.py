@@ -72,7 +72,7 @@ def plan_every_step(rollouts: pd.DataFrame, setting: SimulationConfig, steps: Se
 
 
 def _medians_before(rollouts: pd.DataFrame) -> dict[int, float]:
-    """By step, the median of the earlier steps' median lengths; NaN for the first."""
+    """Return, by step, the median of the earlier steps' median lengths; NaN for the first."""
     medians = rollouts.groupby("step", sort=True)["response_tokens"].median()
     before = medians.expanding().median().shift(1)
     return {int(step): float(value) for step, value in before.items()}

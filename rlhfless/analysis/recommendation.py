@@ -97,14 +97,14 @@ def advise(logged: Sequence[LoggedStep], setting: SimulationConfig, setup: RunSe
 def configuration_lines(framework: str, replicas: int, gpus_per_actor: int, gpus_per_node: int) -> tuple[str, ...]:
     """Return the framework's options for that many replicas of that size; none where they are not known for certain.
 
-    Option names as of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2; AReaL's as in its reference "Allocation Mode" (per-engine
-    backends), prime-rl's as in its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
+    Option names are those of verl 0.9, TRL 1.16, NeMo-RL 0.4 and slime 0.2. AReaL's are from its reference "Allocation Mode"
+    (per-engine backends), prime-rl's from its ``docs/scaling.md``, which shows replicas of a chosen size on one node only.
     """
     return LINES[framework](replicas, gpus_per_actor, gpus_per_node) if framework in LINES else ()
 
 
 def _nodes(gpus: int, size: int, per_node: int) -> tuple[int, int]:
-    """Number of nodes and GPUs per node: the fewest equal nodes that hold whole replicas."""
+    """Return the number of nodes and GPUs per node: the fewest equal nodes that hold whole replicas."""
     nodes = -(-gpus // per_node)
     while gpus % nodes or (gpus // nodes) % size:
         nodes += 1

@@ -117,7 +117,7 @@ def compared(
 
 
 def generation_s(simulation: Simulation, policies: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Seconds of generation by policy and step, of a simulation of generation alone."""
+    """Return the seconds of generation by policy and step, of a simulation of generation alone."""
     steps = simulation.steps
     return {
         name: {int(row.step): float(row.time_s) for row in steps[steps["policy"] == name].itertuples()} for name in policies

@@ -1,15 +1,15 @@
 """Runs policies on one step with forecasts of rising sharpness: what information is worth, and who uses it.
 
 Every policy plans from the same forecast and runs with the true lengths. A forecast that is made from true lengths knows how
-far such forecasts are off: its ``error_sd`` is that of another draw, as if an earlier step with the same lengths had shown it.
+far such forecasts are off. Its ``error_sd`` is that of another draw, as if an earlier step with the same lengths had shown it.
 The last visit's is the predictor's own. Values are ``T^w C^(1-w)`` of the generation, relative to the right-sized random split
 with the least sharp forecast (geometric mean over draws).
 
-**Information limit.** The fluid policy with a forecast decodes token x of response i at the load ``kappa sqrt(S_i(x) l(x))``,
-the cheapest course for that forecast (derived in solver.replanning.marginal_value). Actors are divisible and migration is
-free, so it estimates from below the value that any policy with this forecast can reach. It is not a proven bound: ``bound``
-is. Its survival curves are the better of two readings of the forecast: the scenarios of the prompt's responses, or the
-predicted length times the ratios of true to predicted lengths of all responses. So the forecast counts as calibrated.
+**Information limit.** The fluid policy with a forecast decodes token x of response i at the load ``kappa sqrt(S_i(x) l(x))``.
+That is the cheapest course for that forecast (derived in solver.replanning.marginal_value). Actors are divisible and migration
+is free, so it estimates from below the value that any policy with this forecast can reach. It is not a proven bound: ``bound``
+is. Its survival curves are the better of two readings of the forecast. One takes the scenarios of the prompt's responses, the
+other the predicted length times the ratios of true to predicted lengths of all responses. So the forecast counts as calibrated.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class ValueOfInformation:
     forecasts: tuple[str, ...]
 
     def summary(self) -> pd.DataFrame:
-        """One row per forecast and policy: geometric mean of the value, and its mean log ratio to random and to ``fold`` on the
-        same draws, with standard errors.
+        """Return one row per forecast and policy: geometric mean of the value, and its mean log ratio to random and to ``fold``
+        on the same draws. Both have standard errors.
         """
         logs = self.runs.assign(log=np.log(self.runs["value"])).pivot_table(
             index=["forecast", "draw"], columns="policy", values="log"

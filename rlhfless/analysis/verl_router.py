@@ -122,7 +122,7 @@ Router = ray.remote(max_concurrency=MAX_WAITING)(PlannedRouter)
 def assign_longest_first(
     requests: list[tuple[int, float]], busy: list[list[tuple[int, float]]], times: tuple[float, float, float]
 ) -> list[int]:
-    """The replica of every request: the longest first, each to the replica that would be done earliest with it.
+    """Return the replica of every request: the longest first, each to the replica that would be done earliest with it.
 
     Args:
         requests: pairs of prompt tokens and expected response tokens.
@@ -185,7 +185,7 @@ def _change(saved: float) -> str:
 
 
 def text_names(rollouts: pd.DataFrame) -> pd.Series:
-    """(R,) name of each response's prompt by its text, where the log has that name in addition to the prompt's own."""
+    """Return (R,) name of each response's prompt by its text, where the log has that name in addition to the prompt's own."""
     column = "prompt_text_id" if "prompt_text_id" in rollouts.columns else "prompt_id"
     return rollouts[column].astype(str)
 
@@ -222,7 +222,7 @@ def router_effect(rollouts: pd.DataFrame, setting: SimulationConfig) -> RouterEf
 
 
 def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
-    """The responses of an epoch in new batches: its prompts shuffled and cut into as many batches as it had steps."""
+    """Return the responses of an epoch in new batches: its prompts shuffled and cut into as many batches as it had steps."""
     names = text_names(rows)
     prompts, count = names.unique(), rows["step"].nunique()
     for shuffle in range(SHUFFLES):
@@ -232,7 +232,7 @@ def _batches(rows: pd.DataFrame, seed: int) -> Iterator[pd.DataFrame]:
 
 
 def _both_s(rows: pd.DataFrame, expected: Mapping[str, float], setting: SimulationConfig, seed: int) -> tuple[float, float]:
-    """Seconds of generation of a batch with its true lengths, under verl's own router and under the planned one.
+    """Return the seconds of generation of a batch with its true lengths, under verl's own router and under the planned one.
 
     verl's router sends every request alone to the replica with the fewest in flight. Requests arrive in random order and
     before any has ended, so that is round-robin. (The policy ``least-loaded`` keeps the samples of a prompt together.)
@@ -275,7 +275,8 @@ def write_router(folder: str | Path, rollouts: pd.DataFrame, setting: Simulation
 
     Args:
         folder: new, or empty. rollouts: of one run; prompts are named by the hash of their text. setting: see
-            ``router_effect``. tokenizer: of the run's model, a local folder (its absolute path is written) or a hub name.
+            ``router_effect``. tokenizer: of the run's model. It is a local folder, whose absolute path is written, or a hub
+            name.
 
     Raises:
         TraceError: prompts are not named by their text, or the folder is not empty or cannot be written.

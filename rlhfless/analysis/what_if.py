@@ -109,7 +109,7 @@ def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFr
 
 
 def prices_of(kind: str) -> pd.DataFrame:
-    """The rows of the shipped price table for a GPU kind: ``market, usd_per_gpu_hour, source, date``."""
+    """Return the rows of the shipped price table for a GPU kind: ``market, usd_per_gpu_hour, source, date``."""
     rows = [row for row in list_prices() if row["kind"] == kind]
     table = pd.DataFrame(rows, columns=["kind", "usd_per_gpu_hour", "market", "source", "date"])
     return table.assign(usd_per_gpu_hour=table["usd_per_gpu_hour"].astype(float)).drop(columns="kind")
@@ -125,7 +125,8 @@ def profiles_of_the_same_model(name: str) -> list[str]:
 
 
 def _price(kind: str, cluster: Cluster) -> float:
-    """The list price of a kind, scaled by the ratio of the run's own price to its list price: spot buyers pay spot prices."""
+    """Return the list price of a kind, scaled by the ratio of the run's own price to its list price: spot buyers pay spot
+    prices."""
     try:
         price = usd_per_gpu_hour(cluster.kind)
         return usd_per_gpu_hour(kind) * (cluster.usd_per_gpu_hour / price if price else 1.0)

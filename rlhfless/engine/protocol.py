@@ -30,16 +30,16 @@ class Request:
         cached_tokens: prompt tokens whose KV cache was received for it; the others are computed when it joins.
         prefix_kv: KV state of these tokens (the prompt's last may be missing), as the engine's kind computes it once for many
             responses; real engines only.
-        shares_prompt: of the responses to one ``prompt`` with this flag, the first that joins this engine's batch computes the
-            part of the prompt that was not received; those that join with it or later reuse all of it.
+        shares_prompt: of the responses to one ``prompt`` with this flag, the first that joins this engine's batch computes what
+            was not received of the prompt. Those that join with it or later reuse all of it.
         available_s: admitted at the first iteration boundary at or after this time.
         generated_tokens: tokens already generated.
         target_tokens: its true length: required by the simulated engine; a forced length (trace replay) for real engines.
         target_finish: finish reason to report with ``target_tokens``.
         prompt_ids: (prompt_tokens,) token ids; real engines only.
         seed: random stream of this response, counting modulo 2 ** 64; real engines only.
-        generated_ids, logprobs: (generated_tokens,) ids so far and the log-probabilities with which they were drawn (after
-            temperature, filters and the ban of tokens under a forced length); real engines only.
+        generated_ids, logprobs: (generated_tokens,) ids so far and the log-probabilities with which they were drawn; real
+            engines only. They are those after temperature, filters and the ban of tokens under a forced length.
         signals: (generated_tokens, ...) requested signals by name; real engines only.
         kv: KV state of its whole context as the engine exported it; None means that prefill recomputes the context, except
             cached prefixes.
@@ -97,10 +97,10 @@ class Completion:
 class EngineSpan:
     """A time interval of an actor in one phase: ``prefill``, ``decode``, or ``start`` (shapes were prepared for the device).
 
-    ``tokens`` are computed context tokens (prefill; after an eviction or a hand-over generated ones too) or generated tokens
-    (decode); ``kv_tokens`` the mean KV tokens in memory;
-    ``batch_mean`` the mean batch weighted by time; ``call`` the index of the call of the phase, where there are several;
-    ``computed`` (response, tokens computed) of the prefill of responses that join.
+    ``tokens`` are computed context tokens (prefill) or generated tokens (decode). After an eviction or a hand-over prefill
+    computes generated tokens, too. ``kv_tokens`` is the mean KV tokens in memory, ``batch_mean`` the mean batch weighted by
+    time. ``call`` is the index of the call of the phase, where there are several. ``computed`` holds (response, tokens
+    computed) of the prefill of responses that join.
     """
 
     phase: str
@@ -125,8 +125,8 @@ class Progress:
 class Engine(Protocol):
     """One model replica with continuous batching on its own clock.
 
-    ``advance`` commits iterations that END at or before ``to_s``. So at time t the committed state is what is known at t, and
-    an iteration that is running at t is neither lost nor visible. An idle engine's clock jumps to the next ``available_s``.
+    ``advance`` commits iterations that END at or before ``to_s``. So at time t the committed state is what is known at t. An
+    iteration that is running at t is neither lost nor visible. An idle engine's clock jumps to the next ``available_s``.
 
     Attributes:
         slots: maximum number of responses in the batch.

@@ -1,6 +1,6 @@
 """Runs plans: ``Executor`` runs one step after another.
 
-Each step runs by ``run_step`` on the virtual clock, by ``ProcessPool.run_step`` on the devices of this machine, or by
+``run_step`` runs each step on the virtual clock. ``ProcessPool.run_step`` runs it on the devices of this machine, and
 ``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
 """
 

@@ -2,7 +2,7 @@
 
 In a trial, responses of given lengths join an idle actor at once. Then, ``GAP`` iterations apart, one of them ends and another
 one takes its slot; later one ends and none replaces it. The time of an iteration with an unchanged batch is measured next to
-every change, so a machine that slows down in the meantime affects both.
+every change. So a machine that slows down in the meantime affects both.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Calibrates a latency profile to a log: scales a base profile until its times match those in the log.
 
 Inputs are the log's tables of responses and steps, and a base profile. Three numbers are fitted, by least squares of relative
-errors: a factor for the time of an iteration without KV cache, a factor for reading the KV cache, and a one-time cost per step
-(or per response, if single responses have times). The factor for the KV cache is within ``MAX_RATIO`` times the other; where
-the log hardly distinguishes them, they are equal.
+errors: a factor for the time of an iteration without KV cache, one for reading the KV cache, and a one-time cost. That cost is
+per step, or per response if single responses have times. The factor for the KV cache is within ``MAX_RATIO`` times the other;
+where the log hardly distinguishes them, they are equal.
 
 - **Responses with times** (``start_s, end_s``, and ``first_token_s`` if known): a response of L tokens decodes in L iterations.
   Each is charged for the batch and the KV tokens of its actor at that time, known from the other responses' times.
-- **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors
-  (exact for an actor that starts with all its responses; with more responses than slots, iterations with a full batch).
+- **Steps with seconds of generation**: the longest response's iterations, with the load of all divided by the number of actors.
+  This is exact for an actor that starts with all its responses; with more responses than slots, iterations with a full batch
+  are counted.
 
 One factor for the whole base profile replaces the three numbers if it predicts held-out times better. All errors are of
 held-out times (``held_out_errors.py``), next to those of a constant. If the constant is closer than any fit, the log does not
-show what its times depend on: then the base profile keeps its shape and is scaled so that its median time is the constant.
+show what its times depend on. Then the base profile keeps its shape and is scaled so that its median time is the constant.
 
 The result is a new profile. ``rlhfless/analysis/calibration.py`` fits one factor only, for the simulated times of a report.
 """
@@ -132,7 +133,8 @@ def _best(fits: Sequence[Fit], times: Times) -> tuple[Fit, HeldOut]:
 
 
 def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """The three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of squares."""
+    """Return the three numbers from the (N,) used times. One QR decomposition represents all of them: it keeps sums of
+    squares."""
     seconds = times.seconds[used]
     terms = np.stack([times.decode_s[used], times.kv_s[used], np.ones(len(seconds)), seconds], axis=1)
     upper: FloatArray = np.asarray(np.linalg.qr(terms / seconds[:, None], mode="r"))
@@ -148,7 +150,7 @@ def _three(times: Times, used: np.ndarray) -> CalibrationFactors:
 
 
 def _one(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """One factor for the whole base profile from the (N,) used times."""
+    """Return one factor for the whole base profile from the (N,) used times."""
     columns = (times.decode_s + times.kv_s)[used, None]
     factor = float(fit_nonnegative(columns, times.seconds[used])[0][0])
     return CalibrationFactors(factor, factor, 0.0)
@@ -195,7 +197,7 @@ def calibrated_profile(
 
 
 def _to_constant(times: Times, used: np.ndarray) -> CalibrationFactors:
-    """One factor by which the median time is that of the (N,) used times."""
+    """Return one factor by which the median time is that of the (N,) used times."""
     factor = float(np.median(times.seconds[used]) / np.median((times.decode_s + times.kv_s)[used]))
     return CalibrationFactors(factor, factor, 0.0)
 
@@ -270,7 +272,7 @@ def _prompts_fed(begin: FloatArray, end: FloatArray, prompt: FloatArray, owner: 
 
 
 def _means(begin: FloatArray, end: FloatArray, prompt: FloatArray, iterations: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(n,) mean batch and KV tokens of an actor while each of its responses decodes, tokens coming at even pace."""
+    """Return (n,) mean batch and KV tokens of an actor while each of its responses decodes, tokens coming at even pace."""
     at = np.concatenate([begin, end])
     order = np.argsort(at, kind="stable")
     rate = iterations / (end - begin)

@@ -102,7 +102,7 @@ class Network:
         nodes: number of nodes with actors.
         between: how many times as long a byte takes between nodes as within one (450 GB/s of NVLink against 50 GB/s of a
             network card per GPU: 9).
-        fan_out: nodes to which a node with new weights sends them at once, on one link each, round by round; None: the
+        fan_out: nodes to which a node with new weights sends them at once, on one link each, round by round. None: the
             learner's node sends to all others one after the other.
     """
 

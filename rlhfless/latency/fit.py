@@ -45,7 +45,7 @@ def residuals(errors: FloatArray) -> dict[str, float]:
 @dataclass(frozen=True)
 class ChangeFit:
     """Time of a change of the batch: ``base_s`` if responses join, ``per_join_s`` and ``per_end_s`` for each that joins or
-    ends, and ``per_token_s`` for each prefilled token; with (N,) ``errors`` relative to the iterations around it.
+    ends, and ``per_token_s`` for each prefilled token. The (N,) ``errors`` are relative to the iterations around it.
     """
 
     base_s: float
@@ -99,8 +99,8 @@ def fit_prompt_tokens(
 ) -> tuple[float, FloatArray]:
     """Return what a token of a prompt adds to a mixed iteration, and the (N,) relative errors of the fit with it.
 
-    Over iterations with the batches and contexts of the table that an actor can reach, each with so many tokens of prompts that
-    it feeds as many tokens as a larger entry of the table.
+    The fit is over iterations with the batches and contexts of the table that an actor can reach. Each feeds so many tokens of
+    prompts besides that it feeds as many tokens as a larger entry of the table.
     """
     axes = np.meshgrid(table.batch[table.batch <= max_batch], table.batch[table.batch <= token_budget], table.context_tokens)
     batch, fed, context = (axis.ravel() for axis in axes)

@@ -4,9 +4,9 @@ Inputs are the public configurations of models, the data sheets of GPUs, and the
 (Apache-2.0). The database has kernel and collective times measured on each GPU kind, and adds them up to an iteration of vLLM.
 Generating runs offline and needs the extra ``rlhfless[profiles]``; reading profiles does not.
 
-The database omits the host's work between iterations (scheduling, sampling, detokenising). Compared
-with its own sample of end-to-end runs (Llama-3.1-8B on one H100, TensorRT-LLM, 8 to 64 concurrent requests, 512 generated
-tokens), its decode times are 0.62 to 0.92 (median 0.83) of the times per token. Those include prefills between iterations.
+The database omits the host's work between iterations (scheduling, sampling, detokenising). Its own sample of end-to-end runs is
+Llama-3.1-8B on one H100 with TensorRT-LLM, 8 to 64 concurrent requests and 512 generated tokens. Against these, its decode
+times are 0.62 to 0.92 (median 0.83) of the times per token. Those include prefills between iterations.
 """
 
 from __future__ import annotations

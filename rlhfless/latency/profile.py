@@ -3,14 +3,14 @@
 Needs json and numpy only. Shipped profiles are in the source checkout's ``data/profiles``, or in ``rlhfless/_data/profiles`` of
 an installed package.
 
-A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``,
-``context_tokens``, ``step_s``); ``fit`` of it and ``prefill`` (``samples``, ``base_s``, ``per_token_s``, and one-time costs of
-a response, ``per_join_s`` and ``per_end_s``; 0 if they are missing), both with residuals; ``prefill.mixed`` where prompts are
-fed in iterations that decode (``token_budget``, ``per_token_s``, residuals). Then ``table.batch`` counts fed tokens, and beyond
-``max_batch`` the batch is full and the rest are prompts. Profiles without it prefill in calls of their own. Further fields are
-``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token / link.bytes_per_s``); ``max_batch,
-kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command, date, licence`` and
-``assumptions``, which names every number that is assumed rather than measured.
+A profile has (times in seconds): ``name, model, kind, gpus_per_actor, precision``; ``table`` (``batch``, ``context_tokens``,
+``step_s``); ``fit`` of it and ``prefill``, both with residuals. ``prefill`` has ``samples``, ``base_s``, ``per_token_s``, and
+one-time costs of a response, ``per_join_s`` and ``per_end_s``, which are 0 if they are missing. ``prefill.mixed`` is there
+where prompts are fed in iterations that decode (``token_budget``, ``per_token_s``, residuals). Then ``table.batch`` counts fed
+tokens, and beyond ``max_batch`` the batch is full and the rest are prompts. Profiles without it prefill in calls of their own.
+Further fields are ``start_s, sync_s, transfer_base_s, transfer_per_kv_token_s`` (= ``link.kv_bytes_per_token /
+link.bytes_per_s``); ``max_batch, kv_capacity_tokens`` (``kv_capacity`` has formula and inputs); and in words ``origin, command,
+date, licence`` and ``assumptions``, which names every number that is assumed rather than measured.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def _shipped() -> dict[str, Path]:
-    """Name to file of every shipped profile; the source checkout goes first."""
+    """Return the file of every shipped profile by name; the source checkout goes first."""
     files = [file for folder in reversed(data_folders()) for file in sorted((folder / "profiles").glob("*.json"))]
     return {file.stem: file for file in files}
 
@@ -147,7 +147,7 @@ def compose_profile(
     Args:
         token_budget: the most tokens that an iteration feeds if the table has mixed iterations, beyond ``max_batch``.
         changes: measured times of responses that join (prefill) and end.
-        capacity: of ``kv_capacity``.
+        capacity: what ``kv_capacity`` returned.
         link: the link that KV caches are sent over, in words; ``link_bytes_per_s`` its bandwidth.
     """
     table = IterationTable(table.batch, table.context_tokens, np.round(table.iteration_s, 9))
@@ -207,7 +207,7 @@ def mixed_prefill(
 
 
 def _locate(name_or_path: str | os.PathLike[str]) -> Path:
-    """The file of a profile given by name or path."""
+    """Return the file of a profile given by name or path."""
     text = os.fspath(name_or_path)
     shipped = _shipped()
     if text in shipped:
@@ -234,7 +234,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _field(profile: Mapping[str, Any], path: Path, name: str) -> Any:
-    """The value at a dotted name."""
+    """Return the value at a dotted name."""
     value: Any = profile
     for key in name.split("."):
         if not isinstance(value, Mapping) or key not in value:
@@ -302,7 +302,7 @@ def _prefill(profile: Mapping[str, Any], path: Path, wanted: str | None) -> dict
 
 
 def _model_of(profile: Mapping[str, Any], path: Path, prefill: str | None = None) -> LatencyModel:
-    """The latency model that a profile describes; every field is checked."""
+    """Return the latency model that a profile describes; every field is checked."""
     if _text(profile, path, "schema") != SCHEMA:
         raise ProfileError(f"{path}: the field schema is {profile['schema']!r}; {SCHEMA!r} is needed")
     if _count(profile, path, "schema_version") != SCHEMA_VERSION:

@@ -6,8 +6,8 @@ exceptions: GPUs that are held through them, and ``ELASTIC``, whose learner has 
 
 There are two bounds of whole steps. That of the naive learner covers all schedules of generation, followed by preparation and
 learning on as many GPUs as in the naive system. That of all GPUs is the same with a learner on up to all GPUs, at perfect
-scaling at best: less time, and the same least cost, as learning then takes the same GPU-seconds. Neither covers plans whose
-learning starts before generation is over. Shares of the headroom are of the first.
+scaling at best. It needs less time and has the same least cost, as learning then takes the same GPU-seconds. Neither covers
+plans whose learning starts before generation is over. Shares of the headroom are of the first.
 
 Sums are over the evaluated steps, ratios are of sums, as in tests/benchmarks/policy_comparison.py.
 """

@@ -1,8 +1,8 @@
 """Figure 10: step time and cost of two algorithms, two models and three data sets, under every policy.
 
 The GRPO runs on GSM8K use the public log; the others use stated length models. As the paper does not print its batch size, a
-second panel shows the effect of the batch size: which number of static actors is best (3 in the paper's profiling), and how
-much faster than 3 static actors any schedule can be.
+second panel shows the effect of the batch size. It shows which number of static actors is best (3 in the paper's profiling),
+and how much faster than 3 static actors any schedule can be.
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ def stages(static_actors: int) -> list[SchedulingPolicy]:
 
 
 def numbers(setting: Figure11Setting, sources: Sources) -> Numbers:
-    """Return ``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total``
-    (sums of steps; only these have the last three) or ``bound`` (a curve that no step is below), each for whole steps and for
-    generation alone."""
+    """Return ``row, scope, policy, step, actors, time_s, gpu_s, speedup, cost_saved, share``: ``row`` is ``step``, ``total`` or
+    ``bound``, each for whole steps and for generation alone. ``total`` has sums of steps, and only it has the last three
+    columns. ``bound`` is a curve that no step is below."""
     history = modelled(
         GSM8K, setting.samples_per_prompt, responses=setting.responses, epochs=setting.epochs,
         steps_per_epoch=setting.steps_per_epoch,

@@ -51,7 +51,7 @@ def histories(setting: Figure12Setting, sources: Sources) -> list[LengthHistory]
 
 
 def numbers(setting: Figure12Setting, sources: Sources) -> Numbers:
-    """Return ``COLUMNS``: panel ``actor`` has a row per actor of the two rivals, of generation alone; panel ``total`` has sums
+    """Return ``COLUMNS``. Panel ``actor`` has a row per actor of the two rivals, of generation alone. Panel ``total`` has sums
     of all policies and the bound for both scopes."""
     tables = []
     for history in histories(setting, sources):
@@ -107,7 +107,7 @@ def shares(numbers: Numbers) -> str:
 
 
 def plot(setting: Figure12Setting, numbers: Numbers) -> go.Figure:
-    """Plot each actor's completed tokens and allocated time, step by step, in the paper's setting; below, time and cost of
+    """Plot each actor's completed tokens and allocated time, step by step, in the paper's setting. Below are time and cost of
     the 4 steps under every policy."""
     table = numbers.table[(numbers.table["panel"] == "actor") & (numbers.table["basis"] == "length model")]
     heads = [f"{NAMES[p]}: {w}" for w in ("tokens of the responses completed", "seconds held") for p in NAMES]

@@ -64,7 +64,7 @@ def history_of(setting: Figure13Setting) -> LengthHistory:
 
 
 def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
-    """Return ``COLUMNS``; ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone);
+    """Return ``COLUMNS``. ``panel`` is ``scaling`` (whole steps, and generation alone) or ``prefill`` (generation alone).
     ``share`` is the share of the headroom, of each step or of all."""
     history = history_of(setting)
     outcome = compare(history, setting.machine, "PPO", setting.policies, seed=setting.seed)
@@ -75,8 +75,8 @@ def numbers(setting: Figure13Setting, sources: Sources) -> Numbers:
 
 
 def _drift(outcome: Outcome, scope: str) -> pd.DataFrame:
-    """Return every policy's steps with its share of the headroom in each, and of every step the bounds: the least time, at
-    any cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
+    """Return every policy's steps with its share of the headroom in each, and the bounds of every step. These are the least
+    time, at any cost, and the least GPU-seconds, at any time; of whole steps also with a learner on all GPUs."""
     phases_s, phases_gpu_s = (outcome.phases.seconds, outcome.learner_gpu_s) if scope == "step" else (0.0, 0.0)
     phases_of_bounds = {"bound": phases_s, **({"bound-on-all": outcome.phases_on_all.seconds} if scope == "step" else {})}
     bounds = pd.DataFrame(

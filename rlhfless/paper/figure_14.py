@@ -99,8 +99,8 @@ def quality(history: LengthHistory) -> dict[str, float]:
 
 def numbers(setting: Figure14Setting, sources: Sources) -> Numbers:
     """Return ``panel, figures, algorithm, data_set, basis, predictor, policy, scope, measure, value``; ``panel`` is
-    ``quality``, ``elsewhere`` (the same of lengths that only the named figures use) or ``worth`` (whole steps, and
-    generation alone)."""
+    ``quality``, ``elsewhere`` or ``worth``. ``elsewhere`` is the quality for lengths that only the named figures use; ``worth``
+    is for whole steps, and generation alone."""
     rows, planning = [], []
     steady = [("quality", "14", algorithm, history) for history, algorithm, _ in histories(setting, sources)]
     steady += [("elsewhere", *entry) for entry in elsewhere(sources)]

@@ -1,6 +1,6 @@
 """Figure 16: (a) generation time and planning overhead on up to 20 nodes of 8 H100, (b) mean gain over all cells.
 
-Computed by the comparison on a larger machine. The paper does not print the naive system's size on 160 GPUs, so all policies
+Computed by the comparison on a larger machine. The paper does not print the naive system's size on 160 GPUs. So all policies
 are compared with 3 static actors and with as many as fit.
 """
 

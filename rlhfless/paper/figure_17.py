@@ -50,7 +50,7 @@ class Figure17Setting:
 
 def numbers(setting: Figure17Setting, sources: Sources) -> Numbers:
     """Return ``algorithm, basis, policy, share, of, part, amount``: mean per step, ``of`` being ``time`` (s) or ``cost``
-    (GPU-seconds); ``share`` is the policy's share of the headroom in whole steps, in time and cost together.
+    (GPU-seconds). ``share`` is the policy's share of the headroom in whole steps, in time and cost together.
 
     Rows of the policy ``bound`` are the bound of generation alone, plus the fixed times of the other phases.
     """

@@ -1,8 +1,8 @@
 """The machines of the paper, testbed and simulated cluster: latency profile, GPUs, times of preparation and learning.
 
-Times of preparation and learning are a model, not a measurement. A token costs 2 N FLOPs in a forward pass and 6 N in a
-training step of a model with N parameters (Kaplan et al., arXiv 2001.08361, section 2.1). The learner GPUs reach a stated share
-(MFU) of their peak (data sheet).
+Times of preparation and learning are a model, not a measurement. With N parameters, a token costs 2 N FLOPs in a forward pass
+and 6 N in a training step (Kaplan et al., arXiv 2001.08361, section 2.1). The learner GPUs reach a stated share (MFU) of their
+peak (data sheet).
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Machine:
 
     @property
     def learner_gpus(self) -> int:
-        """GPUs that preparation and learning are charged for, allocated when generation is over: the largest power of two
-        that the static actors leave, as the paper does not print it."""
+        """GPUs that preparation and learning are charged for, allocated when generation is over. As the paper does not print
+        their number, it is the largest power of two that the static actors leave."""
         left = self.gpus - self.static_actors * self.latency.gpus_per_actor
         return 1 << (left.bit_length() - 1)
 
     def phases(self, algorithm: str, tokens: float) -> NonGenerationPhases:
-        """Seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
+        """Return the seconds of preparation and learning for this number of tokens (prompts and responses) of a step."""
         per_s = self.learner_gpus * self.peak_flops * self.mfu
         once = self.parameters * tokens / per_s
         prepare_s = FORWARD_FLOPS * PREPARE_PASSES[algorithm] * once
@@ -80,8 +80,8 @@ class Machine:
 
         Args:
             kept_per_doubling: a GPU's remaining efficiency for every doubling of the learner's GPUs. 1 is perfect data-parallel
-                scaling, as ``phases`` assumes of the learner's own GPUs: the same GPU-seconds on any number of GPUs, so no
-                learner of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
+                scaling, as ``phases`` assumes of the learner's own GPUs: the same GPU-seconds on any number of GPUs. No learner
+                of this model is faster or cheaper. Below 1 it takes more seconds and more GPU-seconds.
         """
         more = self.gpus / self.learner_gpus
         faster = more * kept_per_doubling ** math.log2(more)

@@ -18,8 +18,8 @@ from solver.timing.build_plan import assemble
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that saves time: as few
-    tokens as with a prefill actor, as groups keep prompts whole."""
+    """Another policy's plan in which samples of a prompt on one actor share its prefill, where that saves time. As groups keep
+    prompts whole, it computes as few tokens as a plan with a prefill actor."""
 
     base: SchedulingPolicy
     name: str

@@ -62,7 +62,7 @@ class LengthHistory:
         return int((self.rollouts["step"] == self.rollouts["step"].max()).sum())
 
     def last(self, steps: int) -> list[int]:
-        """The last ``steps`` of ``evaluated``."""
+        """Return the last ``steps`` of ``evaluated``."""
         return self.evaluated[-steps:]
 
 
@@ -208,8 +208,8 @@ class Sources:
         return available
 
     def math500(self) -> LengthHistory | None:
-        """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens:
-        no data set of the paper, but real lengths with a long tail; None without the log.
+        """Return MATH-500 before and after 50 GRPO steps of a 1.5B reasoning model, one response a prompt, cap of 4,096 tokens.
+        The paper does not use it, but these are real lengths with a long tail. None without the log.
 
         Raises:
             InputError, TraceError: the log exists and is no such log.
@@ -230,8 +230,8 @@ class Sources:
 
     @staticmethod
     def shipped() -> LengthHistory:
-        """Return the run that ships with the project, an epoch in every step: 15 visits of 128 prompts x 8 samples; where the
-        checkout's data are missing, the length model of GSM8K with as many visits."""
+        """Return the run that ships with the project, an epoch in every 15 visits of 128 prompts x 8 samples. Where the
+        checkout's data are missing, it is the length model of GSM8K with as many visits."""
         folder = next((available for base in data_folders() if (available := base / SHIPPED).is_dir()), None)
         if folder is None:
             history = modelled(replace(GSM8K, drift=0.02), 8, responses=1024, epochs=15)

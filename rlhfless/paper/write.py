@@ -44,7 +44,7 @@ def write_figures(
             ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
         on_figure: called before each figure.
-        pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both; all
+        pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
             are drawn at the end, in one browser, when everything else is written.
         on_no_pictures: called with the reason where pictures cannot be drawn; without it that is an error.
 

@@ -1,6 +1,6 @@
 """Plots: a trace or a table of results in, a plotly figure out. One plot per file; nothing is shown, read or written.
 
-Every plot has an ``..._info`` function that takes the same inputs and returns the plot's data, which is what tests check;
+Every plot has an ``..._info`` function that takes the same inputs and returns the plot's data, which is what tests check.
 ``plane_info(results).to_frame()`` is the table that ``plot_plane(results)`` draws. ``paper_style`` makes a copy of a figure for
 print; ``rlhfless.plots.export.files`` writes figures and tables.
 """

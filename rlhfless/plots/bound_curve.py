@@ -1,7 +1,7 @@
 """Lower bound of several steps together: least GPU-seconds at a given total time, from the bounds of the steps.
 
-The inputs are functions of one number, one per step. With C_s the bound of step s, the least total cost at the total time T is
-the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second,
+The inputs are functions of one number, one per step. Let C_s be the bound of step s. The least total cost at the total time T
+is the minimum of ``sum C_s(T_s)`` over all ways to share T among the steps. For any price p of a second,
 
     min over T_s with sum T_s = T of  sum C_s(T_s)  >=  sum over s of  min over t of (C_s(t) + p t)  -  p T ,
 

@@ -29,7 +29,7 @@ class LearningInfo(NamedTuple):
 
     Attributes:
         steps: ``algorithm, seed, step, epoch, reward_mean, response_tokens_mean, actors``.
-        means: the same over seeds and the steps of an epoch, by ``algorithm`` and ``epoch``, with ``seeds`` that got so far;
+        means: the same over seeds and the steps of an epoch, by ``algorithm`` and ``epoch``, with ``seeds`` that got so far.
             ``step`` is the mean of an epoch's.
         accuracies: ``algorithm, seed, after_steps, accuracy, low, high, problems`` on held-out problems.
         following: Spearman's correlation of lengths and actors over an algorithm's epochs; NaN where either is constant.

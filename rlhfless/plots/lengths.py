@@ -25,7 +25,7 @@ class LengthsInfo(NamedTuple):
     """Predicted and actual lengths, with their errors.
 
     Attributes:
-        points: ``step, prompt_id, sample, predicted_tokens, response_tokens, kind``; responses with a prediction; ``kind`` is
+        points: ``step, prompt_id, sample, predicted_tokens, response_tokens, kind`` of responses with a prediction. ``kind`` is
             ``stop``, ``censored`` (the length is a lower bound) or ``unknown`` (the log does not say why it ended).
         rank_correlation: Spearman's, over responses that are not censored; NaN when either side is constant.
         mean_abs_error_tokens, mean_error_tokens: over the same; the latter is actual minus predicted.

@@ -34,7 +34,7 @@ class OutcomesInfo(NamedTuple):
 
     Attributes:
         table: ``label, plan``, and of each of ``time_s, gpu_seconds, value`` the mean, the mean of the worst quarter
-            (``..._worst``) and what it is with the true lengths (``..._true``, NaN when unknown).
+            (``..._worst``) and that of the true lengths (``..._true``). The last is NaN when they are unknown.
         samples: (label, plan) to (3, S) times, GPU-seconds and values of the scenarios.
         missing: why there is nothing to show, or the empty text.
     """

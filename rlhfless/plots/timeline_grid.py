@@ -1,9 +1,9 @@
 """Plots the GPU timelines of one step under several schedules, on one time axis, with the responses that moved.
 
 Inputs are the data of ``timeline_data`` per trace, and the transfers that were hand-overs. A line is solid where a KV cache was
-sent, and dashed where the receiver recomputed it (for engines that record this in their prefill spans). Responses that move
-between the same two actors at about the same time are one line, and lines are fainter the more there are. The dots show the
-arrivals.
+sent, and dashed where the receiver recomputed it. The latter is known of engines that record it in their prefill spans.
+Responses that move between the same two actors at about the same time are one line, and lines are fainter the more there are.
+The dots show the arrivals.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def _too_short(fig: go.Figure, visible_s: float) -> list[str]:
 
 
 def _add_moves(fig: go.Figure, moves: pd.DataFrame, labels: tuple[str, ...], panel: int, recomputed: bool) -> None:
-    """Add a line from the sender to the receiver of every bundle, dashed where KV caches are recomputed, with a dot at the
-    arrival (or the end of recomputing); one plotly trace for all lines and one for all dots."""
+    """Add a line from the sender to the receiver of every bundle, dashed where KV caches are recomputed. A dot marks the
+    arrival, or the end of recomputing. There is one plotly trace for all lines and one for all dots."""
     if moves.empty:
         return
     at = [x for move in moves.itertuples() for x in (move.start_s, move.end_s, None)]

@@ -127,7 +127,7 @@ class InFlightPredictor(Predictor):
         return PromptHistory(table["expected"].to_numpy(dtype=float), predicted, averages)
 
     def _siblings(self, names: Sequence[str], prompt_of: IntArray, max_response_tokens: int) -> Siblings | None:
-        """The model of a step whose prompts have these names; None without enough history."""
+        """Return the model of a step whose prompts have these names; None without enough history."""
         if max_response_tokens not in self._scatters:
             self._scatters[max_response_tokens] = self._scatter(max_response_tokens)
         if (scatter := self._scatters[max_response_tokens]) is None:

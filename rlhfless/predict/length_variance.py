@@ -1,8 +1,8 @@
 """Estimates from the history how log lengths vary around their prediction: between prompts, and within a prompt.
 
-The model: response j to prompt i has ``log L = centre_i + g + u_i + e_ij``. ``g`` is shared by all responses of the step (the
-policy changed since the history), ``u_i`` by those of a prompt, both normal; ``e`` has the empirical distribution of the
-history. Lengths that are lower bounds are treated as censored.
+The model: response j to prompt i has ``log L = centre_i + g + u_i + e_ij``. ``g`` is shared by all responses of the step, as
+the policy changed since the history. ``u_i`` is shared by those of a prompt. Both are normal; ``e`` has the empirical
+distribution of the history. Lengths that are lower bounds are treated as censored.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def scatter_of(table: pd.DataFrame, complete: NDArray[np.bool_], visits: PromptH
 
 
 def _smooth(residuals: FloatArray, complete: NDArray[np.bool_]) -> FloatArray:
-    """(201,) survival of e: Kaplan-Meier, smoothed by Silverman's width, and a small share for what was never seen."""
+    """Return (201,) survival of e: Kaplan-Meier, smoothed by Silverman's width, and a small share for what was never seen."""
     survival = kaplan_meier(residuals, complete, RESIDUALS.astype(np.float64))
     width = max(STEP, 0.9 * float(residuals.std()) * len(residuals) ** -0.2)
     reach = math.ceil(4 * width / STEP)

@@ -30,8 +30,8 @@ QUANTILE_SCENARIOS = 400  # that quantiles are taken over
 class PromptHistory(NamedTuple):
     """A history under one response limit.
 
-    (H,) expected tokens of its responses; the prediction for visits (prompt, epoch), each prompt's newest one at least, on a
-    first visit its own mean; and the prediction for every prompt's next visit.
+    It has the (H,) expected tokens of its responses, the prediction of at least each prompt's newest visit (prompt, epoch), and
+    the prediction for every prompt's next visit. On a first visit the prediction is the prompt's own mean.
     """
 
     expected: FloatArray
@@ -45,8 +45,8 @@ class Predictor(ABC):
     Responses that ended by ``length`` or were aborted are lower bounds: they count with their expected length under the
     requested response limit (``censoring.py``). An unknown finish reason counts as complete.
 
-    The prediction for a prompt without history is the first available of: the length of its reference answer, the median of all
-    expected lengths of the history, half of the response limit. No prediction exceeds the response limit.
+    A prompt without history is predicted by the length of its reference answer. Without one it is the median of all expected
+    lengths of the history, and without any history half of the response limit. No prediction exceeds the response limit.
     """
 
     def __init__(self) -> None:
@@ -142,11 +142,11 @@ class Predictor(ABC):
         """Draw scenarios of lengths around the prediction: (S, R) tokens, from 1 to the response limit.
 
         Every response's prediction is multiplied by a ratio drawn from the newest visits of the history. There, the ratio is a
-        response's length over what its prompt's earlier visits predicted (on a first visit, over the mean of the prompt's other
-        samples). In every scenario a prompt takes the ratios of one prompt of the history, and each of its responses takes one
-        of them. So effects that move all samples of a prompt together stay together. A history of first visits with one sample
-        each cannot show how accurate predictions are: then every response draws from all observed lengths, whatever its prompt.
-        Without history every scenario is the prediction.
+        response's length over what its prompt's earlier visits predicted. On a first visit it is over the mean of the prompt's
+        other samples. In every scenario a prompt takes the ratios of one prompt of the history, and each of its responses takes
+        one of them. So effects that move all samples of a prompt together stay together. A history of first visits with one
+        sample each cannot show how accurate predictions are. Then every response draws from all observed lengths, whatever its
+        prompt. Without history every scenario is the prediction.
 
         The arguments are those of ``predict``, the number of scenarios and a seed.
 
@@ -277,7 +277,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
-        """What was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
+        """Return what was learned from a history with its expected lengths (column ``expected``); it has at least one row."""
         ...
 
     def __repr__(self) -> str:

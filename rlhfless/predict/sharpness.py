@@ -1,7 +1,7 @@
 """Forecasts of a step with a chosen sharpness, made from its true lengths: to study what information is worth.
 
 A forecast is a ``Workload`` with predicted lengths and scenarios around them. The more a forecast knows of each response, the
-sharper it is: nothing but the prompt's lengths, then the length itself up to an error, then the length.
+sharper it is. It knows nothing but the prompt's lengths, then the length itself up to an error, then the length.
 """
 
 from __future__ import annotations

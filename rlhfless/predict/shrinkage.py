@@ -24,9 +24,9 @@ class ShrinkagePredictor(Predictor):
     """Predicts for a prompt with n samples at its last visit the distribution ``(n F_own + m F_all) / (n + m)`` of lengths.
 
     F_own is the distribution of its own samples, F_all that of all prompts. It is the predictive distribution of a Dirichlet
-    process around F_all with concentration m, in which the variance within prompts is m times that between them; m is this
-    ratio of the history's log lengths (last visits). Predictions are means. Scenarios are drawn jointly (Polya's urn): each
-    drawn length is one more sample for the prompt's next response.
+    process around F_all with concentration m. In it the variance within prompts is m times that between them; m is this ratio
+    of the history's log lengths (last visits). Predictions are means. Scenarios are drawn jointly (Polya's urn): each drawn
+    length is one more sample for the prompt's next response.
     """
 
     def _learned(self, table: pd.DataFrame) -> PromptHistory:
@@ -80,13 +80,13 @@ class ShrinkagePredictor(Predictor):
 
 
 def _newest_lengths(table: pd.DataFrame) -> dict[str, FloatArray]:
-    """The expected lengths of every prompt's newest visit."""
+    """Return the expected lengths of every prompt's newest visit."""
     newest = table[table["epoch"] == table.groupby("prompt_id")["epoch"].transform("max")]
     return {str(n): g.to_numpy(dtype=float) for n, g in newest.groupby("prompt_id", sort=True)["expected"]}
 
 
 def _means(lengths: Mapping[str, FloatArray], weight: float) -> dict[str, float]:
-    """The mean of every prompt's predictive distribution, in which ``weight`` is m."""
+    """Return the mean of every prompt's predictive distribution, in which ``weight`` is m."""
     mean = float(np.concatenate(list(lengths.values())).mean())
     return {name: float((own.sum() + weight * mean) / (len(own) + weight)) for name, own in lengths.items()}
 

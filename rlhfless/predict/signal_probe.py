@@ -1,12 +1,12 @@
 """A linear probe that forecasts a response's remaining tokens from the model's own signals, and estimates its own accuracy.
 
-The probe is a ridge regression of the log of the remaining tokens on means of signals over a response's last tokens (the last
-hidden state among them). It is fitted step by step. A second regression, on responses that the probe was not fitted to,
-estimates how far it can be trusted. It explains the probe's value z by the true log of the remaining tokens and by what was
-expected without the probe, ``z = a + b log(left) + c expected + noise``. By Bayes' rule a forecast is weighted with the density
-of z given each outcome. Where the probe only repeats what was expected, b is 0 and the forecast does not change. There is a
-second regression for every doubling of the tokens so far, because early signals may be less informative. All regressions are
-sums over rows: their memory does not grow with the run, and earlier steps fade.
+The probe is a ridge regression of the log of the remaining tokens. Its inputs are means of signals over a response's last
+tokens, the last hidden state among them. It is fitted step by step. A second regression, on responses that the probe was not
+fitted to, estimates how far it can be trusted. It explains the probe's value z by the true log of the remaining tokens and by
+what was expected without the probe, ``z = a + b log(left) + c expected + noise``. By Bayes' rule a forecast is weighted with
+the density of z given each outcome. Where the probe only repeats what was expected, b is 0 and the forecast does not change.
+There is a second regression for every doubling of the tokens so far, because early signals may be less informative. All
+regressions are sums over rows: their memory does not grow with the run, and earlier steps fade.
 """
 
 from __future__ import annotations

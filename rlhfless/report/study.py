@@ -150,8 +150,8 @@ class ExecutedRunFindings(Savings):
     """What a report says of an executed run, in addition to the contents of its trace.
 
     Attributes:
-        took: the steps that are compared (``analysis.executed_steps``); none where no step generated, and then there are no
-            savings either. calibrated: how the profile was calibrated, by the trace's spans.
+        took: the steps that are compared (``analysis.executed_steps``). There are none where no step generated, and then there
+            are no savings either. calibrated: how the profile was calibrated, by the trace's spans.
         schedules: simulated in ``setting``, its ``phases`` included.
         checks: what the trace measured against what the profile says of the same schedule.
     """

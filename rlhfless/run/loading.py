@@ -30,9 +30,9 @@ def load(
     """Return a log or a trace with the GPUs that it is studied on, and print its verdict.
 
     Args:
-        source: the path of a trace folder, or of a log of any supported framework or table, whose format is recognised; or
-            what ``rlhfless.trace.open_log`` makes of it (``open_log(path).of_run(name)`` where it holds several runs); or a
-            trace, or a frame of rollouts.
+        source: the path of a trace folder, or of a log of any supported framework or table, whose format is recognised. Or what
+            ``rlhfless.trace.open_log`` returns (``open_log(path).of_run(name)`` where it holds several runs), a trace, or a
+            frame of rollouts.
         gpus, profile: number of GPUs, and the latency profile: a shipped name or a JSON file. The trace's when None; else 16
             GPUs and a profile that the verdict names as assumed.
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.

@@ -45,8 +45,8 @@ class Verdict:
         gpus: the GPUs in words. steps: those that are counted.
         gpu_seconds: billed in these steps. usd: their price; 0 where it is unknown.
         idle_share: of the GPU-seconds, in which a GPU was held and idle.
-        empty_share: of the decode slots that were paid for, those without a response: slots of idle GPUs, and the empty ones of
-            batches; NaN where nothing decoded.
+        empty_share: of the decode slots that were paid for, the share without a response: slots of idle GPUs, and the empty
+            ones of batches. NaN where nothing decoded.
         savings: one row per schedule (``analysis.savings.compared``), without rows where no step generated.
         time_weight: of the objective that ranks the schedules.
         basis: the source of the run's own times, in words.

@@ -1,12 +1,12 @@
 """Calibrates the scenarios of a forecast: how far they lie from their mean follows how wrong earlier forecasts were.
 
-Predictors believe themselves too much or too little. Where earlier forecasts of the same predictor have proved how wrong they
-are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with ``DOUBT``
-times their own spread. Scenarios without spread do not say which responses are uncertain: they get errors of at least
+Predictors are too sure of themselves, or not sure enough. Where earlier forecasts of the same predictor have proved how wrong
+they are (``LengthForecast.error_sd``), scenarios get exactly this spread. Where nothing has been proved, they count with
+``DOUBT`` times their own spread. Scenarios without spread do not say which responses are uncertain: they get errors of at least
 ``UNSTATED_SD``.
 
 Errors differ between responses, and one spread for all does not show which have larger ones. So a plan that trusts predictions
-must also stand ``doubted`` scenarios.
+must also do well in ``doubted`` scenarios.
 """
 
 from __future__ import annotations

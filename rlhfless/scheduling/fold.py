@@ -56,7 +56,7 @@ class SquareRootFold:
         return list(cuts)
 
     def _share(self, state: StepState, unfinished: np.ndarray) -> float:
-        """Seconds by which one more response lengthens an iteration, its mean KV tokens included."""
+        """Return the seconds by which one more response lengthens an iteration, its mean KV tokens included."""
         context = state.prompt_tokens[unfinished] + state.generated_tokens[unfinished]
         return self.latency.per_response_s + self.latency.per_kv_token_s * float(context.mean() if len(context) else 0.0)
 

@@ -3,11 +3,11 @@
 Both treat a step as number partitioning: the sums of predicted tokens of the actors should be equal. Neither takes into account
 that an actor lasts as long as its longest response, or what an iteration costs. Both right-size the number of actors.
 
-- **Largest differencing** (Karmarkar, Karp: The differencing method of set partitioning, 1982): the two partial partitions
-  with the largest differences are merged, the largest part of one with the smallest of the other, until one is left.
-  verl balances its data-parallel ranks so (``verl/utils/seqlen_balancing.py``), with equal counts. Its partial partitions then
-  begin as blocks of N numbers next to each other in sorted order, so that every merge keeps the counts equal. It refuses counts
-  that N does not divide; here zeros fill the first block up, and counts differ by one at most.
+- **Largest differencing** (Karmarkar, Karp: The differencing method of set partitioning, 1982): the two partial partitions with
+  the largest differences are merged, until one is left. The largest part of one joins the smallest of the other. The
+  data-parallel ranks of verl are balanced in this way (``verl/utils/seqlen_balancing.py``), with equal counts. Its partial
+  partitions then begin as blocks of N numbers next to each other in sorted order, so that every merge keeps the counts equal.
+  It refuses counts that N does not divide; here zeros fill the first block up, and counts differ by one at most.
 - **Longest first** (Graham: Bounds on multiprocessing timing anomalies, 1969): the next largest sum goes to the actor with the
   least so far. The largest sum of an actor is at most 4/3 - 1/(3N) times the least possible.
 """

@@ -59,7 +59,7 @@ class ReceiverRoom:
 
 
 def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: ReceiverRoom) -> Cut | None:
-    """Cut ``leaving``: each of its unfinished responses goes to the receiver with the fewest responses so far that has a free
+    """Cut ``leaving``. Each of its unfinished responses goes to the receiver with the fewest responses so far that has a free
     slot and memory for it.
 
     Args:

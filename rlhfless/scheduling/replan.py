@@ -41,8 +41,8 @@ class SolverReplan:
     Args:
         forecast: makes the remaining-length distributions from the workload. None takes the predictor's own forecast if it has
             one (``PlanningOptions.forecast``), else the scenarios. True lengths are never used.
-        looks_ahead: False takes groups of equal marginal value and the price at the random split's T and C: for tracing a front
-            by the price, where several weights would find the same point best.
+        looks_ahead: False takes groups of equal marginal value and the price at the random split's T and C. It is for tracing a
+            front by the price, where several weights would find the same point best.
     """
 
     forecast: Forecast | None = None

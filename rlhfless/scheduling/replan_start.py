@@ -91,7 +91,8 @@ class Start:
         return w * gpu_s / ((1 - w) * gpus * time_s) + phases.learner_gpus / gpus
 
     def _price_within(self, actor_s: float) -> float:
-        """The highest price of time at which the expected cost ``work + a sum Lambda^2 / (X - a r)`` stays within budget."""
+        """Return the highest price of time at which the expected cost ``work + a sum Lambda^2 / (X - a r)`` stays within
+        budget."""
         low, high = 0.0, 1e6
         for _ in range(60):
             price = math.sqrt(max(low, 1e-6) * high)
@@ -175,7 +176,8 @@ class Start:
         return plan_log_values(self.split, with_scenarios(self.problem, scenarios))
 
     def _simulated(self, start: ReplanStart, draws: FloatArray) -> tuple[FloatArray, int]:
-        """The (D,) logarithms of ``T^w C^(1-w)`` for this candidate on the drawn lengths, and how many responses move."""
+        """Return the (D,) logarithms of ``T^w C^(1-w)`` for this candidate on the drawn lengths, and how many responses
+        move."""
         problem, values, moves = self.problem, [], 0
         for left in draws:
             busy, moved = simulated_busy_s(

@@ -21,8 +21,8 @@ from solver.timing.build_plan import assemble
 def assign_round_robin(workload: Workload, actors: int, seed: int) -> list[IntArray]:
     """Assign responses round-robin to ``actors`` actors, prompts in random order and the responses of each, too.
 
-    Responses of a prompt in a fixed order would give every actor the same ones of each prompt where their number divides the
-    actors: all in one language, for example. With more actors than responses, the last actors get none.
+    In a fixed order, every actor would get the same responses of each prompt where their number divides the actors: all in one
+    language, for example. With more actors than responses, the last actors get none.
     """
     rng = np.random.default_rng(seed)
     rank = rng.permutation(len(workload.prompt_tokens))

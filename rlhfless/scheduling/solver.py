@@ -17,9 +17,9 @@ Plans are chosen and compared on scenarios that are as far from their mean as th
 (rlhfless.scheduling.calibration). What folding does is estimated (rlhfless.scheduling.fold_ahead). Groups that are cut for the
 scenarios lose most where these are wrong, so they must be better by ``CLEARLY`` than the others.
 
-Planning does a counted amount of work, for which ``plan_generation`` uses half of the time limit on each half of the scenarios:
-the same problem has the same plan. It needs only lengths that are known when the generation of the step before ends, so it runs
-while that step prepares and learns.
+Planning does a counted amount of work, so that the same problem has the same plan. ``plan_generation`` uses half of the time
+limit on each half of the scenarios. It needs only lengths that are known when the generation of the step before ends, so it
+runs while that step prepares and learns.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Simulation:
     bounds: tuple[ClairvoyantBound, ...] = ()
 
     def summary(self, has_history: bool = True) -> pd.DataFrame:
-        """One row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``.
+        """Return one row per policy over the steps with (or without) history: sums, and ratios of sums against ``static``.
 
         Its last columns are the seconds of planning, and those by which planning delayed generation (not part of ``time_s``).
         """

@@ -14,7 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes() -> int | None:
-    """Return the bytes that could be allocated now: the least that the machine and the cgroups of this process have left; None
+    """Return the bytes that could be allocated now: the least that the machine and the cgroups of this process have left. None
     where they are unknown."""
     free_bytes_of = [_of_machine(), *map(_of_cgroup, _cgroups())]
     return min((free for free in free_bytes_of if free is not None), default=None)

@@ -116,7 +116,7 @@ def locked(place: Path, how: int) -> int | None:
 
 
 def is_at(lock: int, place: Path) -> bool:
-    """Whether the locked folder is still the one at its path."""
+    """Return whether the locked folder is still the one at its path."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(lock), place.stat())
     return False

@@ -127,7 +127,7 @@ class Quotes:
 
 
 def _header(rows: bytes) -> bytes:
-    """The first row that is not empty, and what comes before it."""
+    """Return the first row that is not empty, and what comes before it."""
     quotes, end, filled = Quotes(), 0, False
     for line in io.BytesIO(rows):
         end += len(line)

@@ -1,8 +1,8 @@
 """The trace in memory (``Trace``), and functions that read one from a folder or from a rollout log.
 
 ``writer.py`` appends to a trace while a run works. A reader sees the steps that ``meta.json`` names and those with a step
-folder of their own (``step_folders.py``), never a step that was still being written. Of a recording (``recording/recorder.py``)
-it sees every flushed row.
+folder of their own (``step_folders.py``). It never sees a step that was still being written. Of a recording
+(``recording/recorder.py``) it sees every flushed row.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def read_trace(folder: str | Path, limits: Limits | None = None) -> Trace:
 def read_rollouts(path: str | Path, limits: Limits | None = None) -> pd.DataFrame:
     """Read the rollouts of a trace folder, or of a parquet, csv or jsonl file (also ``.gz``) with the rollout columns.
 
-    A plain file may lack ``run`` (then ``log``), ``epoch`` (then derived: the number of earlier steps of the run with the
-    prompt) and nullable columns (then null). ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
+    A plain file may lack ``run`` (then ``log``), ``epoch`` and nullable columns (then null). A lacking ``epoch`` is the number
+    of earlier steps of the run with the prompt. ``step``, ``prompt_id``, ``sample`` and ``response_tokens`` are required.
 
     Args:
         limits: as in ``read_trace``.
@@ -183,7 +183,7 @@ def _meta(folder: Path, limits: Limits | None) -> dict[str, Any]:
 def _frames_and_plans(
     folder: Path, meta: dict[str, Any], limits: Limits | None
 ) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
-    """Return rows and plans of the steps of ``meta``; steps with folders of their own are added to it."""
+    """Return the rows and plans of the steps of ``meta``; steps with folders of their own are added to it."""
     steps = meta["steps"]
     executed = meta.get("clock") is not None and bool(steps)
     for table in TABLES:
@@ -201,7 +201,7 @@ def _frames_and_plans(
 
 
 def _completed(path: Path, steps: list[int], limits: Limits | None) -> pd.DataFrame:
-    """Rows of completed steps; the index keeps their place in the file. Only the file of the rollouts must exist."""
+    """Return the rows of completed steps; the index keeps their place in the file. Only the file of the rollouts must exist."""
     if not steps or (not path.exists() and path.name != "rollouts.parquet"):
         return pd.DataFrame()
     frame = storage.read_frame(path, guard=Guard(limits))

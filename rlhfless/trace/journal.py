@@ -3,8 +3,8 @@
 One process writes it. A killed process leaves whole lines and at most one incomplete line at the end. Readers skip it, and the
 next writer removes it.
 
-A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables (a
-restarted run records it again). If it has only spans of a step, they are added. Of rows that name the same response, the last
+A line is ``{table: row}``. To merge: if the journal has responses of a step of a run, they replace that step in the tables. A
+restarted run records it again. If it has only spans of a step, they are added. Of rows that name the same response, the last
 one counts.
 """
 
@@ -126,7 +126,7 @@ def joined(
 
 
 def _keys(frame: pd.DataFrame, columns: list[str]) -> pd.MultiIndex:
-    """Each row's values of the columns; null of a column that the frame lacks."""
+    """Return each row's values of the columns; null of a column that the frame lacks."""
     return pd.MultiIndex.from_frame(frame.reindex(columns=columns))
 
 
@@ -138,7 +138,7 @@ def _last_of_each(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(path: Path, guard: Guard) -> dict[str, pd.DataFrame]:
-    """Rows by table; none where there is no journal."""
+    """Return the rows by table; none where there is no journal."""
     parts: dict[str, list[pd.DataFrame]] = {}
     try:
         with path.open("rb") as stream:

@@ -167,7 +167,7 @@ def _copy(folder: Path, table: str, before: Sequence[int], steps: Sequence[int],
 
 
 def _pieces(paths: Sequence[Path], of_first: Sequence[int] | None) -> Iterator[pa.Table]:
-    """The rows of files; of the first one those of certain steps only, unless it is None."""
+    """Return the rows of files; of the first one those of certain steps only, unless it is None."""
     for i, path in enumerate(paths):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(ROWS_AT_ONCE):

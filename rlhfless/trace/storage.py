@@ -120,7 +120,7 @@ def to_frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def _jsonl_frames(guard: Guard, path: Path, stream: IO[bytes]) -> Iterator[pd.DataFrame]:
-    """The rows of a file of JSON lines; the index is the number of the line, from 0."""
+    """Return the rows of a file of JSON lines; the index is the number of the line, from 0."""
     rows: dict[int, dict[str, Any]] = {}
     for number, line in guard.lines(path, stream):
         if not line.strip():

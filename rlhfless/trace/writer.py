@@ -187,7 +187,7 @@ class TraceWriter:
         return np.asarray(derive_epoch(pd.concat([earlier, rollouts[keys]], ignore_index=True)))[len(earlier) :]
 
     def _fitting(self, table: str, schema: pa.Schema, name: str) -> pa.Schema:
-        """The columns of all steps."""
+        """Return the columns of all steps."""
         try:
             earlier = self._schemas.get(table)
             return schema if earlier is None else pa.unify_schemas([earlier, schema], promote_options="permissive")

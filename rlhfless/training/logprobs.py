@@ -1,6 +1,6 @@
 """Computes the log-probabilities of given tokens under a model, for padded batches.
 
-Padding never changes a number: right padding is hidden by the causal mask, left padding is masked, and positions are counted
+Padding never changes a number. Right padding is hidden by the causal mask, left padding is masked, and positions are counted
 from the first real token.
 """
 
@@ -28,8 +28,8 @@ def token_logprobs(model: Any, input_ids: Tensor, attention_mask: Tensor | None 
     Args:
         model: a causal language model of transformers.
         input_ids: (B, T) tokens.
-        attention_mask: (B, T), 1 on real tokens and 0 on padding, which may be left or right; None means that padding, if
-            any, is on the right.
+        attention_mask: (B, T), 1 on real tokens and 0 on padding, which may be left or right. None means that padding, if any,
+            is on the right.
         temperature: the logits are divided by it, as in sampling.
 
     Returns:

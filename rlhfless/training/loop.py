@@ -274,7 +274,7 @@ class Trainer:
         return self.planner.plan(problem, PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast))
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
-        """One request per response; its random stream depends on (seed, step, prompt, sample) only."""
+        """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
         rollout, seed = self.config.rollout, self.config.seed
         return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, rollout.max_response_tokens, seed, step)
 

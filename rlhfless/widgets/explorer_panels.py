@@ -31,6 +31,7 @@ def plane(alternatives: Alternatives, settings: Settings) -> go.Figure:
     bound = (times, [alternatives.bound.gpu_seconds(float(time_s)) for time_s in times])
     count = len(seen) - 1
     note = f"time weight {settings.time_weight:g}, {f'{count} of ' if count < len(POLICIES) else ''}{len(POLICIES)} policies"
+    note += f", bound: {alternatives.bound.method(seen.min())}"
     figure = plot_plane(alternatives.results, alternatives.front, bound, title="Time against cost", note=note, names=names)
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"}
     return figure.update_layout(height=440, title_font_size=13, legend=below)

@@ -1,6 +1,6 @@
 """``live``: buttons that run, pause and stop a run, and a live view of it.
 
-It draws widgets and figures; ``live_run`` drives the run. A run has one view: a cell that is run again gets a new view of the
+It draws widgets and figures; ``live_run`` drives the run. A run has one view. A cell that is run again gets a new view of the
 same run, and the old view is no longer updated.
 """
 

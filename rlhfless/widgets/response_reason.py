@@ -1,7 +1,7 @@
 """Explains one response of a plan: its history and prediction, its outcome, and the reason for its assignment.
 
 The reason is a computed experiment. The response alone is moved to each of the other actors, at most the ``MAX_TRIED`` nearest
-in length, and the planning model times each changed plan.
+in length. The planning model times each changed plan.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class ResponseDetails:
             on the actor.
         start_s, end_s: of its generation, from the start of the step.
         history: ``step, samples, mean_tokens, longest_tokens`` of the prompt's earlier visits.
-        elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved; ``change`` is relative, of
-            the objective, and positive is worse; of at most ``MAX_TRIED`` of the ``other_actors``, the nearest in length.
+        elsewhere: ``actor, time_s, gpu_seconds, change`` of the plan with this response alone moved. ``change`` is relative, of
+            the objective, and positive is worse. There are at most ``MAX_TRIED`` of the ``other_actors``, the nearest in
+            length.
     """
 
     prompt_id: str

@@ -1,6 +1,6 @@
 """Computes affine lower bounds of iteration times, from which the bounds on whole schedules are derived.
 
-Input: a latency model. Table and minorant are bilinear in fed tokens and KV tokens per fed token on every cell of the table, so
+Input: a latency model. Table and minorant are bilinear in fed tokens and KV tokens per fed token on every cell of the table. So
 a minorant at the corners of a cell is one inside it. With separate prefill an iteration feeds one token per response.
 """
 
@@ -63,8 +63,8 @@ def affine_minorants(latency: LatencyModel, max_context: int) -> list[tuple[floa
 
 
 def prompt_token_s(latency: LatencyModel, per_fed_token_s: float) -> float:
-    """Return the least seconds of a token of a prompt beside the minorant with this b: a mixed iteration of the table feeds it
-    like any other."""
+    """Return the least seconds of a token of a prompt beside the minorant with this b. A mixed iteration of the table feeds it
+    like any other token."""
     return per_fed_token_s if latency.mixes and latency.table is not None else latency.prefill_per_token_s
 
 

@@ -1,12 +1,16 @@
 """Lower bound on GPU-seconds at a given generation time, for any schedule that knows the true lengths (one GPU kind).
 
-Refills, migrations and early releases are all allowed. Assumptions: every pass of an actor yields at most one token per
-response; an iteration of batch B with K KV tokens takes at least ``a + b B + c K`` (an affine minorant of the table, found
-by a linear programme on its grid: table and minorant are bilinear in batch and mean context on every cell, so a minorant at
-the corners is one inside), and each token of a prompt that it feeds besides takes p more (p is b where prefill is mixed and
-there is a table); an actor is ready r seconds after its GPUs are allocated (without the cold start if any is prewarmed); each
-prompt is prefilled at least once; each response joins a batch at least once; the contexts of a batch of more than one hold at
-most the KV memory, prompts counted for each of their responses as admission (solver.model.admission) counts them.
+Refills, migrations and early releases are all allowed. Assumptions:
+
+- Every pass of an actor yields at most one token per response.
+- An iteration of batch B with K KV tokens takes at least ``a + b B + c K``. This is an affine minorant of the table, found by a
+  linear programme on its grid. Table and minorant are bilinear in batch and mean context on every cell, so a minorant at the
+  corners is one inside.
+- Each token of a prompt that an iteration feeds besides takes p more; p is b where prefill is mixed and there is a table.
+- An actor is ready r seconds after its GPUs are allocated, without the cold start if any is prewarmed.
+- Each prompt is prefilled at least once, and each response joins a batch at least once.
+- The contexts of a batch of more than one hold at most the KV memory. Prompts count for each of their responses, as admission
+  (solver.model.admission) counts them.
 
 **Bound.** Let X = T - r be the time that is left to decode when generation takes T. Token j of response i with context k_j has
 the load u_j = b + c k_j. Charge it u_j and a share of a; the shares of an iteration's tokens add up to at most 1. The tokens
@@ -30,11 +34,11 @@ holds at most Q KV tokens: those of the memory, or of the longest context, if th
       m(u) = min(A(u), 1 / s + lam s h) ,   A(u) = 2 sqrt(lam u) for u <= lam (s h)^2 ,  else u / (s h) + lam s h .
 
   (For u <= h the part y > s h starts at ``u / (s h) + lam s h``, which is at least A(u) and at most the second term.) A is
-  concave, so m is, and n successive tokens have at least n times the mean of m at the first and the last. m rises with u, so
+  concave, so m is. So n successive tokens have at least n times the mean of m at the first and the last. And m rises with u, so
   tokens may be counted with less context than they have. The ways by load and by response are close to h = u_max and h = u_min.
   For given lam and s h, m falls with s; from s h = s u_max on it falls with s h (lam s h + 1 / s >= 2 sqrt(lam h) does not
-  bind). So with s h from one grid for all s, up to its first point that is s u_max or more, more slots never raise the bound.
-  (More memory does not either: only its Q is in a denominator.)
+  bind). So take s h from one grid for all s, up to its first point that is s u_max or more. Then more slots never raise the
+  bound. (More memory does not either: only its Q is in a denominator.)
 
     work(T) >= max over the ways of (sum over responses) + prefill + joins ,     infinite for X <= a * longest.
 

@@ -51,8 +51,8 @@ class MixedClairvoyantBound(BoundOverTime):
         length: (R,) iterations; first, last: (R,) context of the first and of the last token.
         rate: (K,) cost per second of an actor of each offer; ready_s: (K,); slots: (K,); kv_tokens: (K,) Q_r;
             join_s: (K,).
-        minorants: (V, K, 4) affine minorants a, b, c of an iteration, V choices of one per offer, and the least seconds of a
-            prompt's token beside each.
+        minorants: (V, K, 4) affine minorants a, b, c of an iteration, and the least seconds of a prompt's token beside each.
+            There are V choices of one per offer.
         prefill_tokens: prompt tokens computed at least.
         max_cost_per_s: of all GPUs together. unit: of costs, ``gpu_s`` or ``usd``.
     """

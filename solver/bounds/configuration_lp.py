@@ -2,8 +2,8 @@
 
 A configuration is a set of batches that decode at the same time. Along the axis of loads (longest responses first) a batch is a
 segment. One of load ``x`` takes ``1 + x`` seconds per iteration (units of ``solver.bounds.load_axis``). The programme chooses
-for how long each configuration runs, so that every response gets its tokens within ``time`` and as few iterations as possible
-are run. Speeds of the longest responses must weakly majorise what they need, as responses of equal price can change places.
+for how long each configuration runs. Every response gets its tokens within ``time``, and as few iterations as possible are run.
+Speeds of the longest responses must weakly majorise what they need, as responses of equal price can change places.
 
 Its dual has a price per token and load, falling along the axis, and a potential per boundary between cells:
 

@@ -16,9 +16,9 @@ best members are near the dual of the configuration linear programme (``solver.b
 per response. They are also near the prices of the closed form, under which every way to share the responses earns the same.
 Both and one between are tried.
 
-**Phases.** What a response weighs while it decodes depends on how far it is. Between two moments of a schedule that decodes for
-at most X it has at most decoded all it could until then, and at least what no longer fits after. So X is cut into phases, each
-with a mu of its own. Such a line holds for schedules up to X only.
+**Phases.** What a response weighs while it decodes depends on how far it is. Take two moments of a schedule that decodes for at
+most X. Between them it has decoded at most all it could until then, and at least what no longer fits after. So X is cut into
+phases, each with a mu of its own. Such a line holds for schedules up to X only.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Search:
 
     def next_time(self, longest_alone: float) -> float | None:
         """Return the time between two neighbours where the lines are furthest below the straight line between the values at
-        both; None where they are near everywhere. The best bound is convex in time, so it is nowhere above that line."""
+        both. None where they are near everywhere. The best bound is convex in time, so it is nowhere above that line."""
         best: tuple[float, float | None] = (TOLERANCE, None)
         for (early, early_value), (late, late_value) in itertools.pairwise(sorted(self._values.items())):
             time = longest_alone + math.sqrt((early - longest_alone) * (late - longest_alone))

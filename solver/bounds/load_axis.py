@@ -86,8 +86,8 @@ class LoadAxis:
     def relative_loads(
         self, begin_s: float = 0.0, end_s: float = np.inf, max_s: float = np.inf
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the least and largest relative load, (G,) each, of a token that is decoded between two moments of a schedule
-        that takes at most ``max_s``.
+        """Return the least and largest relative load, (G,) each, of a token that is decoded between two moments. The schedule
+        takes at most ``max_s``.
 
         A response has decoded at most ``end / (1 + first load)`` tokens by then, and the rest still has to fit into the time
         left.

@@ -5,15 +5,15 @@ Units are those of ``solver.bounds.load_axis``; a batch of load U takes 1 + U se
 **Prices.** A concave, rising curve zeta (``PriceCurve``) and a number lam_i per response, falling along the axis, price a token
 of relative load r at ``lam_i zeta(r / lam_i)`` per unit of the response's mean load. A batch S earns, per second, ``F = (sum of
 its tokens' prices - 1) / (1 + U)``, that is ``sum_S psi_i(F) >= 1 + F`` with ``psi_i(F)`` the largest of ``lam_i zeta(r /
-lam_i) - F r`` over the loads r that tokens of i can have. So mu, the most that a configuration earns, is at most the largest
-sum of F over batches that share no response and keep this inequality.
+lam_i) - F r`` over the loads r that tokens of i can have. So mu, the most that a configuration earns, has an upper bound. It is
+at most the largest sum of F over batches that share no response and keep this inequality.
 
 **Segments are enough.** For intervals of r / lam_i whose both ends rise along the axis, psi_i(F) / psi_k(F) rises with F for i
-before k. Proof: the maximum is at s, the unconstrained maximiser clipped to the interval, so s rises along the axis;
-``-d log psi / dF = s / (zeta(s) - F s) = 1 / (zeta(s) / s - F)`` rises with s, because zeta(s) / s falls. Batches may take
-shares of responses (a relaxation). Let the batch with smaller F hold a share of i, and the one with larger F a share of k:
-exchanged so that the former keeps its sum, they do not lower the sum of the latter. So segments of the axis, F falling along
-it, earn the most. Ends that do not rise are moved outwards first, which allows more loads.
+before k. Proof: the maximum is at s, the unconstrained maximiser clipped to the interval, so s rises along the axis; ``-d log
+psi / dF = s / (zeta(s) - F s) = 1 / (zeta(s) / s - F)`` rises with s, because zeta(s) / s falls. Batches may take shares of
+responses (a relaxation). Let the batch with smaller F hold a share of i, and the one with larger F a share of k. Exchange the
+shares so that the former keeps its sum: that does not lower the sum of the latter. So segments of the axis, F falling along it,
+earn the most. Ends that do not rise are moved outwards first, which allows more loads.
 
 **Boundaries.** psi is linear between two points of a grid of F here, a chord above the convex psi; both properties stay. For a
 segment from x to y, F(x, y) solves ``sum psi = 1 + F``. Within a cell of width d, psi per load and the greatest load r are

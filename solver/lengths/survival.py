@@ -107,10 +107,10 @@ def from_scenarios(workload: Workload, pool_samples: float = POOL_SAMPLES) -> Su
     """Return the workload's scenarios as a forecast.
 
     Where all responses of a prompt have the same prediction, each gets the scenario lengths of all of them. Where they differ,
-    or every prompt has one response, the forecast is per response: responses of similar predicted length share a curve,
-    whatever their prompt, and no pool is added; without scenarios, such lengths are known. If the scenarios give every
-    response the same length (a log without history), they carry no information. Then the forecast learns from the running batch
-    alone (``BatchLengths``).
+    or every prompt has one response, the forecast is per response. Then responses of similar predicted length share a curve,
+    whatever their prompt, and no pool is added. Without scenarios, such lengths are known. If the scenarios give every response
+    the same length (a log without history), they carry no information. Then the forecast learns from the running batch alone
+    (``BatchLengths``).
     """
     sampled = workload.response_tokens[None] if workload.scenarios is None else workload.scenarios
     if np.ptp(sampled) == 0:

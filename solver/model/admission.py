@@ -2,8 +2,8 @@
 
 The rule works on counts and tokens only. At every iteration boundary, in this order:
 
-1. ``preempt`` only: while the contexts of the batch exceed the KV memory, the youngest response (last admitted) is
-   evicted to the front of the queue; its KV cache is dropped, and recomputed when it joins again.
+1. ``preempt`` only: while the contexts of the batch exceed the KV memory, the youngest response (last admitted) is evicted to
+the front of the queue. Its KV cache is dropped, and recomputed when it joins again.
 2. If nothing was evicted, responses join from the front of the queue while a slot is free and their KV fits. The first
    one that does not fit blocks those behind it.
 

@@ -1,8 +1,8 @@
 """Latency model of one actor: seconds of a decode iteration, a prefill, a start, a weight sync and a KV transfer.
 
-An actor is of one GPU kind and size. rlhfless.latency reads profiles from files. An iteration in which B responses get a token
-and hold K KV tokens, and which feeds P more tokens of prompts, takes ``iteration_s(B, K, P)``. It feeds F = B + P tokens. Its
-time is read at (F, K) from a measured table if there is one, else from the affine fit ``base_s + per_response_s * B +
+An actor is of one GPU kind and size. rlhfless.latency reads profiles from files. In an iteration B responses get a token and
+hold K KV tokens, and P more tokens of prompts are fed. It takes ``iteration_s(B, K, P)``. It feeds F = B + P tokens. Its time
+is read at (F, K) from a measured table if there is one, else from the affine fit ``base_s + per_response_s * B +
 prefill_per_token_s * P + per_kv_token_s * K``. The planner uses the affine fit (its bounds are proved for it); execution is
 charged by the table. Every response that joins in an iteration adds ``join_s`` to it, whatever else the response needs. This is
 a constant per response, so loads of responses still add up.
@@ -46,8 +46,8 @@ class IterationTable:
 
     An iteration with more fed tokens, or more KV tokens per fed token, than the grid has is refused (a PlanningError). One with
     fewer fed tokens takes the time of the first row, which is an upper bound. Below the first column, the first cell is
-    continued linearly to no KV tokens, as reading a KV cache takes time in proportion to it, but never below the smallest
-    measured time.
+    continued linearly to no KV tokens, as reading a KV cache takes time in proportion to it. The time is never below the
+    smallest measured one.
     """
 
     batch: FloatArray

@@ -19,8 +19,8 @@ COSTS = ("gpu_s", "usd")
 
 @dataclass(frozen=True)
 class Objective:
-    """Minimises weighted time and cost, or one of them under a limit on the other; over scenarios, their mean or the
-    mean of the worst ones.
+    """Minimises weighted time and cost, or one of them under a limit on the other. Over scenarios it is their mean, or the mean
+    of the worst ones.
 
     Args:
         time_weight: w in ``w * T / T_ref + (1 - w) * C / C_ref``, with the right-sized random split of the same workload
@@ -28,8 +28,8 @@ class Objective:
         deadline_s: least cost with ``T <= deadline_s`` instead.
         budget_gpu_s, budget_usd: least time with ``C <= budget`` instead.
         cost: what C counts, ``gpu_s`` or ``usd`` (which a ``budget_usd`` implies).
-        cvar_alpha: conditional value at risk: the mean over the worst share ``cvar_alpha`` of the scenarios of the weighted
-            value (of time and cost each, for a limit). 1 is the mean over all of them.
+        cvar_alpha: conditional value at risk: the mean of the weighted value over the worst share ``cvar_alpha`` of the
+            scenarios. Under a limit, of time and cost each. 1 is the mean over all of them.
 
     Raises:
         PlanningError: a weight or share lies outside its range, several limits are given, or one is not above 0.

@@ -45,8 +45,8 @@ class ActorPlan:
         responses: indices into the workload, in admission order; prompts: the prompts they belong to, each once.
         max_batch: slots.
         start_s: when its GPUs are allocated, in seconds from the start of the step.
-        prefixes: prompts of which it receives KV cache from the prefill actor instead of computing it; prefix_tokens: how many
-            tokens of each of these, from its beginning (the whole prompt when equal to its length).
+        prefixes: prompts of which it receives KV cache from the prefill actor instead of computing it. prefix_tokens: how many
+            tokens of each of these, from its beginning; the whole prompt when equal to its length.
         release: its GPUs are released when it is ``done``, at the end of ``generation``, or of the ``step``.
         predicted_s: when its last response is complete, in seconds from the start of the step.
         market, usd_per_gpu_s: how its GPUs are paid for.
@@ -208,11 +208,11 @@ class Plan:
         }
 
     def to_json(self) -> str:
-        """The plan as one JSON object."""
+        """Return the plan as one JSON object."""
         return json.dumps(self.to_dict(), default=list)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per actor (needs pandas)."""
+        """Return one row per actor (needs pandas)."""
         import pandas as pd
 
         rows = [

@@ -1,7 +1,7 @@
 """Defines ``PlanningProblem``, the input of planners, policies, bounds and simulations.
 
-It is checked once, when it is made. Checked are types and values of the arguments, prices, and the latency models against the
-cluster. An actor must be able to hold every response, and the iteration tables must have every context.
+It is checked once, when it is made: types and values of the arguments, prices, and whether the latency models fit the cluster.
+An actor must be able to hold every response, and the iteration tables must have every context.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class PlanningProblem:
         release: actors release their GPUs when ``done``, at the end of ``generation`` or of the ``step``.
 
     Raises:
-        PlanningError: an argument is of the wrong type or out of its range, latency models do not fit the cluster, no actor can
-            hold some response, contexts can outgrow an iteration table, or cost is in dollars and nothing has a price. The
-            message names the argument.
+        PlanningError: an argument is of the wrong type or out of its range, or latency models do not fit the cluster. Or no
+            actor can hold some response, contexts can outgrow an iteration table, or cost is in dollars and nothing has a
+            price. The message names the argument.
 
     Example:
         >>> problem = PlanningProblem(workload, Cluster(2, 8, 2), latency, Objective(time_weight=0.5))

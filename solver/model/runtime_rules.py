@@ -74,8 +74,8 @@ class StepState:
     Attributes:
         reserved_tokens: (R,) KV tokens that ``reserve`` sets aside for each response, its prompt and its limit; None where
             admission is by ``preempt``.
-        signals: the model's own signals of running responses (such as the log-probability of the end of text), if the engines
-            were configured to return them; None otherwise, and until the first report. On the wall clock they are as old as the
+        signals: the model's own signals of running responses, such as the log-probability of the end of text. None before the
+            first report, and where the engines were not configured to return them. On the wall clock they are as old as the
             tokens: those of each actor's last report.
     """
 

@@ -4,10 +4,11 @@ Whatever fits into the batch at once may stand in any order. Of the others, thes
 in which it is done first:
 
 - longest first (longest processing time first, after Graham 1969): what is admitted last is short, so slots end together;
-- waves of as many responses as there are slots, the shortest wave first and each wave longest first: where few responses share
-  a slot, every slot gets one of each wave, and long ones join where short ones have left;
+- waves of as many responses as there are slots, the shortest wave first and each wave longest first. Where few responses share
+  a slot, every slot gets one of each wave, and long ones join where short ones have left. Under a token budget the first wave
+  may be in order of rising context;
 - prompt after prompt, those of the longest responses first;
-- where prompts are shared (``share_prefill``), longest first and waves with one response of every prompt in front: what joins
+- where prompts are shared (``share_prefill``), longest first and waves, with one response of every prompt in front. What joins
   later finds its prompt computed and needs no prefill call.
 """
 
@@ -24,12 +25,23 @@ Timed = Callable[[Split], FloatArray]
 """(S, N) seconds of the groups of a split."""
 
 
-def admission_orders(split: Split, workload: Workload, slots: int, shares_prompts: bool) -> Iterator[Split]:
-    """Yield the split in the orders of the module docstring, longest first at the beginning."""
+def admission_orders(
+    split: Split, workload: Workload, slots: int, shares_prompts: bool, short_prompts_first: bool = False
+) -> Iterator[Split]:
+    """Yield the split in the orders of the module docstring, longest first at the beginning.
+
+    Args:
+        short_prompts_first: the first wave is in order of rising context, so that under a token budget most of its responses
+            decode early.
+    """
     group, length, owner = _group(split), workload.remaining_tokens[split.order], workload.prompt_of[split.order]
     sorted_split = Split(split.order[np.lexsort((-length, group))], split.edges)
     rank = np.arange(len(group)) - split.edges[group]
     by_wave = Split(sorted_split.order[np.lexsort((rank, -(rank // slots), group))], split.edges)
+    if short_prompts_first:
+        joins_at_once = rank < slots  # rank is the position within the group
+        context = np.where(joins_at_once, workload.context_tokens[by_wave.order], 0)
+        by_wave = Split(by_wave.order[np.lexsort((rank, context, ~joins_at_once, group))], split.edges)
     longest = np.zeros(len(workload.prompt_tokens), dtype=np.int64)
     np.maximum.at(longest, owner, length)
     yield sorted_split

@@ -2,12 +2,12 @@
 
 Inputs are the bounds of single scenarios.
 
-**Statement.** For every scenario s let the makespans that a plan may have there be covered by intervals that begin at t_si, and
-let no plan whose makespan there lies in the i-th cost less than c_si there. Then a plan with mean makespan T has a mean cost of
-at least ``mean_s min_i (c_si + r t_si) - r T`` for every r >= 0. *Proof.* In s the plan takes some T_s and C_s with
-``C_s + r T_s >= c_si + r t_si`` for the interval of T_s, so at least the minimum. Take the mean over s. The bound is the
-largest of these for many r: the curves of single scenarios made convex and added up (one plan is the same in all of them, which
-it leaves aside). It never rises with T, so it holds for all plans up to T.
+**Statement.** Let intervals that begin at t_si cover the makespans that a plan may have in scenario s. Let no plan whose
+makespan there lies in the i-th interval cost less than c_si there. Then a plan with mean makespan T has a mean cost of at least
+``mean_s min_i (c_si + r t_si) - r T`` for every r >= 0. *Proof.* In s the plan takes some T_s and C_s with ``C_s + r T_s >=
+c_si + r t_si`` for the interval of T_s, so at least the minimum. Take the mean over s. The bound is the largest of these for
+many r: the curves of single scenarios made convex and added up. That one plan is the same in all scenarios is not used. It
+never rises with T, so it holds for all plans up to T.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Best-first search over makespans: proves a bound below the value of every plan.
 
 Inputs: a ``Bound`` and the value of a makespan and a cost. A plan whose makespan is in the interval [M_low, M_high] has at
-least the makespan M_low and the bounded cost at M_high, which never rises with the makespan. So its value is at least
+least the makespan M_low and the bounded cost at M_high. That cost never rises with the makespan. Its value is thus at least
 value(M_low, cost(M_high)). The search halves the interval with the least such bound. The least bound of all open intervals is
 below every plan.
 """

@@ -1,8 +1,8 @@
 """Sorts prompts and responses into a canonical order, so that plans and bounds do not depend on how they were numbered.
 
 Plans are made for the workload in this order and returned with the caller's indices. Without it, renumbering the prompts would
-change the random split, and with it reference, value and bound: a seeded shuffle assigns positions, and searches break ties by
-position.
+change the random split, and with it reference, value and bound. The reason is that a seeded shuffle assigns positions, and
+searches break ties by position.
 
 **Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario. A prompt is its
 tokens and its responses, in any order. Each is mapped to a number of 64 bits, by the finaliser of splitmix64. Prompts are

@@ -1,5 +1,5 @@
-"""Builds the error message for a deadline or budget that no plan meets: the limit, a lower bound, the best plan found, and what
-would be enough.
+"""Builds the error message for a deadline or budget that no plan meets. It names the limit, a lower bound, the best plan found,
+and what would be enough.
 
 Where the lower bound does not exceed the limit, the message says that a plan may exist. More slots and KV memory are named if a
 plan meets the limit with them, and as the cause if no plan does without. This is tested by planning again, first with as much

@@ -27,10 +27,10 @@ def plan_generation(problem: PlanningProblem, *, time_limit_s: float = 1.0, seed
             scenarios is returned, and value, bound, times, costs and reference are over the scenarios.
         time_limit_s: seconds for everything but loading OR-Tools (once per process). The search and the OR-Tools model stop
             after a counted amount of work. The clock is a safety net, and ``status`` says when it stopped them. For one kind,
-            the OR-Tools model is asked only for few actors with a gap left (``class_model.is_asked``), and never under 0.2 s or
-            where actors hold their GPUs beyond their own work (``release`` other than ``done``). Sorting the work, the random
-            split and one makespan come first. A limit below what they take, about 0.1 s for 100,000 responses and 0.4 s for as
-            many whose prompts stay together in slots, cannot be kept. Several kinds take at least the time given in
+            the OR-Tools model is asked only for few actors with a gap left (``class_model.is_asked``). It is never asked under
+            0.2 s, or where actors hold their GPUs beyond their own work (``release`` other than ``done``). Sorting the work,
+            the random split and one makespan come first. A limit below what they take cannot be kept: about 0.1 s for 100,000
+            responses, and 0.4 s for as many whose prompts stay together in slots. Several kinds take at least the time given in
             ``MixedKindsPlanner``, whatever the limit.
         seed: of the random split that serves as reference.
         deterministic: the plan depends on inputs and ``seed`` alone, never on the load of the machine. No search reads the
@@ -39,13 +39,13 @@ def plan_generation(problem: PlanningProblem, *, time_limit_s: float = 1.0, seed
             OR-Tools may also work ``time_limit_s / 5`` of CP-SAT's deterministic seconds. Near a limit over scenarios up to
             1,000 single moves are tried for every second. Exchanges between few actors count 0.2 of it, and as much again after
             the model. For several kinds the limit is counted seconds: work that takes about as long on one core of a 2.4 GHz
-            server. A search takes 0.6 of them, exchanges between actors that refill slots 0.15 (0.75 in all over scenarios,
-            too), and up to 0.95 while no plan meets the deadline or budget. On the clock, planning may take longer than
+            server. A search takes 0.6 of them, and exchanges between actors that refill slots take 0.15. Over scenarios it is
+            0.75 in all, and while no plan meets the deadline or budget up to 0.95. On the clock, planning may take longer than
             ``time_limit_s``.
 
     Returns:
-        The best plan found, never worse than the right-sized random split, with ``lower_bound``, ``gap``, ``status``
-            (``optimal``, ``feasible``, or ``stopped`` by the clock), ``history``, and ``moved()``, what each part changed.
+        The best plan found, never worse than the right-sized random split. It has ``lower_bound``, ``gap``, ``status``
+        (``optimal``, ``feasible``, or ``stopped`` by the clock) and ``history``; ``moved()`` is what each part changed.
 
     Raises:
         PlanningError: the arguments are wrong, or no plan was found that meets the limits. The message names the value or the

@@ -103,8 +103,8 @@ class Planner(ABC):
 
     @abstractmethod
     def refusal_limits(self) -> tuple[float, float, float]:
-        """Return three limits of a refusal: the counted seconds of its bounds, the time limit of each search for what would be
-        enough, and the seconds after which none begins."""
+        """Return three limits of a refusal. They are the counted seconds of its bounds, the time limit of each search for what
+        would be enough, and when the last one begins."""
 
     def improve(self) -> None:  # noqa: B027 (nothing by default)
         """Improve the best plan or the bound with what is left of the time."""

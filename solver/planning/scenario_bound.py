@@ -1,7 +1,7 @@
 """Computes a lower bound on the value of every plan over scenarios of lengths, from bounds of single scenarios.
 
 **Bound.** A plan is one and the same in all scenarios. So in scenario s its value v_s is at least l_s, the least value of any
-plan for the lengths of s (what could be done if s were known). Mean and conditional value at risk never fall when their
+plan for the lengths of s. That is what could be done if s were known. Mean and conditional value at risk never fall when their
 arguments rise, so the value over the scenarios is at least that of (l_s). For a deadline D on the risk of the time T, the risk
 of the cost C of any plan that keeps it is, for every lam >= 0, at least
 

@@ -1,6 +1,6 @@
 """Plans with a prompt's samples kept together and with samples split, and returns the better plan after deduplicating prefill.
 
-Together, a prompt is computed on one actor and nothing is sent, but groups are uneven. Split, they balance better, and a prefix
+Together, a prompt is computed on one actor and nothing is sent, but groups are uneven. Split, they balance better. But a prefix
 that several actors need is computed by each of them, or once and sent over links that take time. The better choice depends on
 lengths, links and GPUs, so both are planned.
 """

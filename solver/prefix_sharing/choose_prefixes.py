@@ -3,21 +3,21 @@ computing it.
 
 Inputs: the prefix tree, how often each actor would compute each prompt, and seconds per token.
 
-**Model.** Let actor j compute prompt i ``k_ij`` times without the prefill actor (as often as it has responses of it, or once
-when its samples share), at ``c_j`` seconds per token. A choice is a set X of tokens of the prefix tree that holds, with every
-token, all tokens before it (a node's ancestors; an edge may be cut anywhere). The prefill actor computes each token of X once,
-in ``c_0`` seconds, and keeps its KV cache: ``|X| <= capacity_tokens``. Actor j receives a token at most once, in ``t_j``
+**Model.** Without the prefill actor, actor j computes prompt i ``k_ij`` times, at ``c_j`` seconds per token. That is as often
+as it has responses of it, or once when its samples share. A choice is a set X of tokens of the prefix tree. With every token it
+holds all tokens before it: those of a node's ancestors. An edge may be cut anywhere. The prefill actor computes each token of X
+once, in ``c_0`` seconds, and keeps its KV cache: ``|X| <= capacity_tokens``. Actor j receives a token at most once, in ``t_j``
 seconds, and then computes it for none of its responses. Receiving anything costs it ``b_j`` once, computing anything the
 prefill actor ``b_0`` once. Net saving: ``sum of c_j * (computations avoided) - c_0 |X| - b_0 - sum of t_j * (tokens received)
 - sum of b_j``.
 
-- *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth
-  ``sum over j of max(0, c_j K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by
-  themselves: sorting them is exact except for the fixed costs.
+- *Any prefix* (``whole_prompts=False``): a token v that ``K_jv`` computations on j share is worth ``sum over j of max(0, c_j
+  K_jv - t_j) - c_0``. K only falls on the way down the tree, so the densest tokens are closed by themselves. Sorting them is
+  exact except for the fixed costs.
 - *Whole prompts* (``whole_prompts=True``, for engines that cannot continue from a part): an actor uses a prompt's cache only if
-  it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic
-  programme. What prompts of an actor share of a transfer is split evenly among those that may share it. No choice pays less, so
-  the programme's value is a bound, and it is exact when all prompts of an actor are chosen or nothing is shared.
+  it has all of it. Then the gain sits where prompts end and the costs on the way: a tree knapsack, exact by dynamic programme.
+  What prompts of an actor share of a transfer is split evenly among those that may share it. No choice pays less, so the
+  programme's value is a bound. It is exact when all prompts of an actor are chosen or nothing is shared.
 
 The bound holds the fixed costs that no better choice avoids: those of actors without which no better choice exists.
 """

@@ -101,7 +101,7 @@ class PrefixChoice:
         return self.saved_s - self.transfer_s
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per chosen node (needs pandas)."""
+        """Return one row per chosen node (needs pandas)."""
         import pandas as pd
 
         nodes = np.flatnonzero(self.node_tokens)

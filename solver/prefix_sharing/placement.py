@@ -2,7 +2,7 @@
 
 Inputs: a plan with its prefixes, the cluster and its links; ``evaluate`` times the result.
 
-Locality-aware placement (RLHFless, arXiv 2602.22718): the prefill actor runs on the learner's GPUs, which are allocated for the
+Locality-aware placement (RLHFless, arXiv 2602.22718) runs the prefill actor on the learner's GPUs. These are allocated for the
 whole step anyway and are not billed again. The longest group decodes in the same node, heavier groups nearer than lighter ones.
 Here that order is the start, and any change that shortens the makespan is taken. With a busy link in the node, the network may
 serve some actors sooner. Without a learner the prefill actor gets GPUs of its own next to the longest group. It is then an
@@ -77,7 +77,7 @@ class Placement:
         return tuple(np.flatnonzero(self.slack_s < -1e-9).tolist())
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per decode actor (needs pandas)."""
+        """Return one row per decode actor (needs pandas)."""
         frame: pd.DataFrame = self.plan.to_frame()[: len(self.slack_s)]
         near = [a.node == self.prefill_node for a in self.plan.actors[: len(self.slack_s)]]
         return frame.assign(near=near, transfer_s=self.transfer_s, arrives_s=self.arrives_s, slack_s=self.slack_s)
@@ -116,7 +116,7 @@ def check_options(cluster: Cluster | MixedCluster, learner_node: int | None, ove
 def retimed(plan: Plan, problem: PlanningProblem) -> Plan:
     """Return the plan with the times that ``evaluate`` gives it.
 
-    If they differ from the plan's own, its value and its bound are removed: they were for other waits, and bounds charge every
+    If they differ from the plan's own, its value and its bound are removed. They were for other waits, and bounds charge every
     response its own prefill.
     """
     evaluated = timed(plan, problem)
@@ -144,7 +144,7 @@ def place(
         tree: the workload's prefix tree, so that shared tokens are computed and sent once; None when prompts share nothing.
         learner_node: node of the learner's GPUs, which the prefill actor uses; None gives it GPUs of its own.
         prefill_latency: times of the prefill actor; None takes those of the longest group's actor.
-        overlap: ``priced`` lets a late actor lengthen the makespan; ``hard`` moves its longest responses to the longest group
+        overlap: ``priced`` lets a late actor lengthen the makespan. ``hard`` moves its longest responses to the longest group
             until the inequality holds, as far as that does not lengthen the makespan, and refuses otherwise.
         streamed: caches are sent as soon as an actor's prefixes are computed; else after the whole prefill, as in the paper.
         late_start: allocate an actor's GPUs only so early that it is ready when its transfer starts.

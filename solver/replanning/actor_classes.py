@@ -100,8 +100,8 @@ class ActorClasses:
         return np.array([getattr(model, name) for model in self.models], dtype=float)
 
     def moves_s(self, kv_tokens: FloatArray, owner: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Return two (n, M) arrays of seconds for each response and each receiving class: how long the response takes to move
-        and join, and for how much of that the receiver's batch stands still.
+        """Return two (n, M) arrays of seconds, for each response and each receiving class. They are how long the response takes
+        to move and join, and for how much of that the receiver's batch stands still.
 
         Both are 0 for a response without KV cache. Between actors of different kind or size the cache cannot be used and is
         recomputed. Otherwise it is sent or recomputed, whichever is cheaper.

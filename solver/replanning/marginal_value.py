@@ -20,8 +20,8 @@ actors in proportion to ``S / sqrt(S)``: square-root folding.
 
     value of a grouping, per second = sum over actors of ( sum of q / (a + W) - 1 ) .
 
-For equal loads groups that are contiguous in q are best: exchanging two responses between actors of different speed raises
-the sum exactly when the more valuable one goes to the faster actor.
+For equal loads groups that are contiguous in q are best. Exchanging two responses between actors of different speed raises the
+sum exactly when the more valuable one goes to the faster actor.
 
 **Several kinds.** Where a second of an actor of kind m costs p_m, all that is earned is measured in that cost: a grouping is
 worth sum over actors of ( sum of q / (a_m + W) - p_m ), with the loads that responses have on their actor. A token is worth the
@@ -106,8 +106,8 @@ def delay_s(
 ) -> FloatArray:
     """Return the seconds that a response stands still when it moves to an actor of ``latency``.
 
-    The sum of: the cheaper of transfer (if sender and receiver are ``alike``) and recompute, the join, and half an iteration of
-    ``iteration_s`` until it is admitted.
+    The sum of three: the cheaper of transfer (if sender and receiver are ``alike``) and recompute; the join; and half an
+    iteration of ``iteration_s`` until it is admitted.
     """
     transfer = np.where(alike, latency.transfer_base_s + latency.transfer_per_kv_token_s * kv_tokens, np.inf)
     recompute = latency.prefill_base_s + latency.prefill_per_token_s * kv_tokens

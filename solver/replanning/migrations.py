@@ -7,8 +7,8 @@ links become free, ``MigrationRound.send`` sends the next responses of its lists
 A move costs, in the unit of solver.replanning.marginal_value (actor-seconds):
 
 - the migrating response makes no progress for ``delay_s``, as responses of one sender follow one another over its link;
-- the receiver's whole batch makes no progress for ``stall_s``, while the response joins and, where that is cheaper than the
-transfer, its KV cache is recomputed. This costs what the batch earns in that time.
+- the receiver's whole batch makes no progress for ``stall_s``. In that time the response joins and its KV cache is recomputed,
+  where that is cheaper than the transfer. This costs what the batch earns in that time.
 """
 
 from __future__ import annotations

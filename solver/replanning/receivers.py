@@ -2,7 +2,7 @@
 next response.
 
 State is kept in plain numbers instead of arrays. A step looks for a receiver thousands of times, for one response among a
-handful of actors, where an array call costs more than the sum itself.
+handful of actors. There an array call costs more than the sum itself.
 """
 
 from __future__ import annotations

@@ -7,25 +7,28 @@ solver.replanning.migrations computes a re-planning round.
 
 A round compares three changes with doing nothing:
 
-- **fold**: the actor of the smallest value is released when the value per second rises by more than the fold costs, spread
-over the time that it pays. That time is half of what is left, as the other actors will be folded later. A fold costs the
-progress that its responses lose while they move, ``sum q d / (a + W)``. It also costs ``price * d`` with the probability that
-one of them lasts to the response limit, because a delay of the longest response delays the step. Later moves make up for a part
-of both, as delayed responses are worth more and move to faster batches. The stall of the receivers is lost for good.
-- **move**: a response moves to the actor where the value rises most, if the move pays. It pays when the rise times the
-response's expected time exceeds the value of its progress during the move plus that of the receiver's batch during the
-stall. So responses that are likely long gather in small fast batches and those that are likely short in large slow ones.
+- **fold**: the actor of the smallest value is released when the value per second rises by more than the fold costs. That cost
+  is spread over the time for which it pays. That time is half of what is left, as the other actors will be folded later. A fold
+  costs the progress that its responses lose while they move, ``sum q d / (a + W)``. It also costs ``price * d`` with the
+  probability that one of them lasts to the response limit, because a delay of the longest response delays the step. Later moves
+  make up for a part of both, as delayed responses are worth more and move to faster batches. The stall of the receivers is lost
+  for good.
+- **move**: a response moves to the actor where the value rises most, if the move pays. It pays when the gain exceeds the loss.
+  The gain is the rise times the response's expected time. The loss is the value of its progress during the move plus that of
+  the receiver's batch during the stall. So responses that are likely long gather in small fast batches and those that are
+  likely short in large slow ones.
 - **drain**: an actor that is being folded sends its responses one after another over its link while the others keep decoding.
 The response that is expected to be longest leaves first (short ones may complete before their turn). Folding it at once would
 make all of them wait.
 
 Every sender has one link and sends one response at a time. Actors of several kinds, sizes and prices are described by
-``ActorClasses``: each class has its own loads and price, and between two kinds KV caches are recomputed.
+``ActorClasses``. Each class has its own loads and price, and between two kinds KV caches are recomputed.
 
 The published rules are baselines with the same interface (rlhfless.scheduling), not settings of this rule. RLHFless cuts an
-actor at a fixed share of its completions and RLHFuse all but m actors below a global count, whatever their responses are still
-worth. Square-root folding is optimal for equal responses where actors can be divided (see solver.replanning.marginal_value).
-Here actors are whole and moves cost time, so the set of folded actors and the times differ from it.
+actor at a fixed share of its completions. RLHFuse cuts all but m actors below a global count, whatever their responses are
+still worth. Square-root folding is optimal for equal responses where actors can be divided (see
+solver.replanning.marginal_value). Here actors are whole and moves cost time, so the set of folded actors and the times differ
+from it.
 """
 
 from __future__ import annotations

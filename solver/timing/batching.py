@@ -14,7 +14,7 @@ import numpy as np
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
-from solver.timing.mixed_prefill import keeps_budget, schedule_general, schedule_reserved
+from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
 from solver.timing.residency import Residency
 
 
@@ -42,10 +42,13 @@ def schedule(
             computed in the iteration in which the response joins.
     """
     prefill = context - cached_tokens
+    reserves = admission.rule == "reserve" and not running
+    if token_budget is not None and reserves and exceeds_budget(remaining, prefill, max_tokens, admission, token_budget):
+        return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
     unbudgeted = _schedule_unbudgeted(remaining, context, max_tokens, prefill, admission, running, refills)
     if token_budget is None or keeps_budget(unbudgeted, token_budget):
         return unbudgeted
-    if admission.rule == "reserve" and not running:
+    if reserves:
         return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
     return schedule_general(remaining, context, max_tokens, prefill, admission, token_budget, running)
 
@@ -252,8 +255,8 @@ class Timeline:
     Attributes:
         residency: which responses are in the batch when.
         boundary_s: (I+1,) boundaries between iterations; iteration t lies between entries t and t+1.
-        prefill_s: (I,) part of each iteration that counts as prefill, at its start: the prefill call, or of a mixed iteration
-            the prompt tokens' share of its fed tokens. The rest counts as decoding, including the join time of newly admitted
+        prefill_s: (I,) part of each iteration that counts as prefill, at its start: the prefill call, or the prompt tokens'
+            share of the fed tokens of a mixed iteration. The rest counts as decoding, including the join time of newly admitted
             responses.
         prefill_tokens: (I,) tokens that prefill is charged for in it (``LatencyModel.charged_tokens``).
         batch, kv_tokens: (I,) responses that get a token, and their KV tokens.

@@ -16,17 +16,24 @@ from solver.model.errors import PlanningError
 from solver.model.plan import ActorPlan, Plan
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
-from solver.timing.evaluate import Evaluation, admission_of, evaluate
+from solver.timing.evaluate import ActorSeconds, Evaluation, actor_busy_s, admission_of, check_complete, evaluate, evaluated
 
 
-def assemble(policy: str, groups: Sequence[ArrayLike], problem: PlanningProblem, *, max_batch: int | None = None) -> Plan:
+def assemble(
+    policy: str,
+    groups: Sequence[ArrayLike],
+    problem: PlanningProblem,
+    *,
+    max_batch: int | None = None,
+    seconds: ActorSeconds = actor_busy_s,
+) -> Plan:
     """Return a plan with one actor per group, in the given admission order, timed by the planning model.
 
     Actors are placed in the order of the groups, nodes filled one after the other. The first ones use the prewarmed containers.
 
     Args:
         problem: with one kind of actors; its bounds on their number do not count. max_batch: slots of an actor, if fewer than
-            the latency model has.
+            the latency model has. seconds: ``actor_busy_s``, or a function that knows some of its results.
 
     Raises:
         PlanningError: the groups do not hold every response once, or there are more than actors fit.
@@ -50,7 +57,9 @@ def assemble(policy: str, groups: Sequence[ArrayLike], problem: PlanningProblem,
                 shares_prompts=problem.share_prefill,
             )
         )  # fmt: skip
-    return timed(Plan(tuple(actors), policy, 0.0, 0.0, 0.0), problem)
+    plan = Plan(tuple(actors), policy, 0.0, 0.0, 0.0)
+    check_complete(plan, len(workload))
+    return with_times(plan, evaluated(plan, problem, [latency.affine] * len(actors), seconds))
 
 
 def timed(plan: Plan, problem: PlanningProblem) -> Plan:

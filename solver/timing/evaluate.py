@@ -5,6 +5,7 @@ Inputs: plan, workload and latency models. A plan with a runtime rule is evaluat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,9 @@ from solver.model.plan import ActorPlan, Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.timing.batching import busy_s
+
+ActorSeconds = Callable[[Workload, ActorPlan, LatencyModel, Admission], float]
+"""Seconds from when an actor can decode until its last response is complete."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +144,20 @@ def evaluate(plan: Plan, problem: PlanningProblem, *, table: bool = False) -> Ev
     check_plan(plan)
     check_problem(problem)
     check_flags(table=table)
-    workload, phases = problem.workload, problem.phases
-    check_complete(plan, len(workload))
+    check_complete(plan, len(problem.workload))
     models = [latency_of(problem.latency, a.kind, len(a.gpu_ids)) for a in plan.actors]
-    if not table:
-        models = [model.affine for model in models]
+    return evaluated(plan, problem, models if table else [model.affine for model in models])
+
+
+def evaluated(
+    plan: Plan, problem: PlanningProblem, models: Sequence[LatencyModel], seconds: ActorSeconds = actor_busy_s
+) -> Evaluation:
+    """Return the time and cost of a plan that was checked, with a latency model per actor.
+
+    Args:
+        seconds: ``actor_busy_s``, or a function that knows some of its results.
+    """
+    workload, phases = problem.workload, problem.phases
     gpus = np.array([len(a.gpu_ids) for a in plan.actors], dtype=float)
     price = np.array([a.usd_per_gpu_s for a in plan.actors])
     done_of, gpu_s_of, usd_of = [], [], []
@@ -154,7 +167,7 @@ def evaluate(plan: Plan, problem: PlanningProblem, *, table: bool = False) -> Ev
                 a.start_s
                 + ready_s(model, a.prewarmed)
                 + a.receive_s
-                + actor_busy_s(case, a, model, admission_of(model, a.max_batch, problem.admission))
+                + seconds(case, a, model, admission_of(model, a.max_batch, problem.admission))
                 for a, model in zip(plan.actors, models, strict=True)
             ]
         )

@@ -6,7 +6,7 @@ together. Groups that refill their slots go through ``solver.timing.batching``, 
 ``solver.evaluate``.
 
 **Lower bound of a group's time.** No iteration decodes more responses than there are slots, or than fit into memory if each
-reserves the least of any response. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
+reserves as little as the smallest. So a group runs at least (sum of iterations) / that number. Nor do the responses of an
 iteration count for more KV tokens than the memory has, or than one response alone takes. A batch of one never overflows. A
 response counts, in every iteration that it is in, with its reservation or its context. So a group also runs at least (sum of
 these over all iterations of all responses) / those KV tokens. Evicting and recomputing responses only adds.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,30 @@ from solver.timing.evaluate import cached_tokens
 
 
 def _running(values: NDArray[np.generic]) -> FloatArray:
-    """(S, n+1) running sums along the last axis, starting with 0."""
+    """Return (S, n+1) running sums along the last axis, starting with 0."""
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums
+
+
+class KnownTimes:
+    """Exact seconds of groups that were timed before, by their responses in order of admission."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[tuple[int, bytes], float] = {}
+
+    def get(self, responses: IntArray, case: int = 0) -> float | None:
+        """Return the seconds of the group for a set of lengths; None if it was not timed yet."""
+        return self._seconds.get(self._key(responses, case))
+
+    def keep(self, responses: IntArray, case: int, seconds: float) -> float:
+        """Keep the seconds of the group and return them."""
+        self._seconds[self._key(responses, case)] = seconds
+        return seconds
+
+    @staticmethod
+    def _key(responses: IntArray, case: int) -> tuple[int, bytes]:
+        return case, blake2b(responses.tobytes(), digest_size=16).digest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +83,7 @@ class GroupTimes:
         missing: (S, R+1) running sums of the tokens of contexts, at least 1 of a response that needs an iteration.
         held: (S, R+1) running sums of the KV tokens that admission counts at most; occupied: (S, R+1) running sums of the KV
             tokens that it counts over all iterations. memory: (S,) the most that it counts in one iteration.
+        known: exact seconds of groups that were timed before, for the same workload in any order; None keeps none.
     """
 
     cases: tuple[Workload, ...]
@@ -76,10 +98,17 @@ class GroupTimes:
     held: FloatArray
     occupied: FloatArray
     memory: FloatArray
+    known: KnownTimes | None = None
 
     @classmethod
     def of(
-        cls, workload: Workload, latency: LatencyModel, admission: Admission, order: IntArray, shares_prompts: bool = False
+        cls,
+        workload: Workload,
+        latency: LatencyModel,
+        admission: Admission,
+        order: IntArray,
+        shares_prompts: bool = False,
+        known: KnownTimes | None = None,
     ) -> GroupTimes:
         """Return the running sums for ``workload`` in ``order`` under the affine fit of ``latency``."""
         cases = workload.cases()
@@ -96,7 +125,7 @@ class GroupTimes:
         memory = np.maximum(admission.kv_capacity_tokens, held.max(axis=1, initial=0.0))
         return cls(
             cases, latency.affine, admission, order, shares_prompts, remaining, _running(load), _running(tokens),
-            _running(missing), _running(held), _running(occupied), memory,
+            _running(missing), _running(held), _running(occupied), memory, known,
         )  # fmt: skip
 
     def busy_s(self, edges: IntArray, how: str = "exact") -> FloatArray:
@@ -114,8 +143,8 @@ class GroupTimes:
         return seconds
 
     def least_s(self, edges: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more because it refills, or
-        because its prompts take several iterations."""
+        """Return the (S, G) lower bound of each group's seconds, and whether the group may take more. It may where it refills,
+        or its prompts take several iterations."""
         first, last = edges[:-1], edges[1:]
         iterations = np.maximum.reduceat(self.length, first, axis=1).astype(float)
         refills = (last - first)[None, :] > self.admission.max_batch
@@ -195,6 +224,14 @@ class GroupTimes:
 
     def group_s(self, responses: IntArray, case: int = 0) -> float:
         """Return the exact seconds of one group in this order of admission, from ``solver.timing.batching``."""
+        if self.known is None:
+            return self._timed_s(responses, case)
+        seconds = self.known.get(responses, case)
+        if seconds is None:
+            seconds = self.known.keep(responses, case, self._timed_s(responses, case))
+        return seconds
+
+    def _timed_s(self, responses: IntArray, case: int) -> float:
         work = self.cases[case]
         return busy_s(
             work.remaining_tokens[responses],

@@ -33,44 +33,61 @@ def keeps_budget(residency: Residency, budget: int) -> bool:
     return int((batch + prompts).max(initial=0)) <= budget
 
 
+def exceeds_budget(remaining: IntArray, prefill: IntArray, max_tokens: IntArray, admission: Admission, budget: int) -> bool:
+    """Return whether the responses that join an empty batch surely miss more than ``budget`` tokens, where memory is reserved.
+    They are the first ones of the queue that slots and memory let in. False says nothing."""
+    joining = min(admission.max_batch, len(remaining))
+    if int(max_tokens[:joining].sum()) > admission.kv_capacity_tokens:
+        return False
+    return int(np.maximum(prefill[:joining], 1)[remaining[:joining] > 0].sum()) > budget
+
+
 def schedule_reserved(
     remaining: IntArray, context: IntArray, max_tokens: IntArray, prefill: IntArray, admission: Admission, budget: int
 ) -> Residency:
     """Schedule where memory is reserved and nobody is in the batch yet: responses, in order, join where slots, memory and
     budget let them."""
     capacity, slots = admission.kv_capacity_tokens, admission.max_batch
-    unit = int(max_tokens.max(initial=0)) + 1  # an entry of the heap: the iteration from which tokens are free, and how many
-    ends: list[int] = []
-    pop, push = heapq.heappop, heapq.heappush
-    now = used = 0
-    room = budget  # of iteration ``now``; all in ``ends`` that are ready before it decode in it
-    joins, readies, pieces = [], [], []
-    needs_iterations = np.flatnonzero(remaining > 0)
-    columns = (x[needs_iterations].tolist() for x in (remaining, max_tokens, np.maximum(prefill, 1)))
+    waiting = np.flatnonzero(remaining > 0)
+    columns = [x[waiting].tolist() for x in (remaining, max_tokens, np.maximum(prefill, 1))]
+    horizon = int(remaining.max(initial=0)) + 2
+    leaving, freed, leaves = [0] * horizon, [0] * horizon, bytearray(horizon)  # per iteration: how many, their tokens, whether
+    now = used = batch = 0  # batch: responses that are ready before or in iteration ``now`` and have not left
+    room = budget  # of iteration ``now``
+    readies, pieces = [], []
     for i, (length, reserved, need) in enumerate(zip(*columns, strict=True)):
-        earliest = now if room else now + 1
-        while ends and (used + reserved > capacity or len(ends) >= slots or ends[0] < (earliest + 1) * unit):
-            end = pop(ends)
-            used -= end % unit
-            earliest = max(earliest, end // unit)
-        if earliest > now:
-            now, room = earliest, budget - len(ends)
-        joins.append(now)
+        while not room or (batch and (batch >= slots or used + reserved > capacity)):
+            now = leaves.find(1, now + 1) if room else now + 1
+            batch -= leaving[now]
+            used -= freed[now]
+            room = budget - batch
         while need > room:
             pieces.append((now, i, room))
             need -= room
             now += 1
-            while ends and ends[0] < (now + 1) * unit:
-                used -= pop(ends) % unit
-            room = budget - len(ends)
+            if now < horizon:
+                batch -= leaving[now]
+                used -= freed[now]
+            room = budget - batch
         room -= need
         readies.append(now)
-        push(ends, (now + length) * unit + reserved)
+        end = now + length
+        if end >= horizon:
+            leaving += [0] * end
+            freed += [0] * end
+            leaves += bytes(end)
+            horizon += end
+        leaving[end] += 1
+        freed[end] += reserved
+        leaves[end] = 1
+        batch += 1
         used += reserved
-    first, ready = np.zeros(len(remaining), np.int64), np.zeros(len(remaining), np.int64)
-    first[needs_iterations], ready[needs_iterations] = joins, readies
+    ready = np.zeros(len(remaining), np.int64)
+    ready[waiting] = readies
+    first = ready.copy()
     chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    chunks[1] = needs_iterations[chunks[1]]
+    chunks[1] = waiting[chunks[1]]
+    first[chunks[1, ::-1]] = chunks[0, ::-1]  # the first chunk of each is written last
     return Residency(np.arange(len(remaining)), first, ready + remaining, context, prefill, ready, chunks)
 
 
@@ -83,8 +100,8 @@ def schedule_general(
     budget: int,
     running: int,
 ) -> Residency:
-    """Schedule the general case, with evictions and responses that are in the batch already, from event to event: a completion,
-    an eviction, or the next iteration while prompts are fed."""
+    """Schedule the general case, with evictions and responses that are in the batch already. It goes from event to event: a
+    completion, an eviction, or the next iteration while prompts are fed."""
     preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
     left, ctx, missing = remaining.tolist(), context.tolist(), prefill.tolist()
     counts = ctx if preempt else max_tokens.tolist()

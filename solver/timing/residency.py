@@ -62,8 +62,9 @@ class Residency:
         return iteration[order], interval[order], tokens[order]
 
     def computed(self, until: int | None = None) -> IntArray:
-        """Return the (V,) tokens that prefill computes, before iteration ``until`` if it is given: all that are missing but the
-        last one, which is decoded; of an interval that is not that far, those of its chunks."""
+        """Return the (V,) tokens that prefill computes, before iteration ``until`` if it is given. An interval that is ready by
+        then has computed all that were missing but the last one, which is decoded. Any other interval has computed its chunks
+        so far."""
         pieces = self.pieces if until is None else self.pieces[:, self.pieces[0] < until]
         is_computed = (self.ready < self.last) & (True if until is None else self.ready < until)
         chunks = np.bincount(pieces[1], pieces[2], len(self.response)).astype(np.int64)

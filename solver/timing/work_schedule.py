@@ -9,8 +9,8 @@ The planner and the executor call this one function, so planned and executed tim
 3. Among free servers an item takes one that has worked before, the one that is free for longest. A further server is opened
    only when all of those are busy, so as few GPUs as possible are allocated.
 
-Invariants, which the tests check on random instances: an item starts neither before it is ready nor before its gate is open;
-a server runs one item at a time and none before it is free; no free server could have started an item earlier.
+Invariants, which the tests check on random instances: an item starts neither before it is ready nor before its gate is open. A
+server runs one item at a time and none before it is free. No free server could have started an item earlier.
 """
 
 from __future__ import annotations

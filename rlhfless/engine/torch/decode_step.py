@@ -33,7 +33,7 @@ class SampledTokens(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """(R,) ids to feed, (R,) their positions, (R, numbers) sampling noise (None: the likeliest token is taken), and (R,)
+    """(R,) ids to feed, (R,) their positions, and (R, numbers) sampling noise (None: the likeliest token is taken). Also (R,)
     whether the end of text is forbidden (None: nowhere).
     """
 

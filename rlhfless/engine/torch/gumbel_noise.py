@@ -3,9 +3,9 @@
 Numbers come from hashes of counters. So those of any token can be computed anywhere, on any device, for all rows and many
 iterations in one call.
 
-Sources: splitmix64 (G. L. Steele, D. Lea, C. H. Flood, OOPSLA 2014) makes a key of 64 bits from seed and index; its two halves
-choose a permutation of 32 bits (xor, odd factor, xor with a shift, factor of lowbias32 by C. Wellons,
-https://github.com/skeeto/hash-prospector), which turns the bits of every place into 31 random ones.
+Sources: splitmix64 (Steele, Lea, Flood, OOPSLA 2014) makes a key of 64 bits from seed and index. Its two halves choose a
+permutation of 32 bits: xor, odd factor, xor with a shift, factor of lowbias32 (Wellons,
+https://github.com/skeeto/hash-prospector). The permutation turns the bits of every place into 31 random ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Assigns rows of an actor's KV cache to responses, and fills the row of each admitted response.
 
-Rows in use are always the first ones. An admitted response's row is filled with the KV state that came with it, or with a
-prompt that another response of the actor has computed. The rest is computed.
+Rows in use are always the first ones. An admitted response's row is filled with the KV state that came with it. Otherwise it
+gets a prompt that another response of the actor has computed. The rest is computed.
 """
 
 from __future__ import annotations

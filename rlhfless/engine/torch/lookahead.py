@@ -25,8 +25,8 @@ class BatchChange:
     Attributes:
         batch: in admission order, newly admitted last; evicted: youngest first.
         cached_tokens: cached tokens of each admitted response's context.
-        prefill_tokens: uncached tokens of all admitted responses; computed_tokens: those of them that prefill computes, all but
-            the last of each response, which its first iteration feeds; computing: admitted responses with uncached tokens.
+        prefill_tokens: uncached tokens of all admitted responses. computed_tokens: those of them that prefill computes: all but
+            the last of each response, which its first iteration feeds. computing: admitted responses with uncached tokens.
         rows: the batch in order of cache rows; shared: KV state of whole prompts, computed here, for others that will need it.
             Both are set once run.
     """

@@ -43,8 +43,8 @@ class DecoderModel:
         hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         weights: those in use; ``load`` replaces them by others.
-        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
-            until ``bit_stability.measure_stable_rows`` has measured it.
+        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits. It is 0 if there is
+            none, and None until ``bit_stability.measure_stable_rows`` has measured it.
 
     Raises:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.

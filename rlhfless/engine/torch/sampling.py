@@ -77,7 +77,7 @@ def draw(
 
     Returns:
         (R,) token ids and (R,) the log-probabilities with which they were sampled: after temperature, filters and the forbidden
-            token (where the temperature is 0, those of temperature 1 without filters). They are NaN where a logit is NaN.
+        token. Where the temperature is 0, they are those of temperature 1 without filters. They are NaN where a logit is NaN.
     """
     scaled = logits / sampling.temperature if sampling.temperature not in (0, 1) else logits
     if forbidden_rows is not None:

@@ -1,9 +1,9 @@
 """The vLLM engine: real decoding behind the engine protocol, for an actor in a separate process.
 
 This engine decides which responses are in the batch, by the admission rule that planner and engines share. So vLLM gets a
-response when it joins, and always has room for all that it got. vLLM feeds prompts in chunks beside decoding, up to a token
-budget, by the rule of ``solver.timing.mixed_prefill``, and computes both in one pass. The measured time is split between the
-two spans by their tokens. Calls of vLLM are in adapter.py.
+response when it joins, and always has room for all that it got. The engine feeds prompts in chunks beside decoding, up to a
+token budget, by the rule of ``solver.timing.mixed_prefill``. It computes both in one pass. The measured time is split between
+the two spans by their tokens. Calls of vLLM are in adapter.py.
 
 vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
 (``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it. The

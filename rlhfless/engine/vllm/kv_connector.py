@@ -1,8 +1,8 @@
 """vLLM connector that exports KV states of responses that leave, and imports those that arrive with a response.
 
-It implements vLLM's connector interface (``KVConnectorBase_V1``, which vLLM documents and calls experimental) and uses the
-mailbox of ``kv_blocks.py``. vLLM loads it by name, in the process of the replica, once for its scheduler and once for its
-worker. Whole blocks are copied as they are in memory, so the layout within a block does not matter.
+It implements vLLM's connector interface ``KVConnectorBase_V1``, which vLLM documents and calls experimental, and uses the
+mailbox of ``kv_blocks.py``. The connector is loaded by name in the process of the replica: once for vLLM's scheduler and once
+for its worker. Whole blocks are copied as they are in memory, so the layout within a block does not matter.
 """
 
 from __future__ import annotations

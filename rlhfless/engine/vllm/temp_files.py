@@ -1,8 +1,8 @@
 """Registers vLLM's temporary files and shared memory, so that they are removed even when the actor is killed.
 
-With several ranks vLLM has queues, locks and tensor-exchange buffers in /dev/shm (a lock with one rank, too). vLLM does not
-free them when the actor is killed, and pools end actors by killing them. Of all files with vLLM's or Python's names for shared
-memory, only those that this process and its ranks have mapped are registered.
+With several ranks vLLM has queues, locks and tensor-exchange buffers in /dev/shm (a lock with one rank, too). They stay there
+when the actor is killed, and pools end actors by killing them. Of all files with vLLM's or Python's names for shared memory,
+only those that this process and its ranks have mapped are registered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Handles actors that die, hang or are slow: their responses continue on other actors, or the step fails with the reason.
 
-An actor is lost when its ``StepActors`` report so, when it has been silent for too long, or when it has other weights than the
-step's. Reports that arrive from it afterwards are ignored. Each of its responses continues from its last state known here: as
-it was last handed over, or from its beginning. With per-response random streams responses get the same tokens again. Limits are
-those of ``Faults``.
+An actor is lost when its ``StepActors`` report so or it has been silent for too long. It is also lost when it has other weights
+than the step's. Reports that arrive from it afterwards are ignored. Each of its responses continues from its last state known
+here: as it was last handed over, or from its beginning. With per-response random streams responses get the same tokens again.
+Limits are those of ``Faults``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Faults:
         silence_factor: a working actor is lost when it reports nothing for this multiple of a planned iteration.
         silence_floor_s: minimum of that time.
         min_start_timeout_s: minimum of that time for an actor that has not reported yet.
-        slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow: it loses its
+        slow_factor: an actor whose iterations, relative to plan, take this multiple of the others' is slow. It loses its
             responses where that is planned to pay for itself. Infinite: never.
         objective: the objective by which recovery plans are compared.
 

@@ -3,11 +3,11 @@
 Inputs: nodes, start times and the seconds that a transfer takes alone. Output: the delay of each transfer.
 
 Every node has a link out and a link in. Each of them sends ``carries`` transfers at once as fast as a single one. Bandwidth is
-assigned in the order in which transfers are ordered: each takes what earlier ones leave on both of its links, up to its own
+assigned in the order in which transfers are ordered. Each takes what earlier ones leave on both of its links, up to its own
 speed, until all of it is sent. So a later transfer never changes the promised end of an earlier one, and no bandwidth that a
 transfer could use is left unused. No link exceeds its capacity. With one bottleneck, links with fair sharing have sent as many
-bytes by any moment. The last transfer of a busy period arrives at the same time. Here earlier transfers arrive sooner. Within
-a node nothing is shared.
+bytes by any moment. The last transfer of a busy period arrives at the same time. Here earlier transfers arrive sooner. Within a
+node nothing is shared.
 """
 
 from __future__ import annotations

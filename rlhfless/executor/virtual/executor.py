@@ -244,19 +244,19 @@ def run_step(
             different kinds or sizes they are always recomputed. A prefix that was received or shared for a response that has
             not begun stays behind when the response moves: it recomputes its whole context.
         charging: of iterations and of the plan's prefill, by ``profile`` or ``measured``.
-        on_progress: progress callback, called about every half second of the wall clock where there is no rule (see
-            ``rlhfless.executor.virtual.progress_pacing``); without it and without a rule every actor runs to its end in one
+        on_progress: progress callback. Where there is no rule, it is called about every half second of the wall clock (see
+            ``rlhfless.executor.virtual.progress_pacing``). Without it and without a rule every actor runs to its end in one
             call.
         on_replay_progress: progress callback of the replays of ``measured``.
-        links: of nodes, whose bandwidth is shared by weights and KV caches that are sent over them at the same time, from this
-            step's start on; None: transfers wait for their sender only. Not with ``measured``.
+        links: of nodes. Weights and KV caches that are sent over them at the same time share their bandwidth, from this step's
+            start on. None: transfers wait for their sender only. Not with ``measured``.
 
     Raises:
         PlanningError: links are shared in a step that is measured.
-        PlanningError: a response is not in the plan once or has not one request, an actor's GPUs do not exist or belong to
-            another actor, a kind has no latency model, the plan reuses prefixes and the engines cannot, or the step cannot be
-            measured: its actors differ in kind or size, or its engines decode nothing or cannot time the prefixes that the plan
-            computes once. Nothing was started.
+        PlanningError: a response is not in the plan once or has not one request, or an actor's GPUs do not exist or belong to
+            another actor. Or a kind has no latency model, or the plan reuses prefixes and the engines cannot. Or the step
+            cannot be measured: its actors differ in kind or size, or its engines decode nothing or cannot time the prefixes
+            that the plan computes once. Nothing was started.
         TypeError: engines that decode in processes of their own, which need a pool; nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         RuleError: the rule orders something impossible.

@@ -87,8 +87,8 @@ def measure(
 ) -> dict[int, Replayed]:
     """Return how long every actor's iterations take: medians over ``replays``, and all time spent on warming up.
 
-    ``on_progress`` is a callback with the number of finished replays and their total. The actors are replayed round-robin, so
-    that a slow phase of the machine hits one replay of all actors and not all replays of one actor.
+    ``on_progress`` is a callback with the number of finished replays and their total. The actors are replayed round-robin. So a
+    slow phase of the machine hits one replay of all actors and not all replays of one actor.
     """
     rounds: list[dict[int, Replayed]] = [{} for _ in range(replays)]
     turns = [(result, actor) for result in rounds for actor in journals]

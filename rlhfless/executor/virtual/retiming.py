@@ -1,18 +1,20 @@
 """Retimes an executed step: keeps its decisions and computes its times again from other iteration seconds.
 
 Inputs: the journals of actors, the hand-overs between them and the new seconds. Output: a record with the same decisions as the
-first pass: who is in which batch in which iteration, who leaves it after which, who moves where. Only times change:
+first pass. They are who is in which batch in which iteration, who leaves it after which, and who moves where. Only times
+change:
 
 - An actor's iterations follow one another from the time at which it was ready. An iteration that responses join starts when all
   of them have arrived. Computing prefixes once for others takes the given seconds, and their receivers are ready that much
   later or sooner (``step/startup.py``).
-- A response that left after its actor's k-th iteration is handed over at that boundary, or when it arrives, if it had arrived
-  before and never joined. Its transfer takes as long as in the first pass. It starts then, or when its sender's link is free.
-- A decision keeps its distance to the latest iteration that had ended before it, but comes no later than the boundary at which
+- A response that left after its actor's k-th iteration is handed over at that boundary. If it had arrived before and never
+  joined, it is handed over when it arrives. Its transfer takes as long as in the first pass. It starts then, or when its
+  sender's link is free.
+- A decision keeps its distance to the latest iteration that had ended before it. It comes no later than the boundary at which
   it takes effect. The same holds for events, and for responses taken off an idle actor.
 
 So nothing arrives before it was sent, and with the seconds of the first pass the record is the first record. A rule is not
-asked again, though it might have decided otherwise: where actors drift apart, a move can come before the completion elsewhere
+asked again, though it might have decided otherwise. Where actors drift apart, a move can come before the completion elsewhere
 that caused it.
 """
 

@@ -1,7 +1,7 @@
 """Lays out a copy of a figure for print: size in millimetres, fonts in points, no title, no background, legend below the plot.
 
 plotly makes room for ticks, titles of axes and the legend, and turns names of categories that would overlap. It breaks no text
-into lines and leaves out no tick that was asked for: this is done here, with the widths of texts estimated from their letters.
+into lines and leaves out no tick that was asked for. This is done here, with the widths of texts estimated from their letters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Draws figures as PNG, SVG and PDF with kaleido, all of a call in one browser; the same figure gives the same bytes.
 
-kaleido uses the plotly.js of the installed plotly, so nothing is loaded from a network. plotly gives parts of a picture random
-names, and the browser writes the time into a PDF: both are fixed here. Another version of the browser, or other fonts, may draw
-other pixels.
+kaleido uses the plotly.js of the installed plotly, so nothing is loaded from a network. Parts of a picture get random names
+from plotly, and the browser writes the time into a PDF: both are fixed here. Another version of the browser, or other fonts,
+may draw other pixels.
 """
 
 from __future__ import annotations

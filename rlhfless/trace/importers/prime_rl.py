@@ -35,7 +35,7 @@ def files(path: Path) -> list[tuple[int, Path]]:
 
 
 def detect(path: Path) -> bool:
-    """Return whether the path is such a folder or file, whose first record has traces or nodes."""
+    """Return whether the path is a folder or file of prime-rl: its first record has ``traces`` or ``nodes``."""
     step_files = files(path)
     return bool(step_files) and bool(first_record(step_files[0][1]).keys() & {"traces", "nodes"})
 

@@ -26,7 +26,7 @@ def numbered(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
 
 
 def _of_last_attempts(frame: pd.DataFrame, reading: ImportSession) -> np.ndarray:
-    """(R,) whether a row without a sample is of the last attempt at its step; all rows if no restart is certain."""
+    """Return (R,) whether a row without a sample is of the last attempt at its step; all rows if no restart is certain."""
     runs = codes_of(frame["run"]) if "run" in frame.columns else np.zeros(len(frame), dtype=np.int64)
     rows = pd.DataFrame({"run": runs, "step": _numbers(frame["step"]), "prompt": codes_of(frame["prompt_id"])})
     back = rows.groupby("run", sort=False)["step"].diff() < 0
@@ -52,8 +52,8 @@ def _was_restarted(rows: pd.DataFrame) -> bool:
     rows.
 
     They are attempts if the last ascent goes beyond all others, none starts as early as the first, and repeated steps are
-    complete: they have at least as many rows as steps that occur once. The log's last step may be truncated and is not
-    considered.
+    complete. A repeated step is complete if it has at least as many rows as steps that occur once. The log's last step may be
+    truncated and is not considered.
     """
     spans = rows.groupby("ascent")["step"].agg(["min", "max"])
     if spans["max"].iloc[-1] <= spans["max"].iloc[:-1].max() or spans["min"].iloc[1:].min() <= spans["min"].iloc[0]:
@@ -126,7 +126,7 @@ def last_attempts(frame: pd.DataFrame, reading: ImportSession) -> pd.DataFrame:
 def _come_whole(
     codes: pd.DataFrame, step_keys: list[str], starts: np.ndarray, stretch: np.ndarray, keep: np.ndarray
 ) -> np.ndarray:
-    """(R,) whether a row's step was repeated completely: with as many rows as before, or as steps that occur once.
+    """Return (R,) whether a row's step was repeated completely: with as many rows as before, or as steps that occur once.
 
     Args:
         starts: (R,) number of the block of rows with which the step begins again, NaN if it occurs once.
@@ -149,7 +149,7 @@ def _note(reading: ImportSession, steps: int, keep: np.ndarray, single: int = 0)
 
 
 def _stretches(codes: pd.DataFrame, keys: list[str], step_keys: list[str]) -> np.ndarray:
-    """(R,) number of the block of consecutive rows of one step that a row is in.
+    """Return (R,) the number of the block of consecutive rows of one step that a row is in.
 
     If a step was logged, lost and logged again, its rows are adjacent; they are split into two blocks where the rows repeat.
     They are not split if that would affect most steps: then the rows repeat because a column does not mean what it is mapped

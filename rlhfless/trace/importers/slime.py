@@ -120,7 +120,8 @@ def _row(record: Record, rollout: int, reading: ImportSession) -> dict[str, Any]
 
 
 def _text(prompt: Any, reading: ImportSession, path: Path) -> str:
-    """A prompt's text; of messages their JSON, which can be far longer than a dump whose lists hold each other many times."""
+    """Return a prompt's text; of messages their JSON, which can be far longer than a dump whose lists hold each other many
+    times."""
     if isinstance(prompt, str):
         return prompt
     pieces, size = [], 0

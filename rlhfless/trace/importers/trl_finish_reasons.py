@@ -1,7 +1,7 @@
 """Estimates true lengths and finish reasons of a TRL step's responses from the tokens of their texts and the step's scalars.
 
-TRL's texts lack special tokens. So every terminated response has at least its end token more than its text, and tokenizing a
-sampled text again sometimes gives fewer tokens than were sampled. The scalars give the number of clipped responses, their
+TRL's texts lack special tokens. So every terminated response has at least its end token more than its text. Tokenizing a
+sampled text again sometimes gives fewer tokens than were sampled, too. The scalars give the number of clipped responses, their
 length (all as long as the longest) and the mean length of all. So the longest texts are the clipped ones and the others get
 their end token. If that does not meet the mean, the others are stretched by one factor.
 """

@@ -191,8 +191,8 @@ def cross_check(
 
 
 def checks_frame(checks: Sequence[CrossCheck]) -> pd.DataFrame:
-    """One row per comparison: ``quantity, unit, how, steps, logged, ours, relative, worst_step, worst_logged, worst_ours,
-    lower_bound, tolerance, contradicts``."""
+    """Return one row per comparison: ``quantity, unit, how, steps, logged, ours, relative, worst_step, worst_logged,
+    worst_ours, lower_bound, tolerance, contradicts``."""
     rows: list[dict[str, Any]] = [
         {
             "quantity": c.quantity.name, "unit": c.quantity.unit, "how": c.how, "steps": c.steps, "logged": c.logged,

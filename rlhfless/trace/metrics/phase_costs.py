@@ -88,7 +88,8 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
 def _partition(
     start_s: np.ndarray, end_s: np.ndarray, phase: np.ndarray, from_s: float, to_s: float, otherwise: str
 ) -> dict[str, float]:
-    """Seconds of ``from_s`` to ``to_s`` by phase: each is of the first of ``SPAN_PHASES`` that covers it, or ``otherwise``."""
+    """Return the seconds of ``from_s`` to ``to_s`` by phase: each is of the first of ``SPAN_PHASES`` that covers it, or
+    ``otherwise``."""
     parts, covered_s = dict.fromkeys(STEP_PHASES, 0.0), 0.0
     covered: Sequence[str] = ()
     for name, spans in SPAN_PHASES.items():

@@ -2,9 +2,9 @@
 
 Spans take precedence. The time of a phase is what at least one of its foreground spans covers, on the run's own clock. Outside
 generation, time that an earlier column already has is not counted again. In steps without spans of generation, its time is from
-the first start to the last end of their responses, if all of them have times. Both are valid only if no other step generates at
-the same time. In asynchronous training several do; such steps get no generation time here. Where some responses of a step lack
-a time, the step took at least from its first known time to its last: a lower bound, which is no time of the step.
+the first start to the last end of their responses. All of them must have times. Both are valid only if no other step generates
+at the same time. In asynchronous training several do; such steps get no generation time here. Where some responses of a step
+lack a time, the step took at least from its first known time to its last. This is a lower bound and not a time of the step.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def with_step_times(scalars: pd.DataFrame, trace: Trace) -> StepTimes:
 
 
 def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """By step, seconds of ``COLUMNS``, NaN without a span; and ``start_s, end_s`` of generation, where it has spans."""
+    """Return, by step, seconds of ``COLUMNS``, NaN without a span; and ``start_s, end_s`` of generation, where it has spans."""
     foreground = spans[~spans["background"].to_numpy(dtype=bool)]
     seconds: dict[int, dict[str, float]] = {}
     extents: dict[int, dict[str, float]] = {}
@@ -99,7 +99,8 @@ def _of_spans(spans: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _of_responses(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """By step, first and last known time of its responses (``start_s, end_s``), and whether all have both (``whole``)."""
+    """Return, by step, first and last known time of its responses (``start_s, end_s``), and whether all have both
+    (``whole``)."""
     known = rollouts.reindex(columns=["start_s", "end_s"]).astype(float)
     steps = known.groupby(rollouts["step"])
     first_s, last_s = steps.min().min(axis=1), steps.max().max(axis=1)

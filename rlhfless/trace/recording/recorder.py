@@ -61,7 +61,7 @@ class Recorder:
     raise.
 
     The folder is a trace as soon as it has a response: ``read_trace`` reads it during recording, after a crash and after
-    ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far, so a restarted
+    ``close``. A recorder continues a folder that an earlier recorder wrote, also if it has only spans so far. So a restarted
     run uses the same folder. If a later recorder records responses of an earlier step again, they replace that step's rows;
     spans alone are added. Several runs may share a folder.
 
@@ -228,6 +228,6 @@ def merge_journal(folder: Path, journal: RecordingJournal) -> dict[str, pd.DataF
 
 
 def _ended_s(frames: Mapping[str, pd.DataFrame]) -> float:
-    """Seconds since the run's start at which the last row ended."""
+    """Return the seconds since the run's start at which the last row ended."""
     ends = (frame["end_s"].max() for frame in frames.values() if "end_s" in frame.columns)
     return max((float(end) for end in ends if end == end), default=0.0)

@@ -141,7 +141,7 @@ class TrlRecorder(TrainerCallback):  # type: ignore[misc]
         self._span("learn", "learn", self._learning_since_s)
 
     def _record(self, trainer: Any, inputs: list[Any], prompts: list[Any], completions: list[Any], of_functions: Any) -> None:
-        """One row per completion of this process; rewards come for those of all processes, in order."""
+        """Return one row per completion of this process; rewards come for those of all processes, in order."""
         assert self.recorder is not None
         prompt_ids, tokens, mask = (self._generated[name] for name in ("prompts", "completions", "mask"))
         weighted = (of_functions * trainer.reward_weights.to(of_functions.device)).double()

@@ -105,7 +105,7 @@ def cast_cell(column: Column, value: Any) -> Any:
 
 
 def _number(column: Column, value: Any) -> tuple[float | int | None, bool]:
-    """The number, None for NaN, and whether the column holds it; the same as ``_numbers``, without arrays."""
+    """Return the number, None for NaN, and whether the column holds it; the same as ``_numbers``, without arrays."""
     if isinstance(value, BOOLEANS):
         return None, False
     try:

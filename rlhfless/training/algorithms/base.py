@@ -105,7 +105,7 @@ def mismatch(parts: list[Part], ranks: Ranks = ONE) -> dict[str, float]:
 
 
 def clip_and_step(trained: Any, optimizer: Any, max_grad_norm: float) -> float:
-    """One optimizer step on the accumulated gradient; returns its norm before clipping.
+    """Run one optimizer step on the accumulated gradient; returns its norm before clipping.
 
     Raises:
         InputError: the gradient is not finite; the weights are left as they were.

@@ -72,7 +72,8 @@ class Batch:
         return ~unknown
 
     def counted(self, mask_truncated: bool) -> np.ndarray:
-        """(R,) True where a response's tokens count in the loss: it was judged and, with ``mask_truncated``, not truncated."""
+        """Return (R,) True where a response's tokens count in the loss: it was judged and, with ``mask_truncated``, not
+        truncated."""
         counted = self.judged
         if mask_truncated and self.truncated is not None:
             counted &= ~np.asarray(self.truncated, dtype=bool)

@@ -1,7 +1,7 @@
 """The critic of PPO: predicts the expected reward before each token of a response.
 
-It is either a head on the policy's own hidden states (one forward pass for both; its loss moves the shared weights too), or a
-separate model.
+It is either a head on the policy's own hidden states, or a separate model. A head takes one forward pass for both, and its loss
+moves the shared weights too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
     """Return a critic for ``policy`` whose values are all 0 at first.
 
     Args:
-        kind: ``head`` on the policy's hidden states; ``model``, a separate copy of the policy's layers; or a folder of a
+        kind: ``head`` on the policy's hidden states; or ``model``, a separate copy of the policy's layers. Or a folder of a
             transformers sequence-classification model with one label and the policy's vocabulary, such as the reward model; it
             keeps its head.
 

@@ -73,7 +73,7 @@ def check_schedule(kind: str = "constant", warmup_steps: int = 0, lr_scheduler_s
 def make_schedule(optimizer: Any, kind: str = "constant", warmup_steps: int = 0, lr_scheduler_steps: int | None = None) -> Any:
     """Return a schedule that changes the learning rates from batch to batch; the updates on a batch share one rate.
 
-    After a linear rise from 0 over ``warmup_steps`` batches the rate is ``constant``, or falls to 0 at batch
+    The rate first rises linearly from 0 over ``warmup_steps`` batches. Then it is ``constant``, or falls to 0 at batch
     ``lr_scheduler_steps``, linearly (``linear``) or as half a cosine (``cosine``). The first batch of a warm-up has rate 0, as
     in transformers.
 

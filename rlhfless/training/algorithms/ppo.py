@@ -117,7 +117,7 @@ class Ppo:
             part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
 
         def of_all(name: str) -> list[torch.Tensor]:
-            """The tokens of every process."""
+            """Return the tokens of every process."""
             return self.ranks.of_all(torch.cat([part.tokens[name][part.mask] for part in parts]))
 
         values, returns = torch.cat(of_all("values")), torch.cat(of_all("returns"))

@@ -51,7 +51,7 @@ class Learner(Protocol):
         """Continue from what ``write`` wrote.
 
         Raises:
-            TrainError: the checkpoint is of another configuration (the message says what differs), or one of its files cannot
+            TrainError: the checkpoint is of another configuration (the message says what differs). Or one of its files cannot
                 be read or was not written by a learner.
         """
 
@@ -180,7 +180,7 @@ class LocalLearner:
         return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
     def _parameters(self) -> dict[str, Any]:
-        """All trained weights by name, tied ones once."""
+        """Return all trained weights by name, tied ones once."""
         return dict(self.algorithm.trained.named_parameters())
 
 
@@ -194,7 +194,7 @@ def _as_written(path: Path) -> Iterator[None]:
 
 
 def _read(path: Path) -> Any:
-    """The tensors or the JSON in a file of a checkpoint."""
+    """Return the tensors or the JSON in a file of a checkpoint."""
     try:
         return load_file(path) if path.suffix == ".safetensors" else json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SafetensorError) as error:

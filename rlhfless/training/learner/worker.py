@@ -37,7 +37,7 @@ class LearnerStart:
     """Arguments of a learner process at its start.
 
     Attributes:
-        count: of processes. meeting: path of the file by which the processes find each other.
+        count: of processes. meeting: path of the rendezvous file of the processes.
         device: ``cuda`` for one GPU each, or ``cpu``.
         config: of the transformers model. first: its weights at the start of training, see ``laid_out``.
         board: shared memory in the same layout, to which the first process writes new weights.

@@ -135,7 +135,7 @@ class FunctionProcess:
 
 
 def _seen(problem: Any) -> dict[str, Any]:
-    """A problem's attributes: those that every problem has, and its own."""
+    """Return a problem's attributes: those that every problem has, and its own."""
     attributes = [field.name for field in fields(problem)] if is_dataclass(problem) else getattr(problem, "__dict__", {})
     names = [
         "prompt_id",

@@ -53,7 +53,7 @@ def make_function(kind: str, *arguments: str) -> Callable[[Response], float]:
 
 
 def _from_file(path: str, name: str) -> Callable[[Response], float]:
-    """A function of a user's file."""
+    """Return a function of a user's file."""
     if not Path(path).is_file():
         raise InputError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location("rlhfless_reward_file", path)

@@ -115,7 +115,7 @@ def solution(prompt: str, style: str) -> str:
 
 
 def _note(style: str, before: int, operation: str, total: int) -> str:
-    """What is written before the line that follows from ``before`` and ``operation``, such as 47 and ``+8``."""
+    """Return what is written before the line that follows from ``before`` and ``operation``, such as 47 and ``+8``."""
     if style == "plain":
         return ""
     if style == "noted":
@@ -128,7 +128,7 @@ def _note(style: str, before: int, operation: str, total: int) -> str:
 
 
 def _columns(before: int, operation: str) -> str:
-    """The operation digit by digit, ones first: ``7+8=15,4+1=5`` with a carry, ``12-7=5,4-1=3`` with a borrowed ten."""
+    """Return the operation digit by digit, ones first: ``7+8=15,4+1=5`` with a carry, ``12-7=5,4-1=3`` with a borrowed ten."""
     tens, ones = divmod(before, 10)
     borrowed = 10 if operation[0] == "-" and ones < int(operation[1:]) else 0
     result = ones + borrowed + int(operation)
@@ -139,7 +139,7 @@ def _columns(before: int, operation: str) -> str:
 
 
 def _draw(rng: random.Random, *, held_out: bool, max_operands: int = max(OPERANDS)) -> ArithmeticProblem:
-    """A number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
+    """Return a number of two digits and a few of one digit, added or subtracted so that every total lies in 0 ... 99."""
     while True:
         operands = min(rng.choices(OPERANDS, OPERAND_WEIGHTS)[0], max_operands)
         total = rng.randint(10, MAX_TOTAL)

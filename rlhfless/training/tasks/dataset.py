@@ -89,7 +89,7 @@ class DatasetTask:
         return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:
-        """The text that is encoded, and the conversation it came from."""
+        """Return the text that is encoded, and the conversation it came from."""
         if isinstance(value, str) and value.strip():
             text = value + self._instruction
             if not self._chat:

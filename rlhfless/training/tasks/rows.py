@@ -21,8 +21,8 @@ def read_rows(source: Any, split: str = "train", limits: Limits | None = None) -
     """Return a name for ``source`` and its rows.
 
     Args:
-        source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory:
-            a ``datasets.Dataset``, a pandas frame, a list of mappings.
+        source: a .jsonl or .parquet file; a name on the hub, ``owner/name`` or ``owner/name:configuration``; or rows in memory.
+            Those are a ``datasets.Dataset``, a pandas frame or a list of mappings.
         split: of a data set of the hub. limits: maximal amounts to read of a file; None takes the default.
 
     Raises:
@@ -71,7 +71,7 @@ def _from_file(path: Path, guard: Guard) -> Rows:
 
 
 def _row(line: bytes, location: str) -> Mapping[str, Any]:
-    """The object of a line of JSON."""
+    """Return the object of a line of JSON."""
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

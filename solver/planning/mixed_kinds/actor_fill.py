@@ -3,7 +3,7 @@
 Input: ``MixedWork``. Each slot is tracked: a response goes to the slot that is free first. It lengthens the actor only if it
 outlasts every other slot, and short responses fill the slots next to long ones. Groups are therefore not contiguous in length.
 Prompts that stay together are admitted response by response in the end, the longest of all first. While they are taken, the
-time of an actor that refills is only estimated: its slots share all work except the shortest response, which comes last.
+time of an actor that refills is only estimated. Its slots share all work except the shortest response, which comes last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Improves a filled plan on several offers whose actors refill slots: admission orders, and exchanges between actors.
 
 The greedy filler decides which items an actor takes, in the order in which it takes them. Here every actor gets its fastest
-order of admission, and items and places in that order are exchanged while that makes the plan better, timed exactly. Exchange
+order of admission. Then items and places in that order are exchanged while that makes the plan better, timed exactly. Exchange
 and orders are those of one kind.
 """
 

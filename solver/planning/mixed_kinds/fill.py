@@ -171,9 +171,12 @@ class GreedyFiller:
         value = self.value_of(makespan, cost)
         return FilledPlan(kept_actors, kept_tilts, chosen, tuple(warm), makespan, cost, value, within_s)
 
-    def timed(self, actors: Actors, used_s: Sequence[float]) -> tuple[list[bool], float, float]:
-        """Return which actors are prewarmed, the makespan and the cost of actors that decode for these seconds."""
-        warm = self.prewarm(actors, used_s)
+    def timed(
+        self, actors: Actors, used_s: Sequence[float], warm: Sequence[bool] | None = None
+    ) -> tuple[list[bool], float, float]:
+        """Return which actors are prewarmed, by default those of ``prewarm``, and the makespan and the cost of actors that
+        decode for these seconds."""
+        warm = self.prewarm(actors, used_s) if warm is None else list(warm)
         done = [ready_s + used for ready_s, used in zip(self._ready_s(actors, warm), used_s, strict=True)]
         makespan_s, rates = max(done), [float(self.work.rate[r]) for r, _ in actors]
         if self.held_after_s is None:
@@ -187,7 +190,7 @@ class GreedyFiller:
         return float(work.uncached_load[r, actor.group].sum()) + actor.base_s * iterations + actor.call_s * calls
 
     def _responses(self, items: list[int]) -> IntArray:
-        """The responses of items, the longest first, as positions in ``MixedWork.order``."""
+        """Return the responses of items, the longest first, as positions in ``MixedWork.order``."""
         work, chosen = self.work, np.array(items, dtype=np.int64)
         if not self.items.together:
             return chosen

@@ -15,6 +15,7 @@ from solver.model.errors import PlanningError
 from solver.model.plan import ActorPlan, Plan
 from solver.model.problem import PlanningProblem
 from solver.planning.mixed_kinds.exchanges import exchanged
+from solver.planning.mixed_kinds.few_items import EveryFewPlan
 from solver.planning.mixed_kinds.fill import FilledPlan, GreedyFiller
 from solver.planning.mixed_kinds.items import MixedWork
 from solver.planning.mixed_kinds.local_search import Improver
@@ -163,6 +164,20 @@ class Plans:
             better = exchanged(filled, self.problem, improver.filler, self.goal, most_s, stop_at)
             if better is not None:
                 self._accept(better)
+
+    def try_every_plan(self) -> None:
+        """Try every plan of a handful of responses."""
+        filler = self._improvers[0].filler
+        if EveryFewPlan.fits(filler):
+            best = EveryFewPlan(self.problem, filler).best(self.goal.value)
+            if best is not None:
+                self._accept(best)
+
+    def offer(self, plan: Plan) -> None:
+        """Keep a plan of the same problem that was found elsewhere, if it is the best."""
+        value = self.value_of(plan)
+        if value < self.value:
+            self.plan, self.value = replace(plan, policy="solver"), value
 
     def _promises(self, late: FilledPlan) -> bool:
         """Return whether a late plan would be the best if it were in time."""

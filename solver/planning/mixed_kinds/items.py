@@ -3,13 +3,13 @@
 An item is the unit that stays together on one actor: a response, or (``keep_together``) all responses of a prompt. An item is
 as long as its longest response.
 
-**Load.** w_ir is what item i adds to the seconds of an actor of offer r besides iterations, such that an actor takes at least
-the sum of w_ir over its items, whichever they are. Decoding adds b n + c (KV tokens of all its iterations) per response,
-wherever it runs, and so does the prefill of its own tokens and, without ``share_prefill``, of its prompt. With
-``share_prefill`` only the prompt's longest response (of equal ones any) carries the prompt. The actor that holds it computes
-the prompt at least once, for this response or for a sibling that joined before. No other item of that actor carries it. (Any
-division of a prompt among its responses would do, as an actor with a part of them pays the whole. The longest response puts the
-load where it is needed first, at the front of the sorted items.)
+**Load.** w_ir is the load of item i on an actor of offer r, in seconds besides its iterations. An actor takes at least the sum
+of w_ir over its items, whichever they are. Decoding adds b n + c (KV tokens of all its iterations) per response, wherever it
+runs, and so does the prefill of its own tokens and, without ``share_prefill``, of its prompt. With ``share_prefill`` only the
+prompt's longest response (of equal ones any) carries the prompt. The actor that holds it computes the prompt at least once, for
+this response or for a sibling that joined before. No other item of that actor carries it. (Any division of a prompt among its
+responses would do, as an actor with a part of them pays the whole. The longest response puts the load where it is needed first,
+at the front of the sorted items.)
 
 **Iterations.** An actor runs for as many as its longest item. It runs at least (sum of its items' iterations) / slots, because
 no more responses decode at once, and (sum of what they occupy) / KV tokens. All three hold for items as they do for responses.

@@ -20,7 +20,7 @@ class Classes:
     """K classes and J cells of m items (see ``MixedWork``) on R offers.
 
     The share of a cell that an offer takes is measured in one load for all offers, the mean of their loads. Shares of whole
-    items then add up to 1 over the offers, and what a share brings to an offer is at least the share times ``load``.
+    items then add up to 1 over the offers. What a share brings to an offer is at least the share times ``load``.
 
     Attributes:
         edges: (K+1,) sorted positions at which classes begin, and m. least: (K,) the shortest length of each class.
@@ -88,7 +88,7 @@ class Classes:
         offers = len(work.offers)
 
         def least_after(values: FloatArray, per: FloatArray) -> FloatArray:
-            """(K,) least ratio among items of a class and all shorter ones that have any."""
+            """Return (K,) least ratio among items of a class and all shorter ones that have any."""
             ratio = np.where(per > 0, values / np.maximum(per, 1e-300), np.inf)
             running = np.minimum.accumulate(ratio[::-1])[::-1][edges[:-1]]
             return np.where(np.isfinite(running), running, 0.0) * (1 - 1e-12)

@@ -56,7 +56,7 @@ class Measures:
         covered = np.concatenate([np.zeros((len(measures), 1)), np.cumsum(measures, axis=1)[:, last]], axis=1)
 
         def least_after(per: FloatArray) -> FloatArray:
-            """(R, F, B) least of per_i / u_i over a block and all behind it."""
+            """Return (R, F, B) least of per_i / u_i over a block and all behind it."""
             if not count:
                 return np.zeros((len(per), len(measures), 0))
             ratio = np.minimum.reduceat(per[:, None, :] / measures[None, :, :], first, axis=2)

@@ -1,9 +1,9 @@
 """Lower bound on the cost of any plan within a makespan on several offers, from a linear programme.
 
 Inputs: length classes, offers and pools. Notation: items (see ``MixedWork``) fall into classes, 0 the longest. On an actor of
-offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir. The actor has s slots and K KV tokens
-of memory, costs ``rate`` a second and decodes R seconds after its GPUs are allocated (start unless prewarmed, sync, first
-prefill call). The model, for plans with makespan at most M:
+offer r an iteration takes a + b * batch + c * KV tokens and item i brings the load w_ir. The actor has s slots, K KV tokens of
+memory and costs ``rate`` a second. It decodes R seconds after its GPUs are allocated: start unless prewarmed, sync, first
+prefill call. The model, for plans with makespan at most M:
 
     c_rm    actors of offer r whose longest item is of class m (apart for cold and prewarmed ones)
     e_rm    iterations of these actors together; x_rm, h_rm: response iterations, KV tokens times iterations of theirs
@@ -21,16 +21,16 @@ prefill call). The model, for plans with makespan at most M:
 **Every plan within M is a solution that costs no more than the plan.** Put an actor into the class m of its longest item. Let I
 be its iterations and W the load of its items. Its batch never exceeds s nor its memory K, so I is at least its longest item,
 (sum n) / s and (sum h) / K. It ends by M, so R + a I + W <= M, a call of prefill being in R where every actor makes one. Add up
-over the actors of (r, m): (time) holds with v at least their loads; x, h are the sums of their items, and beta, gamma the least
-load per iteration, and per KV token times iteration, of items of class m or shorter. An item of class up to k lies on an actor
-whose longest is of class up to k, which is (cover): v, x and h of those actors contain it. A share of a cell brings at least
-the share times the cell's least numbers (see ``Classes``). (pools): floor is superadditive and an actor's GPUs lie in one node
-of G. The actor is held for at least R + a I + W. Where GPUs are held until the end, an actor costs its rate times M_low, the
-least makespan that the bound is asked for, and (time) stays as it is. Dropping that c is whole, or asking for c within a box
-only, keeps it a relaxation of the plans in the box.
+over the actors of (r, m): (time) holds with v at least their loads. x and h are the sums of their items. beta and gamma are
+least loads of items of class m or shorter: per iteration, and per KV token times iteration. An item of class up to k lies on an
+actor whose longest is of class up to k. That is (cover): v, x and h of those actors contain it. A share of a cell brings at
+least the share times the cell's least numbers (see ``Classes``). (pools): floor is superadditive and an actor's GPUs lie in one
+node of G. The actor is held for at least R + a I + W. Where GPUs are held until the end, an actor costs its rate times M_low,
+and (time) stays as it is. M_low is the least makespan that the bound is asked for. Dropping that c is whole, or asking for c
+within a box only, keeps it a relaxation of the plans in the box.
 
-To stay solvable at every M, shares and counts may fall short at a penalty. A plan within M costs at most the price of all
-GPUs for M seconds, so a bound above that proves that there is no plan.
+To stay solvable at every M, shares and counts may fall short at a penalty. A plan within M costs at most the price of all GPUs
+for M seconds. So a bound above that proves that there is no plan.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from solver.timing.evaluate import evaluate
 from solver.timing.step_cost import StepObjective
 
 BLAME = 0.05  # share of the time limit for finding out how far a limit is from what can be kept
+BEYOND = 0.3  # of the time limit, for the fastest (cheapest) plan of all where none keeps the limit
 ROOM, LATEST_ROOM = 0.06, 1.15  # of the time limit: for each look at more slots or memory, and when the last one begins
 # over scenarios
 SEARCH = 0.5  # of the time limit, less what timing two plans over the scenarios takes, for plans for the predicted lengths
@@ -105,6 +106,20 @@ class MixedKindsPlanner(Planner):
         self._works[id(self.problem.workload)] = self.points.work
         self.notes = {"stopped_by": self.points.run()}
         self.stopped = self.notes["stopped_by"] == "time"
+        if math.isinf(self.points.plans.value) and self.problem.objective.limited:
+            self._look_beyond_limit()
+
+    def _look_beyond_limit(self) -> None:
+        """Look once more before a limit is refused: every plan of few responses, else the best plans for what it limits."""
+        plans, objective = self.points.plans, self.problem.objective
+        plans.try_every_plan()
+        if math.isinf(plans.value):
+            weight = 0.0 if objective.deadline_s is None else 1.0
+            free = replace(self.problem, objective=Objective(weight, cost=objective.cost))
+            quick = replace(self.options, time_limit_s=BEYOND * self.time_limit_s, explains=False)
+            for plan in search_mixed(free, quick).candidates:
+                plans.offer(plan)
+        self._note("near the limit")
 
     def _note(self, cause: str) -> None:
         """Record the state of the search for single lengths in the history."""

@@ -83,7 +83,7 @@ class PointSearch:
 
     def run(self) -> str:
         """Search until the bound meets the plan (``proof``), nothing better is found (``failures``), or the work budget is used
-        up by counted ``work`` or by ``time``; return which."""
+        up. Return which; the budget is used up by counted ``work`` or by ``time``."""
         self.note("random split")
         self.first_plans()
         stopped = "work"

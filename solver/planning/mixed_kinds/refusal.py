@@ -11,8 +11,8 @@ from solver.timing.step_cost import StepObjective
 
 
 def too_long_together(options: SearchOptions, work: MixedWork, goal: StepObjective) -> str:
-    """Return the text naming the prompt whose responses, which stay together, miss the deadline even on an actor of
-    their own; empty if there is none."""
+    """Return the text that names a prompt that misses the deadline even on an actor of its own, as its responses stay together.
+    It is empty if there is none."""
     if goal.objective.deadline_s is None:
         return ""
     alone_s = work.alone_s.min(axis=0)

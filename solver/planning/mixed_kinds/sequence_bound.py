@@ -5,8 +5,8 @@ differences between offers more coarsely.
 
 **Statement.** Fix a makespan M and a measure u_i >= 0 of items (sorted, longest first; ``MixedWork`` says what they are and why
 loads w_i add up on an actor). Item i is n_i iterations long, has N_i iterations in all its responses and occupies h_i KV tokens
-times iterations. An actor of offer r, ready after R, whose longest item is the one at position q takes items from q on only, of
-measure at most
+times iterations. Take an actor of offer r, ready after R, whose longest item is the one at position q. It takes items from q on
+only, of measure at most
 
     cap_r(q) = max over p <= q of min((M - R - a n_p) / rho, (M - R) / sigma, (M - R) / kappa)
 
@@ -17,19 +17,19 @@ several measures at once. Positions may be blocks of items: a block counts as co
 w / u and so on of its items, which makes caps larger and openings cheaper.
 
 *Claim.* Let a plan's actors, in order of opening, be of offers r_1, r_2, ... . Opening each next actor of this sequence at the
-first position that the caps so far do not cover (for any measure) opens none earlier than the plan does, and covers
-everything. *Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there. Where
-they do not cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times the
-longest item are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho u, sigma
-u) seconds besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors cost is at
-least the least over all ways to divide the measure among them within their caps. A plan may have further actors, which the
-cover does not need but which take work at a lower price: as many of each offer as the pools have room for besides the sequence.
-Each takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a unit that
-it takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So the least cost over all sequences that the pools
-allow, such further actors included, is a lower bound of the cost of every plan within M. No sequence that covers everything
-means no plan. Sequences are built one actor at a time. Of two with the same actors in another order, one that is no worse in
-caps and cost in every measure replaces the other. The same sum, taken for a sequence that does not cover everything yet, is
-below the cost of all that it can become: actors that it still needs are further actors, too. So sequences need not be followed
+first position that the caps so far do not cover (for any measure) opens none earlier than the plan does, and covers everything.
+*Proof* by induction: if the first j - 1 open no earlier than in the plan, their caps are no smaller there. Where they do not
+cover k items, the plan, whose caps are no larger, has a further actor among these k. Start, sync and a times the longest item
+are then no larger than in the plan. An actor that takes the measure u runs for at least max(a n_q + rho u, sigma u) seconds
+besides R, with the least rho and sigma of all items: a convex function of u, so that what all actors cost is at least the least
+over all ways to divide the measure among them within their caps. A plan may have further actors, which the cover does not need
+but which take work at a lower price. There are as many of each offer as the pools have room for besides the sequence. Each
+takes at most its largest cap u and runs for at least R + max(a n + rho u, sigma u), with n of the shortest, so a unit that it
+takes costs at least rate * max(rho + (R + a n) / cap, sigma + R / cap). So take the least cost over all sequences that the
+pools allow, such further actors included. It is a lower bound of the cost of every plan within M. No sequence that covers
+everything means no plan. Sequences are built one actor at a time. Of two with the same actors in another order, one that is no
+worse in caps and cost in every measure replaces the other. The same sum for a sequence that does not cover everything yet is
+below the cost of all that it can become. Actors that it still needs are further actors, too. So sequences need not be followed
 to the end: the least of their sums and of the costs of those that were is a bound.
 """
 

@@ -7,11 +7,11 @@ Variables, for actors j (in order of falling longest length) and classes k (item
     longest[j]   iterations of its longest item
     busy[j]      its time from start to its last response
     makespan     the latest of them
-An actor is busy for at least each of the three sums of ``relaxation``: its longest item with all loads, all loads with their
-share of slots, and all loads with their share of memory. Times are integers of 0.1 microseconds, every coefficient is rounded
-down, and lengths and loads of a class are at their least. So the model is a relaxation of the planning problem, with slots and
-without. Its bound holds for every plan of at most the model's number of actors. Redundant: all actors together are busy for at
-least the exact sums of all items.
+An actor is busy for at least each of the three sums of ``relaxation``. They are its longest item with all loads, all loads with
+their share of slots, and all loads with their share of memory. Times are integers of 0.1 microseconds, every coefficient is
+rounded down, and lengths and loads of a class are at their least. So the model is a relaxation of the planning problem, with
+slots and without. Its bound holds for every plan of at most the model's number of actors. Redundant: all actors together are
+busy for at least the exact sums of all items.
 
 Inputs are the sorted work and the best plan so far (the warm start, which hints every variable). What the model finds is made
 of whole items, which the planner orders and times exactly. One worker that stops by deterministic time: the same problem gives
@@ -49,8 +49,8 @@ class ModelOutcome:
 
     Attributes:
         groups: items of every actor, in their sorted order; None when nothing was found.
-        lower_bound: in units of the objective, below every plan of at most the model's actors; infinite if no such plan meets
-            the limit. stopped: whether the clock ended the model before its deterministic time was over.
+        lower_bound: in units of the objective, below every plan of at most the model's actors. It is infinite if no such plan
+            meets the limit. stopped: whether the clock ended the model before its deterministic time.
     """
 
     groups: list[IntArray] | None
@@ -71,9 +71,9 @@ def actors_of_model(work: SortedWork, warm_actors: int) -> int:
 def is_asked(work: SortedWork, pricing: Pricing, warm_actors: int, gap: float) -> bool:
     """Return whether planning asks the model: only in the classes of problems where it has moved values or bounds.
 
-    Measured by ``tests/benchmarks/solver_moves.py``: it finds plans for deadlines that only a perfect packing keeps, raises the
-    bound of few actors that refill slots, and finds other plans for scenarios. With more actors or items, or where all
-    responses of many are decoded at once, it moves next to nothing.
+    These are the problems in which it moves something, by ``tests/benchmarks/solver_moves.py``. It finds plans for deadlines
+    that only a perfect packing keeps, raises the bound of few actors that refill slots, and finds other plans for scenarios.
+    With more actors or items, or where all responses of many are decoded at once, it moves next to nothing.
 
     Args:
         warm_actors: of the best plan so far. gap: that the search leaves, 1 where no plan meets the limit.

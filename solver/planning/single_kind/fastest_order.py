@@ -2,12 +2,12 @@
 
 Inputs: lengths, reserved KV tokens and prompts of one group on an actor that reserves memory, with separate prefill. Its loads
 do not depend on the order; iterations and prefill calls do. Responses join in order, each in the first iteration with a free
-slot and memory, so the orders are a tree: a node has a set of responses admitted, and when each slot is free. With one call
-per iteration in which a prompt is computed, a node costs at least two parts together. One is the base times of as many
-iterations as its open slots and memory need for what waits. The other is the calls so far, plus one per batch that waits.
-Nodes that agree in what waits and when slots are free are visited once. The search stops after a counted number of nodes.
+slot and memory. So the orders are a tree: a node has a set of responses admitted, and when each slot is free. With one call per
+iteration in which a prompt is computed, a node costs at least two parts together. One is the base times of as many iterations
+as its open slots and memory need for what waits. The other is the calls so far, plus one per batch that waits. Nodes that agree
+in what waits and when slots are free are visited once. The search stops after a counted number of nodes.
 
-Minimising iterations alone is makespan scheduling on identical machines (P||Cmax); with the longest response first, the first
+Minimising iterations alone is makespan scheduling on identical machines (P||Cmax). With the longest response first, the first
 leaf is that of longest processing time first (Graham 1969).
 """
 
@@ -109,7 +109,8 @@ class WaitingGroup:
         return self.least_s(admitted, waiting)
 
     def least_s(self, admitted: Admitted, left: int) -> float:
-        """Return a lower bound on the seconds of iterations and calls in all, with the responses ``left`` (as bits)."""
+        """Return a lower bound on the seconds of all iterations and calls of an order that still has to admit the responses
+        ``left`` (as bits)."""
         now, batch, calls, called = admitted
         iterations = batch[-1][0]
         if left:

@@ -1,11 +1,11 @@
 """Plans few items exactly: every grouping of them that may be the best, each group in its fastest admission order.
 
-Inputs: ``SortedWork`` of few items, the exact times of groups and the pricing. A group that fits into the
-batch at once takes the same time in any order; of the others a lower bound is known at once. With a given number of actors time
-and cost only depend on the makespan and the sum of the groups' seconds. So for every number of actors the least sum is found by
-dynamic programming (``groupings``), then the least sum with a shorter makespan, and so on. Groups of the groupings found get
-their fastest order (``fastest_order``), and the least sum is found again until all of them have. Of the actors of a grouping
-the longest ones are prewarmed, which makes the makespan least.
+Inputs: ``SortedWork`` of few items, the exact times of groups and the pricing. A group that fits into the batch at once takes
+the same time in any order. Of the others a lower bound is known at once. With a given number of actors time and cost only
+depend on the makespan and the sum of the groups' seconds. So for every number of actors dynamic programming (``groupings``)
+finds the least sum. Then it finds the least sum with a shorter makespan, and so on. Groups of the groupings found get their
+fastest order (``fastest_order``), and the least sum is found again until all of them have. Of the actors of a grouping the
+longest ones are prewarmed, which makes the makespan least.
 """
 
 from __future__ import annotations

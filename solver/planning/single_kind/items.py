@@ -229,7 +229,7 @@ def _changes(owner: IntArray) -> IntArray:
 
 
 def _previous_of_same(owner: IntArray, computes: NDArray[np.bool_]) -> IntArray:
-    """(n,) position of the response before, in this order, that computes the same prompt; -1 for none."""
+    """Return (n,) position of the response before, in this order, that computes the same prompt; -1 for none."""
     previous = np.full(len(owner), -1, dtype=np.int64)
     last: dict[int, int] = {}
     for i in np.flatnonzero(computes).tolist():

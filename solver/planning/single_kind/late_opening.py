@@ -1,10 +1,10 @@
 """The bound of planning for one kind of actors, from the late-opening relaxation (``relaxation``), and a coarser one.
 
-**Coarse bound**, for scenarios that no time is left for. Decoding response i brings the load ``w_i = b n + c (p n + n (n - 1)
-/ 2)``. Some actor decodes the longest response, which alone takes the base time of n_1 iterations and its load; and K actors
-that end by T have K (T - sync) seconds for all loads. So ``T >= sync + max(a n_1 + w_1, sum w / K)``. All actors together run
-at least n_1 iterations, and at least (sum n) / s because none decodes more than s responses in one. So they are held for at
-least ``sync + a max(n_1, sum n / s) + sum w`` seconds. Prefill and starts only add.
+**Coarse bound**, for scenarios that no time is left for. Decoding response i brings the load ``w_i = b n + c (p n + n (n - 1) /
+2)``. Some actor decodes the longest response, which alone takes the base time of n_1 iterations and its load. And K actors that
+end by T have K (T - sync) seconds for all loads. So ``T >= sync + max(a n_1 + w_1, sum w / K)``. All actors together run at
+least n_1 iterations, and at least (sum n) / s because none decodes more than s responses in one. So they are held for at least
+``sync + a max(n_1, sum n / s) + sum w`` seconds. Prefill and starts only add.
 """
 
 from __future__ import annotations

@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
 from solver.model.objective import Objective
-from solver.model.plan import Plan, Reference
+from solver.model.plan import ActorPlan, Plan, Reference
 from solver.model.plurals import counted
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray, IntArray, Workload
@@ -31,8 +35,8 @@ from solver.planning.single_kind.rounding import shortest_next_fit_s
 from solver.planning.single_kind.slot_search import SlotSearch
 from solver.planning.work_budget import WorkBudget
 from solver.timing.build_plan import assemble
-from solver.timing.evaluate import admission_of
-from solver.timing.group_times import GroupTimes, Split
+from solver.timing.evaluate import actor_busy_s, admission_of
+from solver.timing.group_times import GroupTimes, KnownTimes, Split
 from solver.timing.step_cost import Pricing
 
 SEARCH, EXCHANGES, MODEL = "makespan search", "exchanges", "CP-SAT"  # parts, as the history names them
@@ -66,11 +70,12 @@ class SingleKindPlanner(Planner):
         self.cluster, self.latency = self.problem.one_kind
         self.time_limit_s, self.uncertain = options.time_limit_s, self.workload.scenarios is not None
         self.stop_at = options.stop_at(began, self.time_limit_s)
-        self.work = self._sorted(self.workload.points)
+        self.points, self.known = self.workload.points, KnownTimes()  # single lengths, and times of groups for them
+        self.work = self._sorted(self.points)
 
     def search(self) -> None:
         """Search plans for the predicted lengths, and price the best of them."""
-        points = self.workload.points
+        points = self.points
         random, busy_s = self._random(self.workload, spread=False)
         pricing = Pricing.of(self.problem)
         self.reference = self._reference(pricing, busy_s)
@@ -92,8 +97,10 @@ class SingleKindPlanner(Planner):
         cause = SEARCH
         self.exhausted = not self.uncertain and in_slots.every_grouping()
         quick = search.best if self.exhausted else self._search(in_slots)
+        improved = None  # the best split where values were estimates: levelled and in the fastest order
         if not (self.uncertain or self.exhausted):
-            in_slots.order_best()
+            ordered = in_slots.order(search.best if self._exact else in_slots.level_best())
+            improved = None if self._exact else ordered
             if self._exact:
                 self.history.note(SEARCH, min(self.value, search.best_value), search.lower_bound)
             if search.lower_bound < search.best_value * (1 - (GOOD_GAP if self.time_limit_s >= SMALLEST_MODEL_S else WIDE_GAP)):
@@ -112,7 +119,8 @@ class SingleKindPlanner(Planner):
         )  # fmt: skip
         if math.isfinite(self.value):
             self.candidates.note(random, *self.random[1])
-        self.keep(cause, self.candidates.best_of(self._leading(quick, price_until)))
+        leading = self._leading(quick, price_until)
+        self.keep(cause, self.candidates.best_of(leading if improved is None else [improved, *leading]))
 
     def price_over_scenarios(self) -> None:
         """Price further plans over the scenarios: orders of admission, and plans near a limit."""
@@ -254,7 +262,8 @@ class SingleKindPlanner(Planner):
     def _times_of(self, workload: Workload) -> Callable[[IntArray], GroupTimes]:
         """Return a function: the times of groups of ``workload`` in an order of the responses."""
         rule = admission_of(self.latency, None, self.problem.admission)
-        return lambda order: GroupTimes.of(workload, self.latency, rule, order, self.problem.share_prefill)
+        known = self.known if workload is self.points else None
+        return lambda order: GroupTimes.of(workload, self.latency, rule, order, self.problem.share_prefill, known)
 
     def _busy_of(self, workload: Workload, work: SortedWork) -> Callable[..., FloatArray]:
         """Return a function: the (S, N) seconds of the groups of a split, ``exact`` or as bounds. It keeps the sums in sorted
@@ -280,7 +289,11 @@ class SingleKindPlanner(Planner):
         return (time.perf_counter() - began) * len(self.workload.scenarios)
 
     def _assembled(self, split: Split, workload: Workload) -> Plan:
-        return assemble("solver", split.groups(), replace(self.problem, workload=workload))
+        def seconds(case: Workload, actor: ActorPlan, latency: LatencyModel, admission: Admission) -> float:
+            busy_s = self.known.get(np.array(actor.responses, dtype=np.int64)) if workload is self.points else None
+            return actor_busy_s(case, actor, latency, admission) if busy_s is None else busy_s
+
+        return assemble("solver", split.groups(), replace(self.problem, workload=workload), seconds=seconds)
 
     def _random(self, workload: Workload, spread: bool) -> tuple[Split, FloatArray]:
         """Return the right-sized random split of prompts, or of single responses, with its (S, N) busy seconds."""

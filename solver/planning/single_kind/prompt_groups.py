@@ -8,7 +8,7 @@ the end. So a group is busy for about
 where of J responses that join later about I (1 - exp(-J / I)) join in different iterations, I the iterations of the group. For
 a makespan, each actor is filled up in turn with the next prompts by this estimate. Of all makespans the one with the least
 value is taken, and its groups are timed exactly. Their ratio to the estimate corrects it where the group lies in the order, and
-the cuts are made anew: after two or three rounds all actors end together.
+the cuts are made anew. After two or three rounds all actors end together.
 """
 
 from __future__ import annotations

@@ -8,37 +8,38 @@ kept together) is n_i iterations long and brings the load w_i, the sum over its 
 With ``share_prefill`` an actor computes a prompt once for all its responses there. Then only the prompt's longest response
 carries the last term, because the actor that holds it pays it at least once.
 
-**Statement.** The j-th of N actors spends at least r_j on start and sync (the prewarmed ones first, so that the sum of any N
-is at least the sum of the N least), and e for its first prefill call if every actor makes one. In every plan with makespan
-at most M, refill and any admission order included, for every k (items sorted by length, longest first) the N_k actors that
-hold any of the k longest items have longest items m_1, m_2, ... among those k and satisfy
+**Statement.** The j-th of N actors spends at least r_j on start and sync. The prewarmed ones come first, so that the sum of any
+N is at least the sum of the N least. Each spends e on a first prefill call if every actor makes one; else e is 0. Take any plan
+with makespan at most M, refill and any admission order included, and any k. Items are sorted by length, longest first. N_k
+actors hold any of the k longest items. Their longest items m_1, m_2, ... are among those k and satisfy
 
     (load)     sum_j (M - r_j - e - a n_{m_j})   >=  sum_{i <= k} w_i
     (slots)    sum_j (M - r_j)                   >=  sum_{i <= k} (w_i + a N_i / s + e R_i / s)
     (memory)   sum_j (M - r_j - e)               >=  sum_{i <= k} (w_i + a h_i / K)
 
-with s slots, K KV tokens of memory, N_i the iterations and R_i the number of item i's responses that compute a prompt, and
-h_i the KV tokens times iterations that they occupy (``reserve``: iterations times prompt + limit; ``preempt``: the sum of
-the contexts). With ``share_prefill`` e stands on the left of (slots) instead.
-*Proof.* An actor runs at least n_m iterations, m its longest item, at least (sum N)/s iterations because none decodes
-more than s responses, and at least (sum h)/K because none holds more than K tokens. Each iteration costs a, and the loads come
-on top. It makes at least R/s prefill calls: some slot serves at least R/s responses, which join at different times. It ends by
-M; restricting the sums over an actor's items to the k longest only lowers the right-hand sides. Add up.
+with s slots and K KV tokens of memory. N_i are the iterations of item i, and R_i is the number of its responses that compute a
+prompt. Its h_i are the KV tokens times iterations that it occupies (``reserve``: iterations times prompt + limit; ``preempt``:
+the sum of the contexts). With ``share_prefill`` e stands on the left of (slots) instead.
 
-**Greedy.** Open every next actor at the first (longest) item at which a family is violated. *Claim:* the j-th actor
-opens no earlier in any feasible solution. *Proof* by induction: if the first j - 1 open no later than the greedy's, their
-capacities are no larger (n falls along the order), so where the greedy needs a j-th actor the other solution needs one at
-or before. Hence the greedy has the least number of actors and, each opening being latest, the least sum of longest
-lengths. The actor-seconds of any plan within M are therefore at least
+*Proof.* An actor runs at least n_m iterations, m its longest item. It runs at least (sum N)/s iterations, because none decodes
+more than s responses. And it runs at least (sum h)/K, because none holds more than K tokens. Each iteration costs a, and the
+loads come on top. It makes at least R/s prefill calls: some slot serves at least R/s responses, which join at different times.
+It ends by M; restricting the sums over an actor's items to the k longest only lowers the right-hand sides. Add up.
+
+**Greedy.** Open every next actor at the first (longest) item at which a family is violated. *Claim:* the j-th actor opens no
+earlier in any feasible solution. *Proof* by induction: if the first j - 1 open no later than the greedy's, their capacities are
+no larger, as n falls along the order. So where the greedy needs a j-th actor the other solution needs one at or before. Hence
+the greedy has the least number of actors and, each opening being latest, the least sum of longest lengths. The actor-seconds of
+any plan within M are therefore at least
 
     sum_j r_j + max(N e + a sum of longest, a sum N / s + max(N e, e R / s), N e + a sum h / K) + sum w ,
 
-and if the greedy needs more actors than there are, no plan keeps M. A plan of at least A actors, none of them empty,
-costs at least the same with N raised to A and the A - N shortest lengths added to the sum of longest: its longest items
-are distinct, so the last A - N of them are no shorter than the A - N shortest of all. (An actor of zero lengths only may
-need no first prefill call, but then the plan without it is no worse, and it has one actor less, unless A forbids that.)
+and if the greedy needs more actors than there are, no plan keeps M. A plan of at least A actors, none of them empty, costs at
+least the same with two changes. N is raised to A, and the A - N shortest lengths are added to the sum of longest. Its longest
+items are distinct, so the last A - N of them are no shorter than the A - N shortest of all. (An actor of zero lengths only may
+need no first prefill call. But then the plan without it is no worse and has one actor less, unless A forbids that.)
 
-**Long and short actors.** Where slots bind, neither sum alone is tight: actors of long items have no time to fill their slots,
+**Long and short actors.** Where slots bind, neither sum alone is tight. Actors of long items have no time to fill their slots;
 actors of short ones fill them and run longer than their longest item. For any k call an actor long if it holds one of the k
 longest items. Let the greedy open G actors among those k, with longest items summing to S. Another plan opens G + x with x >=
 0, whose longest items sum to at least S + x n_k. The loads that long actors take beyond the k items' own are at most

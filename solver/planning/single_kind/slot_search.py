@@ -18,11 +18,14 @@ from solver.planning.actor_count import EXACT_RESPONSES, sizing_key
 from solver.planning.admission_order import admission_orders, fastest_orders
 from solver.planning.exchange import MOST_ACTORS, RESPONSE_S, Exchange, Rank, dealt_in_turn
 from solver.planning.single_kind.few_items import MOST_ITEMS, MOST_LIMITED, FewItems
+from solver.planning.single_kind.levelling import levelled
 from solver.planning.single_kind.makespan_search import MakespanSearch
 from solver.planning.single_kind.prompt_groups import PromptGroups
 from solver.timing.group_times import GroupTimes, Split
 
 CUTS, LEAST_CUTS = 5, 2  # of prompts into contiguous groups, each corrected by the one before; the clock stops only others
+QUICK_ORDERS = 2  # longest first and waves, which are the fastest but in one of eighty groups
+LEVELS = 3  # rounds of moving responses from late actors to early ones
 STARTS = 4  # splits of which exchanges begin with the best, where none meets the limit
 
 
@@ -62,7 +65,8 @@ class SlotSearch:
             edges = groups.best_edges(lambda busy_s: search.pricing.value_of(busy_s))
             if edges is None:
                 return
-            _, busy_s = self.fastest(self.search.split_of([np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())]))
+            split = search.split_of([np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())])
+            _, busy_s = self.fastest(split, QUICK_ORDERS if len(search.work.order) > EXACT_RESPONSES else None)
             groups.learn(edges, busy_s[0])
             longest_s = max(longest_s, time.perf_counter() - began)
 
@@ -107,14 +111,41 @@ class SlotSearch:
         search.keep(split, exchange.busy_s)
         return split
 
-    def order_best(self) -> None:
-        """Give every actor of the best split its fastest order of admission."""
-        if self.search.best is not None and self.search.work.refills and time.perf_counter() < self.search.work_budget.stop_at:
-            self.fastest(self.search.best)
+    def level_best(self) -> Split | None:
+        """Return the best split with its late actors levelled (``levelling``); the best split where that does not help."""
+        search, work, best = self.search, self.search.work, self.search.best
+        if best is None or not work.refills:
+            return best
+        each_s = np.empty(len(work.order))
+        each_s[work.order] = np.diff(work.slot_load)
+        busy_s = search.busy_of(best, "exact")
+        for _ in range(LEVELS):
+            if time.perf_counter() >= search.work_budget.stop_at:
+                break
+            other = levelled(best, busy_s[0], each_s, work.slots)
+            if other is None:
+                break
+            other_s = search.busy_of(other, "exact")
+            if search.pricing.value_of(other_s) >= search.pricing.value_of(busy_s):
+                break
+            best, busy_s = other, other_s
+        return best
 
-    def fastest(self, split: Split) -> tuple[Split, FloatArray]:
-        """Return the split with each group in its fastest order of admission, and its (1, N) seconds."""
-        orders = admission_orders(split, self.workload, self.search.work.slots, self.shares_prompts)
+    def order(self, split: Split | None) -> Split | None:
+        """Return the split with every actor in its fastest order of admission, as far as there is time."""
+        if split is None or not self.search.work.refills or time.perf_counter() >= self.search.work_budget.stop_at:
+            return split
+        return self.fastest(split)[0]
+
+    def fastest(self, split: Split, most_orders: int | None = None) -> tuple[Split, FloatArray]:
+        """Return the split with each group in its fastest order of admission, and its (1, N) seconds.
+
+        Args:
+            most_orders: tried; None tries all.
+        """
+        last = most_orders is None and len(self.search.work.order) > EXACT_RESPONSES  # the groups are in waves already
+        orders = admission_orders(split, self.workload, self.search.work.slots, self.shares_prompts, short_prompts_first=last)
+        orders = itertools.islice(orders, most_orders)
         split, busy_s = fastest_orders(split, orders, lambda split: self.search.busy_of(split, "exact"))
         self.search.keep(split, busy_s[0])
         return split, busy_s

@@ -1,17 +1,17 @@
 """Builds whole plans for a makespan where slots bind: waves of responses that fit into the batch at once, several to
 an actor.
 
-Input: ``SortedWork``. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of
-loads. Waves that follow one another on an actor take at most the sum of that: when the longest responses of all waves before
-have run one after the other, every slot is free of them (by induction: so it was for the wave before, whose responses all
-joined by then). Prefill calls are added: a wave joins as the one before it completes, in about as many calls as
-that has different lengths. So the actor with the shortest wave first and the longest, most varied one last makes fewest, and
-near-equal lengths in a wave leave few slots idle: refilling longest first from one long contiguous group, as next-fit does,
-ends in a last wave that takes its full length for a few responses.
+Input: ``SortedWork``. The sorted items are cut into contiguous waves; a wave alone takes a * longest + sum of loads. Waves that
+follow one another on an actor take at most the sum of that. When the longest responses of all waves before have run one after
+the other, every slot is free of them. (By induction: so it was for the wave before, whose responses all joined by then.)
+Prefill calls are added: a wave joins as the one before it completes, in about as many calls as that has different lengths. So
+the actor with the shortest wave first and the longest, most varied one last makes fewest. Near-equal lengths in a wave leave
+few slots idle. Refilling longest first from one long contiguous group, as next-fit does, is worse: the last wave takes its full
+length for a few responses.
 
-Assigning waves to actors is bin packing. Where there are actors enough, best fit decreasing; where not, every actor starts
-with one of the longest waves and is filled up to the makespan as exactly as two waves can (after the minimum bin slack
-heuristic of Gupta and Ho, 1999), makespan or not: with as much more room as it takes.
+Assigning waves to actors is bin packing. Where there are actors enough, best fit decreasing is used. Where not, every actor
+starts with one of the longest waves and is filled up to the makespan as exactly as two waves can. This follows the minimum bin
+slack heuristic of Gupta and Ho, 1999. If waves are left over, all actors get more room, beyond the makespan.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from solver.planning.single_kind.rounding import loads_in_groups, wave_edges
 MOST_WAVES = 2000  # with more, sharing them out takes longer than a plan may
 EXACTLY = 1e-3  # share of the makespan that a filled actor may leave open
 ROUNDS, WIDER = 4, 1.5  # of filling all actors, each with so much more room as what was left over takes of each
+NARROWED = 3  # halvings of the room between the last two of these rounds
 
 
 def waves(work: SortedWork, makespan_s: float) -> tuple[list[IntArray], FloatArray] | None:
@@ -90,12 +91,23 @@ def _best_fit(alone: FloatArray, joining: FloatArray, room: FloatArray) -> list[
 
 
 def _evenly(alone: FloatArray, joining: FloatArray, room: FloatArray, slack_s: float) -> list[list[int]]:
-    """Assign all waves to the existing actors, with more room for each until nothing is left over or the tries run out."""
+    """Assign all waves to the existing actors, with more room for each until nothing is left over or the tries run out.
+
+    Then the room is halved back towards the last one that did not do.
+    """
+    added_s = lacking_s = 0.0
     for _ in range(ROUNDS):
-        actors, left_s, over = _least_slack(alone, joining, room, slack_s)
+        actors, left_s, over = _least_slack(alone, joining, room + added_s, slack_s)
         if not len(over):
             break
-        room = room + WIDER * float(joining[over].sum()) / len(room)
+        lacking_s, added_s = added_s, added_s + WIDER * float(joining[over].sum()) / len(room)
+    for _ in range(NARROWED if lacking_s < added_s and not len(over) else 0):
+        middle_s = (lacking_s + added_s) / 2
+        tried = _least_slack(alone, joining, room + middle_s, slack_s)
+        if len(tried[2]):
+            lacking_s = middle_s
+        else:
+            added_s, (actors, left_s, over) = middle_s, tried
     for wave in over.tolist():
         roomiest = int(np.argmax(left_s))
         actors[roomiest].append(wave)

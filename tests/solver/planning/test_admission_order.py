@@ -47,6 +47,19 @@ def test_every_group_keeps_its_responses_and_gets_the_fastest_order(case):
     assert all((np.diff(workload.remaining_tokens[group]) <= 0).all() for group in orders[0].groups())
 
 
+@given(splits())
+@settings(max_examples=20, deadline=None)
+def test_short_prompts_of_the_first_wave_come_first(case):
+    workload, latency, split, shared = case
+    slots = latency.max_batch
+    waves = list(admission_orders(split, workload, slots, shared))[1].groups()
+    short_first = list(admission_orders(split, workload, slots, shared, short_prompts_first=True))[1].groups()
+    for group, other in zip(waves, short_first, strict=True):
+        assert sorted(group[:slots]) == sorted(other[:slots])
+        assert group[slots:].tolist() == other[slots:].tolist()
+        assert (np.diff(workload.context_tokens[other[:slots]]) >= 0).all()
+
+
 def test_shared_prompts_in_front_save_the_calls_of_all_that_join_later():
     workload, latency = lognormal_workload(8, 16), l40s(max_batch=8, prefill_base_s=1.0)
     split = Split(np.arange(len(workload)), np.array([0, len(workload)]))

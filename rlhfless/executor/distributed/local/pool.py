@@ -39,8 +39,8 @@ class ProcessPool(ActorPool[Process]):
     finished actor frees its GPU memory. A process that stays alive pays for the next step's weights but for no start.
 
     Args:
-        devices: torch device of every GPU id that plans use; None uses this machine's CUDA devices in order, and on a machine
-            without any lets every actor compute on the CPU with one thread.
+        devices: torch device of every GPU id that plans use. None uses this machine's CUDA devices in order; on a machine
+            without any, every actor computes on the CPU with one thread.
         lifecycle: how long processes live; by default they stay from step to step, because the machine is allocated anyway.
         faults: how actors that die, hang or are slow are handled.
         clock: the run's clock, which processes share.

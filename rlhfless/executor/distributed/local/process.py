@@ -26,8 +26,8 @@ SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
 
 
 class Process:
-    """A process that can run an actor, with a thread that puts its messages into ``inbox`` (None when it has ended) and a
-    thread that sends it orders.
+    """A process that can run an actor, with two threads. One puts its messages into ``inbox`` (None when it has ended), the
+    other sends it orders.
 
     Args:
         prewarm: what it starts before it accepts orders; None: nothing.

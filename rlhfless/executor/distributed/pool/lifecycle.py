@@ -115,8 +115,8 @@ class Lifecycle:
 
     Attributes:
         idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never.
-        prewarm: forecasts the next step, for which the actors of the last plan are started early enough to be up by then; None
-            starts actors when they are needed.
+        prewarm: forecasts the next step. The actors of the last plan are started early enough to be up by then; None starts
+            actors when they are needed.
         patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
 
     Raises:

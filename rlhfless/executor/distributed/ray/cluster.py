@@ -57,8 +57,8 @@ class RayCluster:
 
     Raises:
         MissingExtra: Ray is not installed.
-        InputError: no cluster at the address, a cluster with other versions of Ray or Python, no cluster can be started here,
-            or ``gpus`` was given for an existing one.
+        InputError: there is no cluster at the address, it has other versions of Ray or Python, or none can be started here. Or
+            ``gpus`` was given for an existing one.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class FewerGpus(PlanningError):
     """A plan's cluster is larger than Ray's.
 
     Attributes:
-        largest: GPUs, and GPUs per node, of the largest cluster with actors of that size that fits on Ray's nodes; None where
+        largest: GPUs, and GPUs per node, of the largest cluster with actors of that size that fits on Ray's nodes. None where
             none fits, or the plan's cluster has several pools.
     """
 
