@@ -81,7 +81,7 @@ def profile(
 ) -> None:
     """Measure the latency of the torch engine for a model on this machine, and write it as a profile.
 
-    Measured are decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
+    It measures decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
     transfer. Run it on an idle machine.
 
     The planner's affine fit covers all measured points, so measure no larger batches than actors will have. A problem with

@@ -25,7 +25,7 @@ PLAN_S, ORDER_S = 2e-5, 5e-5  # what a plan and an order of a group take to time
 
 
 class EveryFewPlan:
-    """The plans of few items.
+    """Every plan of a handful of responses.
 
     Args:
         filler: of the items of the problem.
