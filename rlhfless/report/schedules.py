@@ -71,7 +71,7 @@ class Schedules:
         return tuple(step for step in self.logged if step.has_history == self.has_history)
 
     def bound_of(self, logged: LoggedStep) -> Bound:
-        """Least GPU-seconds of a whole chosen step at a given time of the step."""
+        """Return the least GPU-seconds of a whole chosen step at a given time of the step."""
         of_generation = self.simulation.bounds[self.logged.index(logged)]
 
         def bound(time_s: float) -> float:

@@ -176,7 +176,7 @@ class DecoderModel:
     def padded(self, rows: int, max_rows: int) -> int:
         """Return how many rows to feed so that a row's result does not depend on the number of others.
 
-        Without that promise, it is the next of a few sizes, so that few shapes have to be prepared.
+        Where the model does not promise that, it is the next of a few sizes, so that few shapes have to be prepared.
         """
         if not self.bit_stable:
             return next((size for size in (1, 2, 4, 8, *range(16, max_rows, 16)) if size >= rows), max_rows)

@@ -65,8 +65,7 @@ class Forecast(Protocol):
 class ShortestStep:
     """The rule of RLHFless (arXiv 2602.22718): the shortest execution time of earlier steps plus a fixed buffer.
 
-    The shortest time is used so that actors rather wait for the step than the step for them. There is no forecast during the
-    first step.
+    The shortest time is used, so that actors are up before the step needs them. There is no forecast during the first step.
 
     Raises:
         InputError: a buffer that is not a number of 0 or more.

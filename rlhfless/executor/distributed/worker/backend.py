@@ -32,8 +32,7 @@ class WorkerBackend(Protocol):
         ...
 
     def prewarm(self, engines: Any, latency: LatencyModel) -> None:
-        """Like ``start_server``, before the step begins, with engines of an earlier step; the step's weights arrive with its
-        engines.
+        """Start the server before the step begins, with engines of an earlier step. The step's weights arrive with its engines.
 
         Only called for a backend whose engines start a server (``starts_server``).
         """
