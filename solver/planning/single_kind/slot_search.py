@@ -24,7 +24,7 @@ from solver.planning.single_kind.prompt_groups import PromptGroups
 from solver.timing.group_times import GroupTimes, Split
 
 CUTS, LEAST_CUTS = 5, 2  # of prompts into contiguous groups, each corrected by the one before; the clock stops only others
-QUICK_ORDERS = 2  # longest first and waves, which are the fastest but in one of eighty groups
+QUICK_ORDERS = 2  # of many responses: longest first and waves, which are the fastest but in one of eighty groups
 LEVELS = 3  # rounds of moving responses from late actors to early ones
 STARTS = 4  # splits of which exchanges begin with the best, where none meets the limit
 
@@ -66,7 +66,7 @@ class SlotSearch:
             if edges is None:
                 return
             split = search.split_of([np.arange(a, b) for a, b in itertools.pairwise(edges.tolist())])
-            _, busy_s = self.fastest(split, QUICK_ORDERS if len(search.work.order) > EXACT_RESPONSES else None)
+            _, busy_s = self.fastest(split, last=False)
             groups.learn(edges, busy_s[0])
             longest_s = max(longest_s, time.perf_counter() - began)
 
@@ -137,15 +137,17 @@ class SlotSearch:
             return split
         return self.fastest(split)[0]
 
-    def fastest(self, split: Split, most_orders: int | None = None) -> tuple[Split, FloatArray]:
+    def fastest(self, split: Split, last: bool = True) -> tuple[Split, FloatArray]:
         """Return the split with each group in its fastest order of admission, and its (1, N) seconds.
 
         Args:
-            most_orders: tried; None tries all.
+            last: no splits are derived from this one. Of many responses, its waves may then begin with short prompts.
         """
-        last = most_orders is None and len(self.search.work.order) > EXACT_RESPONSES  # the groups are in waves already
-        orders = admission_orders(split, self.workload, self.search.work.slots, self.shares_prompts, short_prompts_first=last)
-        orders = itertools.islice(orders, most_orders)
+        many = len(self.search.work.order) > EXACT_RESPONSES
+        orders = admission_orders(
+            split, self.workload, self.search.work.slots, self.shares_prompts, short_prompts_first=many and last
+        )
+        orders = itertools.islice(orders, QUICK_ORDERS if many and not self.shares_prompts else None)
         split, busy_s = fastest_orders(split, orders, lambda split: self.search.busy_of(split, "exact"))
         self.search.keep(split, busy_s[0])
         return split, busy_s

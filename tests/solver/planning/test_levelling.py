@@ -54,3 +54,17 @@ def test_nothing_is_moved_where_actors_end_together_or_most_are_late():
     most_late = np.array([2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 0.5])
     assert levelled(split, most_late, each_s(work), SLOTS) is None
     assert levelled(Split(np.arange(263), np.array([0, 260, 263])), np.array([2.0, 1.0]), each_s(work), SLOTS) is None
+
+
+def test_a_plan_of_many_responses_is_never_worse_for_levelling(monkeypatch):
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(4.5, 0.8, 6_400), 1, 800).astype(int)
+    work = solver.Workload(rng.integers(20, 200, 800), np.repeat(np.arange(800), 8), lengths)
+    model = l40s(max_batch=64, prefill="mixed", token_budget=256)
+    problem = solver.PlanningProblem(work, solver.Cluster(15, 2, 2), model)
+    with_levelling = solver.plan_generation(problem, time_limit_s=0.15, deterministic=True)
+    monkeypatch.setattr("solver.planning.single_kind.slot_search.levelled", lambda *given: None)
+    without = solver.plan_generation(problem, time_limit_s=0.15, deterministic=True)
+    assert with_levelling.value < without.value * (1 - 1e-3)
+    assert with_levelling.lower_bound == without.lower_bound <= with_levelling.value
+    assert solver.evaluate(with_levelling, problem).makespan_s == with_levelling.makespan_s
