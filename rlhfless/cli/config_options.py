@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.learning import UpdateConfig
 from rlhfless.training.config.options import Allowed, Options, allowed_values
 from rlhfless.training.config.train import ALGORITHMS, OWN, SECTIONS, TrainConfig, option_names
@@ -51,6 +52,21 @@ def config_options() -> dict[str, list[click.Option]]:
     for section in ("optimizer", "planner", "cluster"):
         options[section.title()] = list(_options(SECTIONS[section], option_names(section, SECTIONS[section])))
     return options
+
+
+def config_of(options: dict[str, Any]) -> TrainConfig:
+    """Return the configuration with the options of a command line; None and an empty tuple were not typed.
+
+    Raises:
+        TrainError: see ``TrainConfig.from_options``; the message names options as they are typed.
+    """
+    typed = {name: value for name, value in options.items() if value not in (None, ())}
+    try:
+        return TrainConfig.from_options(**typed)
+    except TrainError as error:
+        names = "|".join(name for name in options if "_" in name)
+        flags = re.sub(rf"\b({names})\b|^[a-z]+(?= is an option)", lambda name: f"--{name[0].replace('_', '-')}", str(error))
+        raise TrainError(flags) from None
 
 
 def _options(kind: Any, names: dict[str, str], prefix: str = "") -> Iterator[click.Option]:

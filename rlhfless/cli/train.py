@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlhfless.cli.config_options import config_options
+from rlhfless.cli.config_options import config_of, config_options
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.options import check_size
@@ -42,10 +42,10 @@ def train(
     The options are those of rlhfless.training.TrainConfig, which explains them at length.
     """
     from rlhfless.executor import ActorError
-    from rlhfless.training.config import LearnerError, TrainConfig
+    from rlhfless.training.config import LearnerError
     from rlhfless.training.loop import train as run_training
 
-    config = TrainConfig.from_options(**{name: value for name, value in options.items() if value not in (None, ())})
+    config = config_of(options)
     if gpus_per_actor is not None:
         check_size(gpus_per_actor, config.cluster.profile)
     try:
