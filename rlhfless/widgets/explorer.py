@@ -71,7 +71,11 @@ class Explorer(ReloadFallback, widgets.VBox):  # type: ignore[misc]
         self.panes = Panes(ROWS, HTML, on_click=self._clicked, on_choice=self._chosen)
         self._models = models(settings.profile)
         self._make_controls()
-        self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(self._work, self._failed)
+        self._latest: LatestRequestWorker[tuple[int, dict[str, Any]]] = LatestRequestWorker(
+            self._work,
+            self._failed,
+            wait_s=0.0,  # planning itself takes long enough for the requests of a moving slider
+        )
         grid = widgets.Layout(grid_template_columns=f"repeat(auto-fill, {WIDE})", grid_gap="2px 10px")
         super().__init__([widgets.GridBox(self._controls, layout=grid), self.panes])
         self._request_plan()
@@ -236,7 +240,7 @@ def _stays(newest: Newest, seconds: float) -> bool:
     """Wait, and return whether the request was the newest all the time."""
     until = time.monotonic() + seconds
     while newest() and time.monotonic() < until:
-        time.sleep(0.01)
+        time.sleep(0.002)
     return newest()
 
 
