@@ -74,6 +74,7 @@ class OverviewInfo(NamedTuple):
             return f"No simulated schedule saves anything; {most} of the GPU-seconds"
         cost = f"{'saves' if self.saved_gpu_share >= 0 else 'costs'} {abs(self.saved_gpu_share):.0%} of the GPU-seconds"
         time = f"takes {abs(self.saved_time_share):.0%} {'less' if self.saved_time_share >= 0 else 'more'} time"
+        time = time if abs(self.saved_time_share) >= LITTLE else "takes as long"
         return f"The schedule {name} {cost} and {time}; {most}"
 
 
