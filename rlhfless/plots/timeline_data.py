@@ -132,6 +132,7 @@ def timeline_info(
     holders += [name for name in planned if name not in holders] if set(planned) & set(holders) else []
     row_of = {name: row for row, name in enumerate(holders)}
     drawn = len(spans) <= max_spans
+    bars = _span_bars(spans, row_of, start_s, with_hover=drawn)
     sums = held[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float)
     return TimelineInfo(
         run,
@@ -140,7 +141,7 @@ def timeline_info(
         tuple(holders),
         tuple(_labels(holders, held)),
         _frame(_allocation_bars(held, row_of, start_s), ALLOCATION_COLUMNS),
-        _span_bars(spans, row_of, start_s, with_hover=drawn),
+        bars,
         _frame(_planned_bars(planned, row_of, recorded, start_s), "row start_s end_s hover"),
         _frame(_event_marks(events, row_of, start_s), "row name time_s hover"),
         float(held["end_s"].max() - held["start_s"].min()),
@@ -148,7 +149,7 @@ def timeline_info(
         sums["idle_gpu_seconds"],
         sums["cost_usd"],
         only_actors=len(held) > 0 and bool((held["role"] == "decode").all()),
-        decoding=_decode_bars(spans if drawn else spans.iloc[:0], rollouts, all_events, row_of, start_s),
+        decoding=_decode_bars(bars, spans if drawn else spans.iloc[:0], rollouts, all_events, start_s),
         capacity=decode_capacity(held),
         last=last_response(rollouts, row_of, start_s),
         generation_s=float(generating.max()) - start_s,
@@ -209,19 +210,22 @@ def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, w
 
 
 def _decode_bars(
-    spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame, row_of: Mapping[str, int], start_s: float
+    bars: pd.DataFrame, spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame, start_s: float
 ) -> pd.DataFrame:
+    """Return the pieces of the decode spans; ``bars`` are those of the spans, in their order."""
     pieces = decode_pieces(spans, rollouts, events)
-    of_span = spans.iloc[pieces["span"].to_numpy(dtype=int)]
-    slots = of_span["slots"].astype(float).tolist()
-    heads = list(_span_hovers(of_span, start_s))
+    at = pieces["span"].to_numpy(dtype=int)
+    slots = spans["slots"].to_numpy(dtype=float, na_value=float("nan"))[at]
     hovers = [
         head if share != share else f"{head}<br>slots in use, in this part: {number(share * all_slots)} ({share:.1%})"
-        for head, share, all_slots in zip(heads, pieces["in_use"], slots, strict=True)
+        for head, share, all_slots in zip(bars["hover"].to_numpy()[at], pieces["in_use"], slots, strict=True)
     ]
-    rows = of_span["holder"].map(row_of).to_numpy()
-    bars = pieces.assign(row=rows, start_s=pieces["start_s"] - start_s, end_s=pieces["end_s"] - start_s, hover=hovers)
-    return bars[["row", "start_s", "end_s", "in_use", "hover"]]
+    return pd.DataFrame(
+        {
+            "row": bars["row"].to_numpy()[at], "start_s": pieces["start_s"] - start_s, "end_s": pieces["end_s"] - start_s,
+            "in_use": pieces["in_use"], "hover": hovers,
+        }
+    )  # fmt: skip
 
 
 def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
