@@ -134,14 +134,14 @@ def _cut_s(info: TimelineInfo) -> float:
 
 def _add_cuts(fig: go.Figure, info: TimelineInfo, cut_s: float) -> str:
     """Mark the rows that continue beyond the axis with their end; returns a note."""
-    ends = pd.concat([info.allocations, info.spans]).groupby("row")["end_s"].max()
-    ends = ends[ends > cut_s]
-    for row, end_s in list(ends.items())[:MAX_CUTS]:
+    rows = pd.concat([info.allocations, info.spans]).groupby("row").agg(start_s=("start_s", "min"), end_s=("end_s", "max"))
+    rows = rows[rows["end_s"] > cut_s]
+    for row in rows.head(MAX_CUTS).itertuples():
         fig.add_annotation(
-            x=1, xref="paper", xanchor="right", y=row, text=f"until {number(end_s, 's')} \u2192", showarrow=False,
-            font={"size": 11}, bgcolor=LABEL_PAPER,
+            x=min(row.start_s, cut_s), xanchor="right" if row.start_s > cut_s / 4 else "left", y=row.Index, showarrow=False,
+            text=f"until {number(row.end_s, 's')} \u2192", font={"size": 11}, bgcolor=LABEL_PAPER,
         )  # fmt: skip
-    return f"the axis ends shortly after generation; {counted(len(ends), 'row')} end later"
+    return f"the axis ends shortly after generation; later ends: {counted(len(rows), 'row')}"
 
 
 def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int) -> None:
