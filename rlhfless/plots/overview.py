@@ -17,6 +17,7 @@ from rlhfless.plots.style import clean, cost_line, hover, message_figure, number
 
 TITLE = "Where the GPU-seconds went"
 RUN = "this run"
+SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")  # of a row of savings
 WORK_COLOURS = {
     use: PHASE_STYLES[phase].colour
     for use, phase in {
@@ -73,6 +74,7 @@ class OverviewInfo(NamedTuple):
             return f"No simulated schedule saves anything; {most} of the GPU-seconds"
         cost = f"{'saves' if self.saved_gpu_share >= 0 else 'costs'} {abs(self.saved_gpu_share):.0%} of the GPU-seconds"
         time = f"takes {abs(self.saved_time_share):.0%} {'less' if self.saved_time_share >= 0 else 'more'} time"
+        time = time if abs(self.saved_time_share) >= LITTLE else "takes as long"
         return f"The schedule {name} {cost} and {time}; {most}"
 
 
@@ -80,12 +82,11 @@ def overview_info(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     """Return the data of ``plot_overview``; for the arguments see there."""
     total = float(uses["gpu_s"].sum()) if len(uses) else 0.0
     idle = float(uses.loc[uses["kind"] == "idle", "gpu_s"].sum()) / total if total else 0.0
-    saved = [math.nan] * 3 if best is None else [float(best[name]) for name in SAVED]
+    gpu_share, time_share, most = (math.nan,) * 3 if best is None else (float(best[name]) for name in SAVED)
     missing = "" if total else "No GPU was allocated."
-    return OverviewInfo(uses, empty_share, idle, "" if best is None else str(best["policy"]), *saved, missing)
-
-
-SAVED = ("GPU-seconds mean", "time mean", "GPU-seconds most")
+    return OverviewInfo(
+        uses, empty_share, idle, "" if best is None else str(best["policy"]), gpu_share, time_share, most, missing
+    )
 
 
 def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Series | None = None) -> go.Figure:

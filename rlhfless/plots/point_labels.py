@@ -32,16 +32,22 @@ class PointLabel(NamedTuple):
 
 
 def place_labels(
-    x_px: ArrayLike, y_px: ArrayLike, names: Sequence[str], width_px: float, height_px: float
+    x_px: ArrayLike,
+    y_px: ArrayLike,
+    names: Sequence[str],
+    width_px: float,
+    height_px: float,
+    marks_px: Sequence[tuple[float, float]] = (),
 ) -> tuple[PointLabel, ...]:
     """Return a place for every name.
 
     Args:
         x_px, y_px: (N,) positions, to the right and down. names: (N,) texts without markup.
         width_px, height_px: of the plot; names stay within it where they fit.
+        marks_px: further points (x, y) that no name shall cover.
     """
     at = np.column_stack([np.asarray(x_px, dtype=float), np.asarray(y_px, dtype=float)])
-    taken = [(x - MARK_PX, y - MARK_PX, x + MARK_PX, y + MARK_PX) for x, y in at]
+    taken = [(x - MARK_PX, y - MARK_PX, x + MARK_PX, y + MARK_PX) for x, y in (*at, *marks_px)]
     labels = []
     for group in _together(at):
         text = " = ".join(names[i] for i in group)

@@ -166,6 +166,8 @@ def styled(fig: go.Figure, title: str, subtitle: str = "", height: int = 420, ab
     for axis in {"xaxis", "yaxis", *axis_keys(so_far, "xy")}:
         ticks = {} if axis.startswith("x") else {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
         update[axis] = {**line, **ticks}
+    if "t" in layout.get("margin", {}):
+        layout["margin"] = {**layout["margin"], "t": layout["margin"]["t"] + further}
     fig.layout = merged(so_far, update)  # at once: plotly checks and copies a layout at every update of it
     return fig.update_layout(**layout) if layout else fig
 

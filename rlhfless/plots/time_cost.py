@@ -157,7 +157,7 @@ def plot_plane(
         )  # fmt: skip
     across, up = _set_ranges(fig, info)
     if labelled:
-        _add_names(fig, info.points, shown, across, up)
+        _add_names(fig, info, shown, across, up)
     fig.add_annotation(
         xref="paper", yref="paper", x=0.03, y=0.06, ax=44, ay=-34, text="better", showarrow=True, arrowhead=2, arrowwidth=2,
         arrowcolor=BOUND, font={"size": 13},
@@ -195,14 +195,16 @@ def _axis_title(title: str, low: float) -> str:
     return title if low == 0 else f"{title}, does not start at 0"
 
 
-def _add_names(
-    fig: go.Figure, points: pd.DataFrame, names: list[str], across: tuple[float, float], up: tuple[float, float]
-) -> None:
+def _add_names(fig: go.Figure, info: PlaneInfo, names: list[str], across: tuple[float, float], up: tuple[float, float]) -> None:
     """Write names beside their points, with a line where a name is not next to its point."""
-    x = (points["time_s"] - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
-    y = (up[1] - points["gpu_seconds"]) / (up[1] - up[0]) * PLOT_PX[1]
-    for label in place_labels(x, y, [unmarked(name) for name in names], *PLOT_PX):
-        first = points.iloc[label.points[0]]
+
+    def pixels(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+        x = (table["time_s"] - across[0]) / (across[1] - across[0]) * PLOT_PX[0]
+        return x, (up[1] - table["gpu_seconds"]) / (up[1] - up[0]) * PLOT_PX[1]
+
+    marks = list(zip(*pixels(info.front), strict=True))
+    for label in place_labels(*pixels(info.points), [unmarked(name) for name in names], *PLOT_PX, marks):
+        first = info.points.iloc[label.points[0]]
         fig.add_annotation(
             x=first["time_s"], y=first["gpu_seconds"], ax=label.dx, ay=label.dy, showarrow=True, arrowhead=0, arrowwidth=1,
             arrowcolor=BOUND, standoff=8, text=" = ".join(names[i] for i in label.points), font={"size": 12}, name=NAME,

@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots.palette import BLUE, IDLE, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
-from rlhfless.plots.style import INK, clean, counted, message_figure, number, styled, usd
+from rlhfless.plots.style import clean, counted, message_figure, number, styled, usd
 from rlhfless.plots.timeline_data import MAX_SPANS, TimelineInfo, of_roles, timeline_info
 from rlhfless.plots.utilisation import add_use_heatmap
 from rlhfless.trace import PHASES, Trace
@@ -27,7 +27,7 @@ CUT_ROOM, SQUEEZED = 1.12, 1.5  # where a cut axis ends, in times of generation;
 MAX_CUTS = 8
 ROOM = 0.55  # share of the axis; a response that ends before it has its name at its right
 LITTLE = 0.0005  # share of the GPU-seconds that is rounded to none
-LABEL_PAPER = "rgba(255,255,255,0.85)"  # behind texts over bars, on white and on dark paper
+LABEL_PAPER = "rgba(127,127,127,0.25)"  # behind texts over bars, dark ones on white and light ones on dark paper
 EVENT_SYMBOLS = ("triangle-down", "diamond", "x", "star")
 
 
@@ -134,14 +134,14 @@ def _cut_s(info: TimelineInfo) -> float:
 
 def _add_cuts(fig: go.Figure, info: TimelineInfo, cut_s: float) -> str:
     """Mark the rows that continue beyond the axis with their end; returns a note."""
-    ends = pd.concat([info.allocations, info.spans]).groupby("row")["end_s"].max()
-    ends = ends[ends > cut_s]
-    for row, end_s in list(ends.items())[:MAX_CUTS]:
+    rows = pd.concat([info.allocations, info.spans]).groupby("row").agg(start_s=("start_s", "min"), end_s=("end_s", "max"))
+    rows = rows[rows["end_s"] > cut_s]
+    for row in rows.head(MAX_CUTS).itertuples():
         fig.add_annotation(
-            x=1, xref="paper", xanchor="right", y=row, text=f"until {number(end_s, 's')} \u2192", showarrow=False,
-            font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER,
+            x=min(row.start_s, cut_s), xanchor="right" if row.start_s > cut_s / 4 else "left", y=row.Index, showarrow=False,
+            text=f"until {number(row.end_s, 's')} \u2192", font={"size": 11}, bgcolor=LABEL_PAPER,
         )  # fmt: skip
-    return f"the axis ends shortly after generation; {counted(len(ends), 'row')} end later"
+    return f"the axis ends shortly after generation; later ends: {counted(len(rows), 'row')}"
 
 
 def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int) -> None:
@@ -158,7 +158,7 @@ def _add_last_response(fig: go.Figure, info: TimelineInfo, at: float, rows: int)
     fig.add_annotation(
         x=last.end_s, y=at + (0.2 if down else -0.2), ax=18 if right else -18, ay=34 if down else -34,
         xanchor="left" if right else "right", align="left" if right else "right", text=last.text, showarrow=True, arrowhead=2,
-        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11, "color": INK}, bgcolor=LABEL_PAPER,
+        arrowsize=0.9, arrowcolor=VERMILLION, font={"size": 11}, bgcolor=LABEL_PAPER,
     )  # fmt: skip
 
 

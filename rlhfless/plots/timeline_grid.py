@@ -145,7 +145,7 @@ def plot_timelines(traces: Mapping[str, Trace], step: int | None = None) -> go.F
         vertical_spacing=GAP_PX / inner if len(sizes) > 1 else 0.0,
     )  # fmt: skip
     note = add_panels(fig, info)
-    styled(fig, title, note, height=inner + FRAME_PX, above=HEADING_PX, barmode="overlay", legend=legend_below(inner))
+    styled(fig, title, note, height=round(inner + FRAME_PX), above=HEADING_PX, barmode="overlay", legend=legend_below(inner))
     return fig.update_layout(margin={"b": 116})
 
 

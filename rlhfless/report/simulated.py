@@ -149,6 +149,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
         return
     baseline = schedules.ladder[0]
     time_s, gpu_s = table.loc[baseline, "time_s"], table.loc[baseline, "gpu_seconds"]
+    priced = bool((table["cost_usd"] > 0).any())
     rows = []
     for name in schedules.policies:
         row = table.loc[name]
@@ -157,11 +158,12 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
         rows.append(
             (
                 name, number(row["time_s"], digits=4), number(row["gpu_seconds"], digits=4), f"{idle:.1%}",
-                usd(row["cost_usd"]) or "none", f"{time_s / row['time_s']:.2f}x", signed_share(row["gpu_seconds"] / gpu_s - 1),
+                *([usd(row["cost_usd"]) or "none"] if priced else []), f"{time_s / row['time_s']:.2f}x",
+                signed_share(row["gpu_seconds"] / gpu_s - 1),
                 number(row["bound_cost_at_time"], digits=4), f"{above:.2f}x", row["bound_method"],
             )
         )  # fmt: skip
-    head = ("policy", "time (s)", "GPU-seconds", "idle", "cost", f"speed-up over {baseline}",
+    head = ("policy", "time (s)", "GPU-seconds", "idle", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
     page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
 

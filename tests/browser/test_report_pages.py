@@ -29,7 +29,7 @@ MAPS = [word for one in ("prompt_id=prompt_index", "sample=rollout", "step=visit
 OF_A_TRACE = [
     "In short", "What was executed", "Possible savings", "What better schedules would have done", "Time against cost",
 ]  # fmt: skip
-OF_A_LOG = ["In short", "Your run", "Possible savings", "What if", "What to change", *OF_A_TRACE[2:], "How the log was read"]
+OF_A_LOG = ["In short", "Your run", "Possible savings", "What if", "What to change", *OF_A_TRACE[3:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),

@@ -30,6 +30,7 @@ def test_the_verdict_has_both_wastes_and_the_change_has_its_price() -> None:
     )
     assert overview_info(USES).verdict == "20% of the GPU-seconds were idle"
     assert overview_info(USES).change == ""
+    assert "and takes as long; no" in overview_info(USES, best=BEST.replace({-0.05: 0.001})).change
     lost = BEST.replace({0.3: -0.1})
     assert overview_info(USES, best=lost).change.startswith("No simulated schedule saves anything")
     assert overview_info(USES[:3]).verdict.startswith("none of")

@@ -44,3 +44,10 @@ def test_a_point_alone_has_its_name_at_its_right():
     (label,) = place_labels([100], [100], ["static"], 620, 330)
     assert label.dx > 0
     assert label.dy == 0
+
+
+def test_no_name_covers_a_further_mark():
+    marks = [(120.0 + 12 * i, 100.0) for i in range(8)]
+    (label,) = place_labels([100], [100], ["static"], 620, 330, marks)
+    left, top, right, bottom = box(label, [100], [100])
+    assert not any(left <= x <= right and top <= y <= bottom for x, y in marks)
