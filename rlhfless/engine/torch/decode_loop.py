@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion
 from rlhfless.engine.torch.decode_run import DecodeRun
@@ -21,7 +22,6 @@ from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.scheduler import BatchScheduler
-from rlhfless.engine.torch.sequence import SequenceState
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -228,7 +228,7 @@ class DecodeLoop:
         self.copy_tokens_to_host()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
-        return [s.completion(self.clock_s, s.finish_reason(self._eos_id)) for s in left]
+        return [s.completion(self.clock_s, self._eos_id) for s in left]
 
     def complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
@@ -237,7 +237,7 @@ class DecodeLoop:
         self.clock_s, self.upcoming = max(self.clock_s, due_s), None
         due = self.queue.empty.take_due(due_s)
         self.journal.finish(s.request.response for s in due)
-        return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
+        return [s.completion(due_s, self._eos_id) for s in due]
 
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.

@@ -8,7 +8,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlhfless.engine.torch.sequence import SequenceState
+from rlhfless.engine.common.sequence import SequenceState
 
 if TYPE_CHECKING:
     from rlhfless.engine.torch.decode_run import DecodeRun

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rlhfless.engine.common.empty_responses import EmptyResponses
-from rlhfless.engine.torch.sequence import SequenceState
+from rlhfless.engine.common.sequence import SequenceState
 from solver.model.admission import Admission
 
 

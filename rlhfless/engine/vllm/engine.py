@@ -26,13 +26,13 @@ import numpy as np
 
 from rlhfless.engine.common.empty_responses import EmptyResponses
 from rlhfless.engine.common.request_validation import TokenRoom
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.iteration import Iteration
-from rlhfless.engine.vllm.kv_blocks import BlocksKV
-from rlhfless.engine.vllm.sequence import VllmSequenceState
+from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_wrong
 from solver.model.admission import Admission
 
 
@@ -57,11 +57,11 @@ class VllmEngine:
         self.replica, self.admission, self.eos_id, self.sampling = replica, admission, eos_id, sampling or Sampling()
         self.slots = admission.max_batch
         self._clock_s = start_s
-        self._running: list[VllmSequenceState] = []  # in admission order
-        self._waiting: list[VllmSequenceState] = []  # in the order in which they became available
-        self._empty = EmptyResponses[VllmSequenceState]()
-        self._names: dict[VllmSequenceState, str] = {}  # of those that vLLM has
-        self._incomplete: set[VllmSequenceState] = set()  # of those that vLLM has, with missing context
+        self._running: list[SequenceState] = []  # in admission order
+        self._waiting: list[SequenceState] = []  # in the order in which they became available
+        self._empty = EmptyResponses[SequenceState]()
+        self._names: dict[SequenceState, str] = {}  # of those that vLLM has
+        self._incomplete: set[SequenceState] = set()  # of those that vLLM has, with missing context
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
         self._spans = SpanAccumulator(self.slots)
@@ -80,7 +80,9 @@ class VllmEngine:
         """See the protocol."""
         replica = self.replica
         room = TokenRoom(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
-        responses = [VllmSequenceState.of(request, self._clock_s, room, replica.hands_over) for request in requests]
+        responses = [
+            SequenceState.of(request, self._clock_s, room, lambda r: kv_wrong(r, replica.hands_over)) for request in requests
+        ]
         self._waiting += [s for s in responses if s.stop_tokens]
         self._waiting.sort(key=lambda s: s.queued_s)
         self._empty.add(s for s in responses if not s.stop_tokens)
@@ -125,7 +127,7 @@ class VllmEngine:
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        return {s.request.response: len(s.ids) for s in self._all()}
+        return {s.request.response: s.count for s in self._all()}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""
@@ -149,7 +151,7 @@ class VllmEngine:
         self._leave(self._all())
         self.replica.sleep()
 
-    def _all(self) -> list[VllmSequenceState]:
+    def _all(self) -> list[SequenceState]:
         return [*self._running, *self._waiting, *self._empty]
 
     # Planning
@@ -192,8 +194,8 @@ class VllmEngine:
                 held += self._held(s)
         return Iteration(start_s, batch, sum(s.context_tokens for s in batch), admitted, evicted)
 
-    def _held(self, s: VllmSequenceState) -> int:
-        return self.admission.held_tokens(s.context_tokens, s.request.prompt_tokens + s.request.max_tokens)
+    def _held(self, s: SequenceState) -> int:
+        return self.admission.held_tokens(s.context_tokens, s.max_kv_tokens)
 
     # Running
 
@@ -207,8 +209,9 @@ class VllmEngine:
         for s in iteration.admitted:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
             self._incomplete.add(s)
-            seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
-            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
+            seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
+            context = s.tokens(0, s.context_tokens).tolist()
+            self.replica.add(name, context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
             s.kv = None
         drawn = {output.name: output for output in self.replica.step()}
         iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
@@ -221,11 +224,11 @@ class VllmEngine:
                     "weights, or decode in float32"
                 )
 
-    def _abort(self, leaving: Sequence[VllmSequenceState]) -> None:
+    def _abort(self, leaving: Sequence[SequenceState]) -> None:
         if names := self._forget(leaving):
             self.replica.abort(names)
 
-    def _forget(self, leaving: Sequence[VllmSequenceState]) -> list[str]:
+    def _forget(self, leaving: Sequence[SequenceState]) -> list[str]:
         """Forget responses that vLLM has removed, or will; returns their names there."""
         for s in leaving:
             self._incomplete.discard(s)
@@ -250,7 +253,7 @@ class VllmEngine:
         if due_s == math.inf:
             return []
         self._clock_s = max(self._clock_s, due_s)
-        return [s.completion(due_s, s.request.target_finish) for s in self._empty.take_due(due_s)]
+        return [s.completion(due_s, self.eos_id) for s in self._empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
@@ -263,13 +266,12 @@ class VllmEngine:
             s.prefill_tokens += tokens
         self._incomplete -= iteration.drawn.keys()
         for s, drawn in iteration.drawn.items():
-            s.ids += drawn.ids
-            s.logprobs += drawn.logprobs
+            s.append(drawn.ids, drawn.logprobs)
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
         self._record(iteration, [(s.request.response, tokens) for s, tokens in iteration.chunks.items()])
         return self._finish(iteration)
 
-    def _evict(self, evicted: Sequence[VllmSequenceState]) -> None:
+    def _evict(self, evicted: Sequence[SequenceState]) -> None:
         """Move responses from the batch to the front of the queue, youngest first."""
         for s in evicted:
             s.queued_s = -math.inf
@@ -294,15 +296,15 @@ class VllmEngine:
             reason = s.finish_reason(self.eos_id)
             if drawn.finished != (reason is not None):
                 ended = "ended" if drawn.finished else "did not end"
-                raise VllmError(f"vLLM {ended} response {s.request.response} at {len(s.ids)} of {s.stop_tokens} tokens")
+                raise VllmError(f"vLLM {ended} response {s.request.response} at {s.count} of {s.stop_tokens} tokens")
             if reason is not None:
-                done.append(s.completion(self._clock_s, reason))
+                done.append(s.completion(self._clock_s, self.eos_id))
                 del self._names[s]
         over = {c.response for c in done}
         self._running = [s for s in self._running if s.request.response not in over]
         return done
 
-    def _leave(self, leaving: Sequence[VllmSequenceState]) -> dict[VllmSequenceState, BlocksKV]:
+    def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV]:
         """Remove responses from the batch, and drop their sampled tokens that are not committed.
 
         Returns:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.vllm.adapter import StepOutput
-from rlhfless.engine.vllm.sequence import VllmSequenceState
 
 
 @dataclass(eq=False)
@@ -19,10 +19,10 @@ class Iteration:
     """
 
     start_s: float
-    batch: list[VllmSequenceState]
+    batch: list[SequenceState]
     kv_tokens: int
-    admitted: list[VllmSequenceState]
-    evicted: list[VllmSequenceState]
+    admitted: list[SequenceState]
+    evicted: list[SequenceState]
     end_s: float = 0.0
-    drawn: dict[VllmSequenceState, StepOutput] = field(default_factory=dict)
-    chunks: dict[VllmSequenceState, int] = field(default_factory=dict)
+    drawn: dict[SequenceState, StepOutput] = field(default_factory=dict)
+    chunks: dict[SequenceState, int] = field(default_factory=dict)
