@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from rlhfless.engine.common.batch_scheduler import BatchScheduler
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.span_accumulator import SpanAccumulator
@@ -21,7 +22,6 @@ from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.scheduler import BatchScheduler
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -49,7 +49,7 @@ class DecodeLoop:
     ) -> None:
         self._clock, self._eos_id = IterationClock(charge, model.device), eos_id
         self.step = decode_step(model, sampling, eos_id, signals)
-        self.queue = BatchScheduler(admission)
+        self.queue = BatchScheduler[SequenceState](admission)
         self.rows = KVRows(model, admission.max_batch, draws=sampling.temperature > 0)
         self.upcoming: PendingIterations | None = None
         self.decode_run: DecodeRun | None = None
@@ -63,7 +63,7 @@ class DecodeLoop:
         for s in (*self.queue, *coming):
             s.kv = None
             s.forget_prefix()
-        self.queue = BatchScheduler(self.queue.admission)
+        self.queue = BatchScheduler[SequenceState](self.queue.admission)
         self.upcoming = self.decode_run = None
         self.step.release()
         self.rows.close()

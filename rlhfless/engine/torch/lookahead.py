@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from rlhfless.engine.common.sequence import SequenceState
 
 if TYPE_CHECKING:
+    from rlhfless.engine.common.batch_scheduler import NextBatch
     from rlhfless.engine.torch.decode_run import DecodeRun
     from rlhfless.engine.torch.decode_step import SampledTokens
-    from rlhfless.engine.torch.scheduler import NextBatch
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -42,7 +42,7 @@ class BatchChange:
     shared: Mapping[int, Any] = field(default_factory=lambda: NOTHING)
 
     @classmethod
-    def of(cls, planned: NextBatch, cached_tokens: Mapping[SequenceState, int]) -> BatchChange:
+    def of(cls, planned: NextBatch[SequenceState], cached_tokens: Mapping[SequenceState, int]) -> BatchChange:
         """Return the change to a planned batch, with the tokens that it has to compute."""
         missing = [s.context_tokens - cached for s, cached in cached_tokens.items()]
         tokens, computing = sum(missing), sum([n > 0 for n in missing])
