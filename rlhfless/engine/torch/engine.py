@@ -124,7 +124,7 @@ class TorchEngine:
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
         if self._loop.nothing_by(to_s):
-            return Progress([], self._loop.spans.drain())
+            return Progress([], self._loop.new_spans())
         return self._advance(to_s)
 
     @_computes
@@ -143,7 +143,7 @@ class TorchEngine:
         if pending is None:
             return Progress(completions, [])
         loop.run_now(pending, clock)
-        return Progress([*completions, *loop.commit(pending, 1)], loop.spans.drain())
+        return Progress([*completions, *loop.commit(pending, 1)], loop.new_spans())
 
     @_computes
     def commit_next(self) -> list[Completion]:
@@ -232,4 +232,4 @@ class TorchEngine:
         return self._commit_while(lambda pending: bisect_right(pending.ends_s, to_s), to_s)
 
     def _commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> Progress:
-        return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())
+        return Progress(self._loop.commit_while(wanted, to_s), self._loop.new_spans())

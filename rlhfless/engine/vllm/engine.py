@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
+from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.sequence import SequenceState
-from rlhfless.engine.common.span_accumulator import SpanAccumulator
-from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.iteration import Iteration
@@ -62,7 +63,8 @@ class VllmEngine:
         self._first_blocks: set[bytes] = set()  # of contexts that vLLM has computed, or computes
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
-        self._spans = SpanAccumulator(self.slots)
+        self.journal = EngineJournal(self.slots, start_s)
+        self._reported = 0  # runs of the journal whose spans were returned
 
     @property
     def clock_s(self) -> float:
@@ -107,7 +109,7 @@ class VllmEngine:
         if iteration is None:
             return Progress(completions, [])
         iteration.end_s = clock()
-        return Progress([*completions, *self._commit(iteration)], self._spans.drain())
+        return Progress([*completions, *self._commit(iteration)], self._new_spans())
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
@@ -228,7 +230,7 @@ class VllmEngine:
             elif due_s == math.inf and (iteration := self._next()) is not None and wanted(iteration):
                 completions += self._commit(iteration)
             else:
-                return Progress(completions, self._spans.drain())
+                return Progress(completions, self._new_spans())
 
     def _complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
@@ -250,20 +252,23 @@ class VllmEngine:
         for s, output in drawn.items():
             s.append(output.ids, output.logprobs)
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
-        self._record(iteration, [(s.request.response, tokens) for s, tokens in iteration.chunks.items()])
+        self._record(iteration)
         return self._finish(iteration)
 
-    def _record(self, iteration: Iteration, chunks: Sequence[tuple[int, int]]) -> None:
-        """Add the spans of an iteration that computed ``chunks`` of contexts: (response, tokens)."""
-        start_s, end_s, tokens = iteration.planned.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
-        computed = sum(count for _, count in chunks)
-        decode_s = (end_s - start_s) * tokens / (tokens + computed) if tokens else 0.0
-        if computed:
-            self._spans.prefill(start_s, end_s - decode_s, computed, len(chunks), computed, chunks)
-        if not tokens:
-            return
-        begin_s, batch = end_s - decode_s if computed else start_s, len(iteration.drawn)
-        self._spans.decode(begin_s, end_s, tokens, batch * decode_s, iteration.planned.kv_tokens * decode_s)
+    def _record(self, iteration: Iteration) -> None:
+        """Note an iteration in the journal; its seconds are split between chunks of contexts and decoding by their tokens."""
+        planned, batch = iteration.planned, len(iteration.drawn)
+        chunks = [(s.request.response, tokens) for s, tokens in iteration.chunks.items()]
+        seconds, computed = iteration.end_s - planned.start_s, sum(tokens for _, tokens in chunks)
+        decode_s = seconds * batch / (batch + computed) if batch else 0.0
+        self.journal.leave(s.request.response for s in planned.evicted)
+        self.journal.change(batch, planned.kv_tokens, chunks=chunks)
+        self.journal.commit(planned.start_s, seconds - decode_s, [decode_s], iteration.end_s)
+
+    def _new_spans(self) -> list[EngineSpan]:
+        """Return the spans of the iterations that were committed since the last call."""
+        first, self._reported = self._reported, len(self.journal.runs)
+        return spans_of(self.journal.iteration_runs(first), self.slots)
 
     def _finish(self, iteration: Iteration) -> list[Completion]:
         done = []
