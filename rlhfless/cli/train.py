@@ -14,7 +14,7 @@ from rlhfless.cli.options import check_size
 
 OPTIONS = config_options()
 HEADINGS = {heading: [str(option.name) for option in options] for heading, options in OPTIONS.items()}
-HEADINGS["Run"] += ["out", "resume", "model", "loggers"]
+HEADINGS["Run"] += ["out", "resume", "resume_from", "model", "loggers"]
 HEADINGS["Cluster"] += ["gpus_per_actor"]
 
 
@@ -22,7 +22,8 @@ HEADINGS["Cluster"] += ["gpus_per_actor"]
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="Write the trace and the checkpoints into this folder."
 )
-@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last completed step.")
+@click.option("--resume", is_flag=True, help="Continue the run in OUT after its last checkpoint.")
+@click.option("--resume-from", type=int, help="Continue the run in OUT after this many steps.  [default: the last checkpoint]")
 @click.option(
     "--model", type=click.Path(path_type=Path), help="Train the model in this folder.  [default: a tiny model, warmed up first]"
 )
@@ -35,7 +36,13 @@ HEADINGS["Cluster"] += ["gpus_per_actor"]
 )
 @click.option("--gpus-per-actor", type=int, help="Check that an actor has this many GPUs.  [default: the profile's]")
 def train(
-    out: Path, resume: bool, model: Path | None, loggers: tuple[str, ...], gpus_per_actor: int | None, **options: Any
+    out: Path,
+    resume: bool,
+    resume_from: int | None,
+    model: Path | None,
+    loggers: tuple[str, ...],
+    gpus_per_actor: int | None,
+    **options: Any,
 ) -> None:
     """Train a model. Every step predicts lengths, plans and runs generation, scores responses and learns from them.
 
@@ -49,7 +56,7 @@ def train(
     if gpus_per_actor is not None:
         check_size(gpus_per_actor, config.cluster.profile)
     try:
-        trace = run_training(config, out, resume=resume, model=model, loggers=loggers)
+        trace = run_training(config, out, resume=resume if resume_from is None else resume_from, model=model, loggers=loggers)
     except (ActorError, LearnerError) as error:
         kept = error.kept_in if isinstance(error, ActorError) else None
         complete = "" if kept is None else f", {kept} the completed responses of this step"

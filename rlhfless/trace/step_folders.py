@@ -139,6 +139,29 @@ def remove(folder: Path) -> None:
         (folder / FOLDER).rmdir()
 
 
+def remove_from(folder: Path, step: int) -> None:
+    """Remove the steps from ``step`` on, the last one first: a process killed meanwhile leaves a trace without gaps.
+
+    Raises:
+        TraceError: the folder cannot be read or written.
+    """
+    meta = storage.read_json(folder / "meta.json")
+    try:
+        for later in reversed(unmerged_steps(folder, meta["steps"])):
+            if later >= step:
+                path = path_of(folder, later)
+                draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+                shutil.rmtree(draft, ignore_errors=True)
+                os.rename(path, draft)
+                storage.sync(path.parent)
+                shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be written ({error.strerror or error}); a writable folder is needed") from error
+    if max(meta["steps"], default=-1) >= step:
+        left = [earlier for earlier in meta["steps"] if earlier < step]
+        storage.write_text(folder / "meta.json", json.dumps({**meta, "steps": left}, indent=2) + "\n")
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left of an uncommitted step."""
     for draft in (folder / FOLDER).glob(".*.tmp"):

@@ -48,16 +48,21 @@ class TraceWriter:
         write_folder(self.folder, {}, [], self.meta)
 
     @classmethod
-    def resume(cls, folder: str | Path) -> TraceWriter:
+    def resume(cls, folder: str | Path, next_step: int | None = None) -> TraceWriter:
         """Return a writer that continues after the last completed step of the folder's trace.
 
         Rows of a step that was being written when the process died are removed, and so are its temporary files.
+
+        Args:
+            next_step: steps from this one on are removed, the last one first.
 
         Raises:
             TraceError: the folder has no trace, one of another schema version, or one with a wrong table.
         """
         writer = cls.__new__(cls)
         writer.folder = Path(folder)
+        if next_step is not None:
+            step_folders.remove_from(writer.folder, next_step)
         writer.meta, frames, plans = load(writer.folder)
         storage.remove_leftovers(writer.folder)
         step_folders.remove_leftovers(writer.folder)

@@ -14,10 +14,17 @@ from rlhfless.training.config import TrainError
 from rlhfless.training.learner.learner import Learner
 from solver.model.plurals import counted
 
+STATE = "state.json"  # of every learner; other files are its business
+
 
 def folder_of(root: Path, steps: int) -> Path:
     """Return the folder of the checkpoint after ``steps`` completed steps."""
     return root / f"after-{steps:06d}"
+
+
+def saved_steps(root: Path) -> list[int]:
+    """Return the numbers of completed steps after which there is a checkpoint, in order."""
+    return sorted(int(folder.name.removeprefix("after-")) for folder in root.glob("after-*") if (folder / STATE).is_file())
 
 
 def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
@@ -53,7 +60,7 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
         TrainError: there is no such checkpoint, it belongs to another configuration, or one of its files cannot be read.
     """
     folder = folder_of(root, steps)
-    if not (folder / "state.json").is_file():
+    if not (folder / STATE).is_file():
         raise TrainError(
             f"{root}: has no checkpoint after {counted(steps, 'step')}, although the trace has as many; start a new run"
         )

@@ -36,7 +36,8 @@ from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.models.tiny_model import choose_device
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards
-from rlhfless.training.run_state import RunStart, RunState
+from rlhfless.training.run_start import RunStart
+from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
@@ -112,7 +113,7 @@ class TrainerComponents:
 
 
 def resolve(
-    config: TrainConfig, overrides: TrainerOverrides, folder: Path | None, *, resume: bool, progress: bool
+    config: TrainConfig, overrides: TrainerOverrides, folder: Path | None, *, resume: bool | int, progress: bool
 ) -> TrainerComponents:
     """Make the components of a run that is started or resumed.
 
@@ -149,7 +150,7 @@ def resolve(
     try:
         pool = overrides.executor or make_pool(hardware, cluster)
     except FewerGpus as error:
-        if resume and (options := options_for(error)):
+        if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
     if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
@@ -173,7 +174,7 @@ def _of_the_model(
     device: torch.device,
     latency: LatencyModel,
     meta: Mapping[str, Any],
-    resume: bool,
+    resume: bool | int,
     progress: bool,
 ) -> dict[str, Any]:
     """Make the components that depend on the model from which training starts."""

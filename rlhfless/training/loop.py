@@ -72,7 +72,8 @@ class Trainer:
             follow it. The loop does not record model signals for it.
         rewards: replaces ``config.task.rewards``.
         callbacks: called in order after every step and at the end.
-        resume: continue the run in ``folder``.
+        resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
+            them; later steps are removed from the trace.
 
     Attributes:
         on_progress: called with the progress of every generation; None for no callback. Its exceptions end the step as an
@@ -96,7 +97,7 @@ class Trainer:
         predictor: LengthPredictor | None = None,
         rewards: Rewards | None = None,
         callbacks: Sequence[Callback] = (),
-        resume: bool = False,
+        resume: bool | int = False,
         progress: bool = True,
     ) -> None:
         overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards)
@@ -330,7 +331,7 @@ def train(
     config: TrainConfig,
     folder: str | Path,
     *,
-    resume: bool = False,
+    resume: bool | int = False,
     model: str | Path | None = None,
     loggers: Sequence[str] = (),
 ) -> Trace:

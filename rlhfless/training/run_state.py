@@ -1,141 +1,33 @@
 """State of a training run between steps: weights, optimizer, length history, clock, trace and checkpoints.
 
-A step is committed when the trace contains it; its checkpoint is written before. An interrupt restores the last committed
-step. A run folder that was removed while the run works is not created again, because a resumed run would lack its first
-weights.
+A step is committed when the trace contains it; its checkpoint, if it gets one, is written before. An interrupt restores the
+last committed step with a checkpoint, and removes later ones from the trace: they are repeated. A run folder that was removed
+while the run works is not created again, because a resumed run would lack its first weights.
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from rlhfless.training import missing_torch
-
-try:
-    import torch
-except ImportError as error:
-    raise missing_torch(error) from None
-
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.system.scratch_folders import OwnFolder
 from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
-from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint
-from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint, saved_steps
+from rlhfless.training.config import LearnerError, TrainConfig, TrainError
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
-from rlhfless.training.models.char_tokenizer import CharTokenizer
-from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2
-from rlhfless.training.models.warmup import warm_up
-from rlhfless.training.tasks.arithmetic import ArithmeticTask
+from rlhfless.training.models.tiny_model import save_model
+from rlhfless.training.run_start import RunStart
 
 NEEDED = ("meta.json", "warm", "warm/config.json", "checkpoints")  # of a run's folder, to resume it
-
-
-def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
-    """Return the tiny model after its supervised warm-up on worked solutions (about a minute), and its tokenizer.
-
-    It computes with one thread, because the model is too small for a second one to help. Threads that wait for each other on a
-    busy machine cost more than they bring. One thread also makes the weights a function of the seed alone.
-    """
-    tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
-    model = tiny_qwen2(tokenizer, seed)
-    with one_thread(model.device):
-        warm_up(model, tokenizer, task.worked_solutions(seed), seed=seed, progress=progress)
-    return model, tokenizer
-
-
-@dataclass(frozen=True, eq=False)
-class RunStart:
-    """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
-
-    Attributes:
-        meta: what ``meta.json`` records of the run, with a unique ``run_id``. writer: of the trace, if the run is resumed.
-    """
-
-    model: Any
-    tokenizer: Any
-    meta: Mapping[str, Any]
-    writer: TraceWriter | None = None
-
-    @property
-    def earlier_cluster(self) -> Mapping[str, Any] | None:
-        """The cluster before the run was resumed, if it had another size; else None."""
-        was = None if self.writer is None else self.writer.meta.get("cluster")
-        sizes = ("nodes", "gpus_per_node")
-        return was if was and any(was.get(size) != self.meta["cluster"][size] for size in sizes) else None
-
-    @classmethod
-    def of(
-        cls,
-        config: TrainConfig,
-        folder: Path | None,
-        model: str | Path | tuple[Any, Any] | None,
-        meta: Mapping[str, Any],
-        *,
-        device: torch.device | str = "cpu",
-        resume: bool = False,
-        progress: bool = True,
-    ) -> RunStart:
-        """Load, take over or make the first model, or load that of the run in ``folder``.
-
-        A run that ended before its trace began, for example during warm-up, is started again instead of resumed.
-
-        Args:
-            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own weights: a passed
-                model takes them over.
-            device: of the model, unless it is passed with its tokenizer.
-
-        Raises:
-            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
-        """
-        if resume and folder is None:
-            raise TrainError("there is nothing to resume without a folder; give the folder of the run")
-        if resume and folder is not None and not _never_began(folder):
-            return cls._resumed(config, folder, model, meta, device)
-        if folder is not None and (folder / "meta.json").exists():
-            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
-        if isinstance(model, tuple):
-            return cls(*model, meta)
-        if model is not None:
-            return cls(*load_model(model, device), meta)
-        if config.task.name != "arithmetic" or "task" in meta["given"]:
-            raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        warm, tokenizer = make_model(config.seed, progress)
-        return cls(warm.to(device), tokenizer, meta)
-
-    @classmethod
-    def _resumed(
-        cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any], device: torch.device | str
-    ) -> RunStart:
-        writer = TraceWriter.resume(folder)
-        config.check_resume(writer.meta.get("config", {}))
-        overrides, earlier = meta["given"], writer.meta.get("given") or {}
-        for name in sorted({*overrides, *earlier}):
-            if overrides.get(name) != earlier.get(name):
-                was, now = (names.get(name, "the configuration's own") for names in (earlier, overrides))
-                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
-        was, now = writer.meta.get("learner_device"), meta["learner_device"]
-        if was is not None and was != now:
-            warning = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
-            warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
-        weights, tokenizer = load_model(folder / "warm", device)
-        if isinstance(model, tuple):
-            model[0].load_state_dict(weights.state_dict())
-            weights, tokenizer = model
-        run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
-        return cls(weights, tokenizer, {**meta, "run_id": run_id}, writer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,11 +37,13 @@ class RunProgress:
     Attributes:
         next_step: number of the next step. clock_s: end of the last step on the virtual clock.
         history: rollouts of all steps so far.
+        saved: progress at the last checkpoint; None if it is of this step.
     """
 
     next_step: int = 0
     clock_s: float = 0.0
     history: pd.DataFrame = field(default_factory=pd.DataFrame)
+    saved: RunProgress | None = None
 
 
 @dataclass(eq=False)
@@ -157,7 +51,8 @@ class RunState:
     """State of a training run after its last committed step.
 
     Attributes:
-        checkpoints: folder of the checkpoints after the last committed steps; keep: how many of them are kept.
+        checkpoints: folder of the checkpoints; keep: how many of them are kept. save_every: steps from one to the next; the
+            step with which the run has ``total_steps`` always has one.
         writer: of the trace; None keeps no trace.
         position: progress; replaced as a whole, so that an interrupt never leaves it half updated.
     """
@@ -167,6 +62,8 @@ class RunState:
     learner: Learner
     checkpoints: Path
     keep: int = 1
+    save_every: int = 1
+    total_steps: int = 0
     writer: TraceWriter | None = None
     position: RunProgress = field(default_factory=RunProgress)
     _in_doubt: bool = False
@@ -195,8 +92,9 @@ class RunState:
         else:
             checkpoints = folder / "checkpoints"
         run = cls(
-            origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, origin.writer, _temporary=temporary
-        )
+            origin.model, origin.tokenizer, learner, checkpoints, config.save_total_limit, config.save_every, config.steps,
+            origin.writer, _temporary=temporary,
+        )  # fmt: skip
         if run.writer is not None:
             run._go_back()
             if (was := origin.earlier_cluster) is not None:
@@ -222,7 +120,7 @@ class RunState:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Context in which weights change and the step is committed; an exception restores the last committed step.
+        """Context in which weights change and the step is committed; an exception restores the last checkpoint.
 
         If a second interrupt stops the restoration, the next step begins with it.
         """
@@ -236,7 +134,7 @@ class RunState:
         self._in_doubt = False
 
     def restore_if_in_doubt(self) -> None:
-        """Restore the last committed step if an interrupt left the state after it undefined.
+        """Restore the last checkpoint if an interrupt left the state after it undefined.
 
         Raises:
             TrainError: the run's folder is gone.
@@ -274,7 +172,7 @@ class RunState:
         return PlanningTime.overlapping(planning_s, now.clock_s - float(now.history.loc[last, "end_s"].max()))
 
     def commit(self, rollouts: pd.DataFrame, record: StepRecord, planning: PlanningTime) -> None:
-        """Commit the next step: first its checkpoint, then its trace, with the planning time in the step's plan.
+        """Commit the next step: first its checkpoint, if it gets one, then its trace, with the planning time in its plan.
 
         The trace decides which steps are committed; without a trace ``position`` does.
 
@@ -284,18 +182,29 @@ class RunState:
         self.check_folder()
         steps = self.position.next_step + 1
         history = pd.concat([self.position.history, rollouts], ignore_index=True)
-        save_checkpoint(self.checkpoints, steps, self.learner)
+        saves = steps % self.save_every == 0 or steps == self.total_steps
+        if saves:
+            save_checkpoint(self.checkpoints, steps, self.learner)
         if self.writer is not None:
             plan = {**record.plan.to_dict(), **vars(planning)}
             self.writer.append_step(rollouts, record.allocations, record.spans, record.events, plan)
-        self.position = RunProgress(steps, record.end_s, history)
-        keep_latest(self.checkpoints, steps, self.keep)
+        saved = None if saves else self.position.saved or self.position
+        self.position = RunProgress(steps, record.end_s, history, saved)
+        if saves:
+            keep_latest(self.checkpoints, steps, self.keep)
 
     def close(self) -> None:
-        """Stop the learner's processes and merge the trace's step folders into its tables. Idempotent.
+        """Write a checkpoint if the last step has none, stop the learner's processes, and merge the trace's step folders into
+        its tables. Idempotent.
 
         A further step would first read the last checkpoint.
         """
+        if self.position.saved is not None and not self._in_doubt:
+            # where it cannot be written, a later run repeats the steps since the last one
+            with contextlib.suppress(TrainError, LearnerError):
+                save_checkpoint(self.checkpoints, self.position.next_step, self.learner)
+                self.position = replace(self.position, saved=None)
+                keep_latest(self.checkpoints, self.position.next_step, self.keep)
         self.learner.close()
         self._in_doubt = True
         if self.writer is not None:
@@ -309,17 +218,16 @@ class RunState:
         return None if self.writer is None else self.writer.trace
 
     def _go_back(self) -> None:
-        """Read the committed state again: the trace's steps, if one is kept, and the checkpoint after the last of them."""
+        """Read the last checkpoint of a committed step again, and remove the steps after it from the trace, if one is kept."""
         self.check_folder()
         if self.writer is not None:
             self.writer = writer = TraceWriter.resume(self.writer.folder)
+            steps = max((one for one in saved_steps(self.checkpoints) if one <= writer.next_step), default=writer.next_step)
+            if steps < writer.next_step:
+                self.writer = writer = TraceWriter.resume(writer.folder, steps)
             history = writer.trace.rollouts if writer.next_step else pd.DataFrame()
             self.position = RunProgress(writer.next_step, writer.end_s, history)
+        elif self.position.saved is not None:
+            self.position = self.position.saved
         load_checkpoint(self.checkpoints, self.position.next_step, self.learner)
         self._in_doubt = False
-
-
-def _never_began(folder: Path) -> bool:
-    """Return whether a run in the folder ended before its trace began: only files that are written before the trace exist."""
-    before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
-    return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())

@@ -16,6 +16,7 @@ prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Par
   replayed once. Aim: planned within 10 % of executed. "planned" is what the plan takes by the fitted profile of the first size.
   It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
 - ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots and ``generate`` in static batches of 64.
+- ``reload``: new weights for an engine that runs: nothing is captured again, and its tokens are those of the new weights.
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped, and one that fails is noted with its error (so is a policy of ``replay``
@@ -43,7 +44,7 @@ import numpy as np
 import torch
 from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
-from gpu_parts import Grid, measured_profile, throughput
+from gpu_parts import Grid, measured_profile, reloaded, throughput
 from gpu_plans import POLICIES, PROFILE
 from gpu_plans import PREPARED as PLANS
 from gpu_plans import prepare as prepare_plans
@@ -60,7 +61,7 @@ GRID = Grid(
     joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
-PARTS = ("profile", "replay", "throughput", "flips")
+PARTS = ("profile", "replay", "throughput", "reload", "flips")
 
 
 class Needs(NamedTuple):
@@ -69,6 +70,7 @@ class Needs(NamedTuple):
     profile_s: float = 100.0
     replay_s: float = 200.0
     throughput_s: float = 60.0
+    reload_s: float = 20.0
     flips_s: float = 70.0
 
 
@@ -148,7 +150,7 @@ def lengths_of(tiny: bool) -> tuple[np.ndarray, str]:
 
 def run(report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], plans: Path, tiny: bool) -> None:
     """All parts that were asked for."""
-    needs = Needs(0, 0, 0, 0) if tiny else Needs()
+    needs = Needs(0, 0, 0, 0, 0) if tiny else Needs()
     lengths, where = lengths_of(tiny)
 
     @cache
@@ -188,6 +190,7 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
         *(("profile", f"profile {size}", needs.profile_s, partial(profile, size)) for size in sizes),
         ("replay", "replay" if policies == list(POLICIES) else f"replay {','.join(policies)}", needs.replay_s, replay),
         ("throughput", "throughput", needs.throughput_s, beside_generate),
+        ("reload", "reload", needs.reload_s, lambda: {"model": model().name, **reloaded(model())}),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:

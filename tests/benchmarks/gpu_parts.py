@@ -23,6 +23,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import BLOCK
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
@@ -166,3 +167,44 @@ def generate(lm: CausalLM, prompts: np.ndarray, tokens: int) -> float:
     assert out[0, -1].item() >= 0  # waits for the device
     assert out.shape[1] == prompts.shape[1] + tokens
     return time.perf_counter() - start
+
+
+def reloaded(lm: CausalLM) -> dict[str, Any]:
+    """New weights for an engine that has captured its shapes: they are not captured again, and its tokens are the new ones."""
+    state = lm.model.state_dict()
+    embedding = state["model.embed_tokens.weight"]
+    other = embedding.roll(1, 0)
+    weights = {name: other if weight.is_set_to(embedding) else weight for name, weight in state.items()}
+    weights["model.norm.weight"] = -weights["model.norm.weight"]
+    rows = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
+    engine = _greedy(rows)
+    before, captured_s = _decoded(engine), engine.journal.prepare_s
+    begin = time.monotonic()
+    engine.sync(weights, 1)
+    load_s = time.monotonic() - begin
+    after, again_s = _decoded(engine), engine.journal.prepare_s - captured_s
+    engine.close()
+    rows.free()
+    fresh = DecoderModel(lm.model, 2 * PROMPT_TOKENS)
+    fresh.load(weights)
+    expected = _decoded(_greedy(fresh))
+    found = {
+        "captured_s": captured_s, "captured_again_s": again_s, "load_s": load_s,
+        "tokens_changed": before != after, "tokens_are_the_new_weights": after == expected,
+    }  # fmt: skip
+    print(found)
+    if again_s or after != expected:
+        raise AssertionError("loading weights moved them, or left some of the old ones")
+    return found
+
+
+def _greedy(rows: DecoderModel) -> TorchEngine:
+    return TorchEngine(rows, Admission(8, 1 << 40), MEASURED, eos_id=0, sampling=Sampling(temperature=0))
+
+
+def _decoded(engine: TorchEngine) -> list[list[int]]:
+    """Tokens of eight responses to prompts of one length."""
+    ids = np.arange(8 * PROMPT_TOKENS).reshape(8, -1) % 50 + 1
+    engine.add([Request(i, PROMPT_TOKENS, 32, target_tokens=32, prompt_ids=ids[i], seed=i) for i in range(8)])
+    done = sorted(engine.advance(math.inf).completions, key=lambda c: c.response)
+    return [c.token_ids.tolist() for c in done]  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ from rlhfless.errors import InputError
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
 from rlhfless.training.models.tiny_model import load_model, save_model
-from rlhfless.training.run_state import make_model
+from rlhfless.training.run_start import make_model
 
 SIZE: dict[str, Any] = {
     "steps": 44, "prompts": 512, "prompts_per_step": 32, "samples_per_prompt": 8, "lr_scheduler_type": "linear",

@@ -89,7 +89,7 @@ def main() -> None:
             "lengths, quantiles 0, 5, 50, 95, 100 %:", np.percentile(rollouts["response_tokens"], [0, 5, 50, 95, 100]).tolist()
         )
     if options.warm_up:
-        from rlhfless.training.run_state import make_model
+        from rlhfless.training.run_start import make_model
 
         began = time.perf_counter()
         model, tokenizer = make_model(options.seed, progress=False)

@@ -87,7 +87,7 @@ def test_help_stands_under_headings_with_one_line_for_each_option() -> None:
 
 def test_options_are_those_of_the_configuration_with_its_defaults() -> None:
     config = {**TrainConfig.from_options(algorithm="ppo").to_options(), **TrainConfig().to_options()}
-    own = {"out", "resume", "model", "loggers", "gpus_per_actor"}
+    own = {"out", "resume", "resume_from", "model", "loggers", "gpus_per_actor"}
     assert {str(parameter.name) for parameter in train.params} == {*config, *own}
     for parameter in train.params:
         if parameter.name not in own and not isinstance(value := config[str(parameter.name)], (bool, NoneType)):

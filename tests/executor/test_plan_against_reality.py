@@ -55,14 +55,14 @@ class Fixed:
 def journal_of(latency: LatencyModel) -> EngineJournal:
     """Two join with 5 and 3 tokens; one ends after 3 iterations, and a third joins with 4 tokens for one more."""
     journal = EngineJournal(2)
-    journal.change(2, 2, 5, 8, [AdmittedResponse(0, 5, 0, True), AdmittedResponse(1, 3, 0, True)])
+    journal.change(2, 8, [AdmittedResponse(0, 5, 0, True), AdmittedResponse(1, 3, 0, True)], rows=2, width=5)
     for k in range(4):
         if k == 3:
             journal.leave([1])
-            journal.change(2, 2, 8, 12, [AdmittedResponse(2, 4, 0, True)])
+            journal.change(2, 12, [AdmittedResponse(2, 4, 0, True)], rows=2, width=8)
         prefill_s = float(latency.prefill_s([8, 0, 0, 4][k])) if k in (0, 3) else 0.0
         decode_s = float(latency.iteration_s(2, [8, 10, 12, 12][k])) + latency.join_s * [2, 0, 0, 1][k]
-        journal.commit(prefill_s, [decode_s], 0.0)
+        journal.commit(0.0, prefill_s, [decode_s], 0.0)
     return journal
 
 

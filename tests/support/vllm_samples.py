@@ -27,9 +27,10 @@ from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.vllm.adapter import StepOutput, VllmSettings
+from rlhfless.engine.vllm.adapter import VllmSettings
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.factory import VllmEngineFactory
+from rlhfless.engine.vllm.iteration import StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
@@ -159,7 +160,7 @@ class ScriptedReplica:
     """Draws what depends on the length of the context alone, so that it does not matter who was cut when: ``token_after``."""
 
     def __init__(self, slots: int, kv_tokens: int, hands_over: bool) -> None:
-        self.hands_over, self.vocabulary = hands_over, VOCABULARY
+        self.hands_over, self.vocabulary, self.token_budget, self.block_tokens = hands_over, VOCABULARY, 2048, 8
         self.settings, self.version = VllmSettings(1, slots, kv_tokens, LONGEST), 0
         self.here: dict[str, dict[str, Any]] = {}
         self.fed_tokens: dict[str, int] = {}

@@ -51,7 +51,7 @@ def test_the_shipped_plans_come_true():
 
 @pytest.mark.nightly
 def test_the_warm_up_leaves_something_to_learn():
-    from rlhfless.training.run_state import make_model
+    from rlhfless.training.run_start import make_model
 
     model, tokenizer = make_model(0, progress=False)
     answers = task_dynamics.accuracy(model, tokenizer)

@@ -1,18 +1,22 @@
-"""Journal of an actor's iterations: batch changes and token counts, from which the iterations can be replayed and retimed.
+"""Journal of an actor's iterations, the only record of them: batches, token counts and seconds.
 
-Outputs are counts and seconds, without token ids. A batch that stays unchanged needs one entry however many iterations it
-lasts, so keeping a journal costs an iteration well under a microsecond.
+Spans are read from it (``spans.spans_of``), iterations are replayed and retimed from it. It holds no token ids. A batch that
+stays unchanged needs one entry however many iterations it lasts, so keeping a journal costs an iteration well under a
+microsecond.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rlhfless.engine.common.spans import IterationRun, PrefillPart
 
 
 class AdmittedResponse(NamedTuple):
@@ -44,12 +48,13 @@ class JournalledBatch(NamedTuple):
     """A new batch that is decoded from ``iteration`` on.
 
     Attributes:
-        batch: number of responses in it; rows: fed rows, padding included.
+        batch: number of responses that get a token; rows: fed rows, padding included (0 for an engine without rows).
         width: cache cells that the first of its iterations attends over, one more in each that follows.
         kv_tokens: of the batch at the first of its iterations, ``batch`` more in each that follows.
         left: responses that left the batch since the last change, finished or not.
         joined: in admission order; the uncached tokens of their contexts, but for the last token of each, are computed before
             ``iteration``.
+        chunks: (response, tokens) that ``iteration`` computes of contexts, one entry for each response that is charged.
     """
 
     iteration: int
@@ -59,6 +64,7 @@ class JournalledBatch(NamedTuple):
     kv_tokens: int
     left: tuple[int, ...]
     joined: tuple[AdmittedResponse, ...]
+    chunks: tuple[tuple[int, int], ...]
 
     @property
     def prefill_tokens(self) -> int:
@@ -66,14 +72,28 @@ class JournalledBatch(NamedTuple):
         return sum(new.prefill_tokens for new in self.joined)
 
     @property
-    def computed_tokens(self) -> int:
-        """Return the uncached tokens that prefill computes."""
-        return sum(new.computed_tokens for new in self.joined)
+    def prefill(self) -> PrefillPart | None:
+        """Return what ``iteration`` computes of contexts; None where it computes none."""
+        if not self.chunks:
+            return None
+        return PrefillPart(len(self.chunks), sum([n for _, n in self.chunks]), [chunk for chunk in self.chunks if chunk[1]])
 
-    @property
-    def computing(self) -> int:
-        """Return the number of admitted responses with uncached tokens."""
-        return sum(new.prefill_tokens > 0 for new in self.joined)
+
+class CommittedRun(NamedTuple):
+    """Iterations of one batch that were committed together, back to back.
+
+    Attributes:
+        iteration: the first of them.
+        start_s: when it begins, with its prefill; prefill_s: seconds of that (0 where there is none).
+        end_s: end of the last.
+        prepared_from_s: when preparing its shape for the device began, on a real clock; None: nothing was prepared.
+    """
+
+    iteration: int
+    start_s: float
+    prefill_s: float
+    end_s: float
+    prepared_from_s: float | None = None
 
 
 class Replayed(NamedTuple):
@@ -94,10 +114,11 @@ class EngineJournal:
 
     Attributes:
         slots: of the actor.
-        start_s: when it was ready; end_s: end of its last committed iteration (``start_s`` before the first).
+        start_s: when it was ready.
         changes: of its batch, in order.
         finished: (iterations committed by then, response) of every completion.
-        prefill_s, decode_s: seconds charged for each iteration.
+        runs: committed iterations, in order.
+        decode_s: seconds charged for each iteration, without its prefill.
         prepare_s: total seconds of preparing shapes for the device (CUDA graphs); no iteration is charged for them.
     """
 
@@ -105,30 +126,59 @@ class EngineJournal:
     start_s: float = 0.0
     changes: list[JournalledBatch] = field(default_factory=list)
     finished: list[tuple[int, int]] = field(default_factory=list)
-    prefill_s: array[float] = field(default_factory=lambda: array("d"))
+    runs: list[CommittedRun] = field(default_factory=list)
     decode_s: array[float] = field(default_factory=lambda: array("d"))
     prepare_s: float = 0.0
-    end_s: float = field(init=False)
     _left: list[int] = field(default_factory=list, repr=False)
-
-    def __post_init__(self) -> None:
-        self.end_s = self.start_s
 
     def __len__(self) -> int:
         """Return the number of committed iterations."""
         return len(self.decode_s)
 
-    def commit(self, prefill_s: float, decode_s: Sequence[float], end_s: float) -> None:
-        """Append committed iterations; the first begins with a prefill if that takes any time."""
-        self.prefill_s.append(prefill_s)
-        self.prefill_s.extend([0.0] * (len(decode_s) - 1))
-        self.decode_s.extend(decode_s)
-        self.end_s = end_s
+    @property
+    def end_s(self) -> float:
+        """Return the end of the last committed iteration; ``start_s`` before the first."""
+        return self.runs[-1].end_s if self.runs else self.start_s
 
-    def change(self, batch: int, rows: int, width: int, kv_tokens: int, joined: Sequence[AdmittedResponse]) -> None:
-        """Note that the next committed iteration is the first of another batch."""
-        self.changes.append(JournalledBatch(len(self), batch, rows, width, kv_tokens, tuple(self._left), tuple(joined)))
-        self._left.clear()
+    @property
+    def prefill_s(self) -> NDArray[np.float64]:
+        """Return (iterations,) the seconds charged for the prefill of each."""
+        seconds = np.zeros(len(self))
+        for run in self.runs:
+            seconds[run.iteration] = run.prefill_s
+        return seconds
+
+    def commit(
+        self,
+        start_s: float,
+        prefill_s: float,
+        decode_s: Sequence[float],
+        end_s: float,
+        prepared_from_s: float | None = None,
+    ) -> None:
+        """Append committed iterations, the first of which begins with a prefill if that takes any time."""
+        self.runs.append(CommittedRun(len(self), start_s, prefill_s, end_s, prepared_from_s))
+        self.decode_s.extend(decode_s)
+
+    def change(
+        self,
+        batch: int,
+        kv_tokens: int,
+        joined: Sequence[AdmittedResponse] = (),
+        *,
+        rows: int = 0,
+        width: int = 0,
+        chunks: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
+        """Note that the next committed iteration is the first of another batch.
+
+        Args:
+            chunks: None: of every admitted response all that is not cached.
+        """
+        if chunks is None:
+            chunks = [(new.response, new.computed_tokens) for new in joined if new.prefill_tokens > 0]
+        left, self._left = tuple(self._left), []
+        self.changes.append(JournalledBatch(len(self), batch, rows, width, kv_tokens, left, tuple(joined), tuple(chunks)))
 
     def leave(self, responses: Iterable[int]) -> None:
         """Note responses that have left the batch."""
@@ -142,3 +192,42 @@ class EngineJournal:
         """Yield every change with the iteration before which the next one comes."""
         ends = [later.iteration for later in self.changes[1:]]
         return zip(self.changes, [*ends, len(self)], strict=False)
+
+    def iteration_runs(self, first: int = 0) -> Iterator[IterationRun]:
+        """Yield the committed runs from number ``first`` on, for ``spans.spans_of``."""
+        runs, changes, decode_s = self.runs, self.changes, self.decode_s
+        if first == len(runs):
+            return
+        at = bisect_right(changes, runs[first].iteration, key=_iteration) - 1
+        for number in range(first, len(runs)):
+            iteration, start_s, prefill_s, end_s, prepared_from_s = runs[number]
+            until = runs[number + 1].iteration if number + 1 < len(runs) else len(self)
+            while at + 1 < len(changes) and changes[at + 1].iteration <= iteration:
+                at += 1
+            change = changes[at]
+            batch, seconds = change.batch, decode_s[iteration:until]
+            kv_tokens = change.kv_tokens + batch * (iteration - change.iteration)
+            yield IterationRun(
+                start_s,
+                start_s + prefill_s if batch else end_s,
+                end_s,
+                batch * len(seconds),
+                batch * sum(seconds),
+                sum([(kv_tokens + batch * k) * each for k, each in enumerate(seconds)]),
+                change.prefill if iteration == change.iteration else None,
+                prepared_from_s,
+            )
+
+    def retimed(self, starts_s: Sequence[float], seconds: NDArray[np.float64], ends_s: Sequence[float]) -> EngineJournal:
+        """Return the same iterations at other times.
+
+        Args:
+            starts_s, ends_s: of each iteration; seconds: (iterations, 2) of its prefill, and of the rest of it.
+        """
+        prefill_s, decode_s = seconds.T.tolist()
+        runs = [CommittedRun(*row) for row in zip(range(len(self)), starts_s, prefill_s, ends_s, strict=True)]
+        return replace(self, runs=runs, decode_s=array("d", decode_s))
+
+
+def _iteration(change: JournalledBatch) -> int:
+    return change.iteration

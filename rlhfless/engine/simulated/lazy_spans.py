@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import overload
 
 import numpy as np
 
+from rlhfless.engine.common.spans import IterationRun, PrefillPart, spans_of
 from rlhfless.engine.protocol import EngineSpan
 from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 
@@ -17,10 +19,10 @@ class LazySpans(Sequence[EngineSpan]):
     There is one prefill span for every iteration with a prefill, and one decode span for every interval between.
     """
 
-    __slots__ = ("_parts", "_spans")
+    __slots__ = ("_parts", "_slots", "_spans")
 
     def __init__(self, schedule: SimulatedSchedule, slots: int, first: int, until: int) -> None:
-        self._parts = [_Part(schedule, slots, first, until)]
+        self._parts, self._slots = [_Part(schedule, first, until)], slots
         self._spans: list[EngineSpan] | None = None
 
     def add(self, later: LazySpans) -> None:
@@ -36,7 +38,7 @@ class LazySpans(Sequence[EngineSpan]):
 
     def _all(self) -> list[EngineSpan]:
         if self._spans is None:
-            self._spans = [span for part in self._parts for span in part.spans()]
+            self._spans = spans_of(chain.from_iterable(part.iteration_runs() for part in self._parts), self._slots)
             self._parts.clear()
         return self._spans
 
@@ -57,12 +59,12 @@ class LazySpans(Sequence[EngineSpan]):
 class _Part:
     """Committed iterations of one schedule."""
 
-    __slots__ = ("first", "iterations", "prefilled", "schedule", "slots", "until")
+    __slots__ = ("first", "iterations", "prefilled", "schedule", "until")
 
-    def __init__(self, schedule: SimulatedSchedule, slots: int, first: int, until: int) -> None:
+    def __init__(self, schedule: SimulatedSchedule, first: int, until: int) -> None:
         self.schedule: SimulatedSchedule | None = schedule
         self.iterations, self.prefilled = schedule.iterations, NOBODY  # what ``schedule`` says, where there is one
-        self.slots, self.first, self.until = slots, first, until
+        self.first, self.until = first, until
 
     def shrink(self) -> None:
         """Free the memory of the schedule's later iterations, which will not be committed."""
@@ -71,42 +73,28 @@ class _Part:
             self.prefilled, self.schedule = prefilled._replace(iteration=prefilled.iteration - self.first), None
             self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
 
-    def spans(self) -> list[EngineSpan]:
-        """Return its spans."""
+    def iteration_runs(self) -> list[IterationRun]:
+        """Return its iterations as runs, each from one with a prefill to the next."""
         done, first, until = self.iterations, self.first, self.until
         if until == first:
             return []
         low, high = np.searchsorted(done.prefill_at, [first, until])
-        prefills, prefill_s = done.prefill_at[low:high], done.prefill_s[low:high]
-        begins = prefills if len(prefills) and prefills[0] == first else np.append(first, prefills)
-        at_s, seconds = done.boundary_s[first : until + 1], np.diff(done.boundary_s[first : until + 1])
-        batch, kv_tokens = done.batch[first:until], done.kv_tokens[first:until]
-        seconds[prefills - first] -= prefill_s
-        at = begins - first
-        total = np.add.reduceat(seconds, at)
-        tokens = np.add.reduceat(batch, at)
-        weight = np.where(total > 0, total, 1.0)
-        batch_mean, kv_mean = (
-            np.where(total > 0, np.add.reduceat(seconds * x, at) / weight, x[at]) for x in (batch, kv_tokens)
-        )
-        batch_mean = np.minimum(batch_mean, self.slots)  # weights of times round, a batch has no more than its slots
-        ready = at_s[at].copy()
-        ready[len(at) - len(prefills) :] += prefill_s
-        ends = at_s[np.append(at[1:], until - first)]
-        spans = []
-        columns = (ready, ends, batch_mean, tokens, kv_mean)
-        decoded = zip(*(column.tolist() for column in columns), strict=True)
-        starts_s, computing, computed_tokens = at_s[prefills - first], done.computing[low:high], done.computed_tokens[low:high]
+        at, prefill_s = done.prefill_at[low:high] - first, done.prefill_s[low:high]
+        at_s, batch, kv_tokens = done.boundary_s[first : until + 1], done.batch[first:until], done.kv_tokens[first:until]
+        seconds = np.diff(at_s)
+        seconds[at] -= prefill_s
+        begins = at if len(at) and not at[0] else np.append(0, at)
+        before = len(begins) - len(at)  # 1 where the first run has no prefill
+        start_s, decode_from_s = at_s[begins], at_s[begins]
+        decode_from_s[before:] += prefill_s
+        end_s = at_s[np.append(begins[1:], until - first)]
         joined = self.prefilled if self.schedule is None else self.schedule.prefilled(first, until)
         who = list(zip(joined.response.tolist(), joined.tokens.tolist(), strict=True))
-        after = joined.iteration.searchsorted(prefills, side="right")
-        slices = map(slice, np.append(0, after[:-1]).tolist(), after.tolist())
-        computed = zip(starts_s.tolist(), computing.tolist(), computed_tokens.tolist(), slices, strict=True)
-        slots, prefilled = self.slots, len(at) - len(prefills)
-        for k, (begin_s, end_s, mean, decoded_tokens, kv) in enumerate(decoded):
-            if k >= prefilled:
-                from_s, count, held, whose = next(computed)
-                spans.append(EngineSpan("prefill", from_s, begin_s, float(count), slots, held, float(held), None, who[whose]))
-            if decoded_tokens:
-                spans.append(EngineSpan("decode", begin_s, end_s, mean, slots, decoded_tokens, kv))
-        return spans
+        after = joined.iteration.searchsorted(at + first, side="right").tolist()
+        counts = zip(done.computing[low:high].tolist(), done.computed_tokens[low:high].tolist(), strict=True)
+        computed = [who[slice(*edges)] for edges in zip([0, *after[:-1]], after, strict=True)] if after else []
+        parts: list[PrefillPart | None] = [None] * before
+        parts += [PrefillPart(*count, chunks) for count, chunks in zip(counts, computed, strict=True)]
+        sums = (np.add.reduceat(column, begins) for column in (batch, seconds * batch, seconds * kv_tokens))
+        columns = (column.tolist() for column in (start_s, decode_from_s, end_s, *sums))
+        return list(map(IterationRun, *columns, parts))

@@ -10,9 +10,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from rlhfless.engine.common.batch_scheduler import BatchScheduler
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
-from rlhfless.engine.common.span_accumulator import SpanAccumulator
-from rlhfless.engine.protocol import Completion
+from rlhfless.engine.common.sequence import SequenceState
+from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.protocol import Completion, EngineSpan
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.decode_step import decode_step
 from rlhfless.engine.torch.iteration_clock import IterationClock
@@ -20,8 +22,6 @@ from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.scheduler import BatchScheduler
-from rlhfless.engine.torch.sequence import SequenceState
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -34,7 +34,7 @@ class DecodeLoop:
         upcoming: the next iterations, as far as they are known.
         decode_run: the current batch; None once a response joined or left.
         clock_s: end of the last committed iteration.
-        journal: the committed iterations. spans: the same, as spans.
+        journal: the committed iterations.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class DecodeLoop:
     ) -> None:
         self._clock, self._eos_id = IterationClock(charge, model.device), eos_id
         self.step = decode_step(model, sampling, eos_id, signals)
-        self.queue = BatchScheduler(admission)
+        self.queue = BatchScheduler[SequenceState](admission)
         self.rows = KVRows(model, admission.max_batch, draws=sampling.temperature > 0)
         self.upcoming: PendingIterations | None = None
         self.decode_run: DecodeRun | None = None
         self.clock_s = start_s
         self.journal = EngineJournal(admission.max_batch, start_s)
-        self.spans = SpanAccumulator(admission.max_batch)
+        self._reported = 0  # runs of the journal whose spans were returned
 
     def close(self) -> None:
         """Free all memory, even if other objects refer to it; clock and journal stay. Idempotent."""
@@ -63,7 +63,7 @@ class DecodeLoop:
         for s in (*self.queue, *coming):
             s.kv = None
             s.forget_prefix()
-        self.queue = BatchScheduler(self.queue.admission)
+        self.queue = BatchScheduler[SequenceState](self.queue.admission)
         self.upcoming = self.decode_run = None
         self.step.release()
         self.rows.close()
@@ -160,7 +160,7 @@ class DecodeLoop:
         before_s = self.journal.prepare_s
         prefill_s, _ = self.run(pending, 1)
         if (prepare_s := self.journal.prepare_s - before_s) > 0:
-            self.spans.capture(pending.start_s, pending.start_s + prepare_s)
+            pending.prepared_from_s = pending.start_s
             pending.start_s += prepare_s
         pending.set_times(prefill_s, [clock() - (pending.start_s + prefill_s)])
 
@@ -184,11 +184,11 @@ class DecodeLoop:
             self.run(pending, count)
         assert pending.decode_run is not None
         done = len(pending.drawn)
-        self._record(pending, done)
         if pending.change is not None:
             self._change_batch(pending, pending.change, pending.decode_run)
         self.clock_s = pending.ends_s[done - 1]
-        self.journal.commit(pending.prefill_s, pending.decode_s[:done], self.clock_s)
+        decode_s = pending.decode_s[:done]
+        self.journal.commit(pending.start_s, pending.prefill_s, decode_s, self.clock_s, pending.prepared_from_s)
         if pending.change is not None:
             for s in pending.change.admitted:
                 s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
@@ -202,7 +202,8 @@ class DecodeLoop:
         self.journal.leave(s.request.response for s in change.evicted)
         cached, batch = change.cached_tokens, len(decode_run.rows)
         joined = [AdmittedResponse(s.request.response, s.context_tokens, cached[s], s.forced) for s in change.admitted]
-        self.journal.change(batch, batch + decode_run.padding, decode_run.longest, pending.kv_tokens, joined)
+        rows, width = batch + decode_run.padding, decode_run.longest
+        self.journal.change(batch, pending.kv_tokens, joined, rows=rows, width=width)
         for s, new in zip(change.admitted, joined, strict=True):
             s.prefill_tokens += new.computed_tokens
             s.start_s = pending.start_s if s.start_s is None else s.start_s
@@ -211,24 +212,16 @@ class DecodeLoop:
         self.rows.commit(change, self.queue.waiting)
         self.decode_run = decode_run
 
-    def _record(self, pending: PendingIterations, done: int) -> None:
-        """Add the spans of the first ``done`` iterations."""
-        begin_s, batch, change = pending.start_s + pending.prefill_s, pending.batch, pending.change
-        if change is not None and change.prefill_tokens:
-            tokens = change.computed_tokens
-            each = [(s.request.response, s.context_tokens - cached - 1) for s, cached in change.cached_tokens.items()]
-            computed = [(response, count) for response, count in each if count > 0]
-            self.spans.prefill(pending.start_s, begin_s, tokens, change.computing, tokens, computed)
-        seconds = pending.decode_s[:done]
-        kv_tokens = range(pending.kv_tokens, pending.kv_tokens + batch * done, batch)
-        held_s = sum([held * each for held, each in zip(kv_tokens, seconds, strict=True)])
-        self.spans.decode(begin_s, pending.ends_s[done - 1], batch * done, batch * sum(seconds), held_s)
+    def new_spans(self) -> list[EngineSpan]:
+        """Return the spans of the iterations that were committed since the last call, in order of time."""
+        first, self._reported = self._reported, len(self.journal.runs)
+        return spans_of(self.journal.iteration_runs(first), self.journal.slots) if first < self._reported else []
 
     def _finish(self, ends: Sequence[SequenceState]) -> list[Completion]:
         self.copy_tokens_to_host()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
-        return [s.completion(self.clock_s, s.finish_reason(self._eos_id)) for s in left]
+        return [s.completion(self.clock_s, self._eos_id) for s in left]
 
     def complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
@@ -237,7 +230,7 @@ class DecodeLoop:
         self.clock_s, self.upcoming = max(self.clock_s, due_s), None
         due = self.queue.empty.take_due(due_s)
         self.journal.finish(s.request.response for s in due)
-        return [s.completion(due_s, s.finish_reason(self._eos_id)) for s in due]
+        return [s.completion(due_s, self._eos_id) for s in due]
 
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.

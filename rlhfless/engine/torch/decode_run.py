@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlhfless.engine.common.sequence import HostTokens, SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, Inputs, SampledTokens
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.sequence import HostTokens, SequenceState
 
 COPIED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
 

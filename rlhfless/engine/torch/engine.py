@@ -30,11 +30,12 @@ try:
     import torch
 
     from rlhfless.engine.common.request_validation import TokenRoom
+    from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
     from rlhfless.engine.torch.lookahead import PendingIterations
     from rlhfless.engine.torch.model import DecoderModel, one_thread
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.torch.sequence import SequenceState
+    from rlhfless.engine.torch.validation import kv_wrong
     from rlhfless.system.device_memory import room
 except ImportError as error:
     if error.name != "torch":
@@ -105,7 +106,7 @@ class TorchEngine:
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
         loop, upcoming = self._loop, self._loop.upcoming
-        responses = [SequenceState.of(request, loop.clock_s, self._room) for request in requests]
+        responses = [SequenceState.of(request, loop.clock_s, self._room, kv_wrong) for request in requests]
         loop.queue.add(responses)
         loop.rows.reserve(loop.queue.needed_slots())
         if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
@@ -123,7 +124,7 @@ class TorchEngine:
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
         if self._loop.nothing_by(to_s):
-            return Progress([], self._loop.spans.drain())
+            return Progress([], self._loop.new_spans())
         return self._advance(to_s)
 
     @_computes
@@ -142,7 +143,7 @@ class TorchEngine:
         if pending is None:
             return Progress(completions, [])
         loop.run_now(pending, clock)
-        return Progress([*completions, *loop.commit(pending, 1)], loop.spans.drain())
+        return Progress([*completions, *loop.commit(pending, 1)], loop.new_spans())
 
     @_computes
     def commit_next(self) -> list[Completion]:
@@ -231,4 +232,4 @@ class TorchEngine:
         return self._commit_while(lambda pending: bisect_right(pending.ends_s, to_s), to_s)
 
     def _commit_while(self, wanted: Callable[[PendingIterations], int], to_s: float) -> Progress:
-        return Progress(self._loop.commit_while(wanted, to_s), self._loop.spans.drain())
+        return Progress(self._loop.commit_while(wanted, to_s), self._loop.new_spans())

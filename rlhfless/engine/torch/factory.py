@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from rlhfless.engine.common.journal import EngineJournal, Replayed
-from rlhfless.engine.common.request_validation import TokenRoom
+from rlhfless.engine.common.request_validation import TokenRoom, check
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
@@ -18,7 +18,7 @@ from rlhfless.engine.torch.model import DecoderModel, one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.validation import check
+from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.model.errors import is_whole
@@ -86,7 +86,7 @@ class TorchEngineFactory:
         """
         room = TokenRoom.of(self.model, admission)
         for request in requests:
-            check(request, room)
+            check(request, room, kv_wrong)
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
         """Return KV state of prefixes (token ids by prompt), shared tokens computed once, for ``Request.prefix_kv``."""

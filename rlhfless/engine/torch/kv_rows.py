@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise
@@ -20,7 +21,6 @@ from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
-from rlhfless.engine.torch.sequence import SequenceState
 
 
 class KVRows:

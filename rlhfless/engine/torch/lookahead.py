@@ -8,12 +8,12 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from rlhfless.engine.torch.sequence import SequenceState
+from rlhfless.engine.common.sequence import SequenceState
 
 if TYPE_CHECKING:
+    from rlhfless.engine.common.batch_scheduler import NextBatch
     from rlhfless.engine.torch.decode_run import DecodeRun
     from rlhfless.engine.torch.decode_step import SampledTokens
-    from rlhfless.engine.torch.scheduler import NextBatch
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -25,8 +25,8 @@ class BatchChange:
     Attributes:
         batch: in admission order, newly admitted last; evicted: youngest first.
         cached_tokens: cached tokens of each admitted response's context.
-        prefill_tokens: uncached tokens of all admitted responses. computed_tokens: those of them that prefill computes: all but
-            the last of each response, which its first iteration feeds. computing: admitted responses with uncached tokens.
+        prefill_tokens: uncached tokens of all admitted responses. Prefill computes all but the last of each, which its first
+            iteration feeds.
         rows: the batch in order of cache rows; shared: KV state of whole prompts, computed here, for others that will need it.
             Both are set once run.
     """
@@ -36,17 +36,14 @@ class BatchChange:
     evicted: Sequence[SequenceState]
     cached_tokens: Mapping[SequenceState, int]
     prefill_tokens: int
-    computed_tokens: int
-    computing: int
     rows: list[SequenceState] = field(default_factory=list)
     shared: Mapping[int, Any] = field(default_factory=lambda: NOTHING)
 
     @classmethod
-    def of(cls, planned: NextBatch, cached_tokens: Mapping[SequenceState, int]) -> BatchChange:
+    def of(cls, planned: NextBatch[SequenceState], cached_tokens: Mapping[SequenceState, int]) -> BatchChange:
         """Return the change to a planned batch, with the tokens that it has to compute."""
-        missing = [s.context_tokens - cached for s, cached in cached_tokens.items()]
-        tokens, computing = sum(missing), sum([n > 0 for n in missing])
-        return cls(planned.batch, planned.admitted, planned.evicted, cached_tokens, tokens, tokens - computing, computing)
+        tokens = sum([s.context_tokens - cached for s, cached in cached_tokens.items()])
+        return cls(planned.batch, planned.admitted, planned.evicted, cached_tokens, tokens)
 
 
 @dataclass(eq=False)
@@ -61,6 +58,7 @@ class PendingIterations:
             unknown.
         drawn: tokens sampled by the iterations that were run. decode_run: the run that computed them; None while rows of a new
             batch are still to be filled.
+        prepared_from_s: when preparing the shape of the first began, on a real clock; None: nothing was prepared.
     """
 
     start_s: float
@@ -72,6 +70,7 @@ class PendingIterations:
     ends_s: Sequence[float] = ()
     drawn: Sequence[SampledTokens] = ()
     decode_run: DecodeRun | None = None
+    prepared_from_s: float | None = None
 
     @property
     def starts_s(self) -> Sequence[float]:

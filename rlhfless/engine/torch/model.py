@@ -19,7 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
-from rlhfless.engine.torch.weights import check_architecture, copy_weights, held_bytes, no_weights, shapes_of, tensors_of
+from rlhfless.engine.torch.weights import (
+    check_architecture,
+    checked_state,
+    copy_weights,
+    held_bytes,
+    no_weights,
+    shapes_of,
+    tensors_of,
+)
 from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
 from solver.model.errors import is_whole
@@ -42,9 +50,9 @@ class DecoderModel:
     Attributes:
         hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
-        weights: those in use; ``load`` replaces them by others.
-        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits. It is 0 if there is
-            none, and None until ``bit_stability.measure_stable_rows`` has measured it.
+        weights: those in use; ``load`` copies others over them.
+        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
+            until ``bit_stability.measure_stable_rows`` has measured it.
 
     Raises:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
@@ -72,6 +80,7 @@ class DecoderModel:
         self._cos = cos[0, :, None]  # (cells, 1, head_dim)
         self._sin = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)[:, None]  # the sign of rotate_half
         self._shapes = shapes_of(model)
+        self.weights = no_weights()
         self.load(model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,14 +98,19 @@ class DecoderModel:
         return bool(self.device.type == "cpu" and self.dtype == torch.float32)
 
     def load(self, weights: Any) -> None:
-        """Copy the weights of a model of the same architecture, or of its state dict.
+        """Copy the weights of a model of the same architecture, or of its state dict, over those in use.
+
+        The storage stays, so what was prepared for its addresses (CUDA graphs) stays valid. Whatever ends the copying half-way
+        leaves no weights: ``load`` has to be called again.
 
         Raises:
-            InputError: a parameter is missing or of another shape, or there are more layers.
-            MemoryError: the device has no room for them in addition to those in use.
+            InputError: a parameter is missing or of another shape, or there are more layers; the weights in use stay.
+            MemoryError: the device has no room for a copy.
         """
+        state = checked_state(weights, self._shapes, self.layer_count)
+        old, self.weights = self.weights, no_weights()
         with room(self.device, "a copy of the model's weights"):
-            self.weights = copy_weights(weights, self._shapes, self.layer_count, self.device, self.dtype)
+            self.weights = copy_weights(state, self.layer_count, self.device, self.dtype, old)
 
     def free(self) -> None:
         """Free the weights' memory, until ``load``, even if other objects refer to them."""

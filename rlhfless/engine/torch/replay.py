@@ -77,7 +77,8 @@ class Replay:
             engine.add(requests)
         engine.commit_next()
         whole_s = self._now_s() - begin - (journal.prepare_s - prepared_s)
-        return journal.prefill_s[-1], whole_s - journal.prefill_s[-1]
+        prefill_s = journal.runs[-1].prefill_s
+        return prefill_s, whole_s - prefill_s
 
     def _remove_left(self, change: JournalledBatch) -> None:
         """Remove the responses that left unfinished: moved away, or evicted."""

@@ -1,25 +1,15 @@
-"""Checks of requests that only the torch engine needs (KV states); each error is one sentence.
+"""Checks of the KV states of requests that only the torch engine needs; each error is one sentence.
 
 Checks that all engines share are in common/request_validation.py.
 """
 
 from __future__ import annotations
 
-from rlhfless.engine.common import request_validation
-from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.protocol import Request
 
 
-def check(request: Request, room: TokenRoom) -> None:
-    """Refuse a request that would be decoded wrongly or not at all.
-
-    Raises:
-        ValueError: naming the response, what is wrong with it, and what would be right.
-    """
-    request_validation.check(request, room, _kv_wrong)
-
-
-def _kv_wrong(r: Request) -> str | None:
+def kv_wrong(r: Request) -> str | None:
+    """Return what is wrong with the KV states of a request; None: nothing."""
     if r.kv is not None and r.kv.shape[3] != r.context_tokens - 1:
         return f"comes with the KV state of {r.kv.shape[3]} tokens; it needs {r.context_tokens - 1}, all tokens but the last"
     if not 0 <= r.cached_tokens <= r.prompt_tokens or (r.shares_prompt and r.prompt is None):

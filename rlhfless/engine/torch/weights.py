@@ -20,6 +20,8 @@ ROPES = ("default", "linear", "llama3", "yarn")
 each head."""
 SAME = "give a model of the architecture that is loaded, or its state dict"
 
+HEAD = "lm_head.weight"
+
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -56,6 +58,15 @@ class Weights(NamedTuple):
     norm: Tensor
     head: Linear
 
+    def by_place(self) -> dict[str, Tensor]:
+        """Return all tensors by their place in this tree; a tensor that is used twice comes twice."""
+        found = {"embedding": self.embedding, "norm": self.norm, "head.weight": self.head.weight}
+        for number, layer in enumerate(self.layers):
+            for name, part in layer._asdict().items():
+                tensors = part._asdict() if isinstance(part, Linear) else {"": part}
+                found |= {f"{number}.{name}{sub and '.'}{sub}": t for sub, t in tensors.items() if t is not None}
+        return found
+
 
 def check_architecture(model: Any) -> None:
     """Refuse models that the pass of ``model.py`` would compute wrongly.
@@ -86,54 +97,78 @@ def shapes_of(model: Any) -> Shapes:
 
 
 @torch.inference_mode()
-def copy_weights(source: Any, shapes: Shapes, layers: int, device: torch.device, dtype: torch.dtype) -> Weights:
-    """Return a copy of the weights of a model or of its state dict.
+def copy_weights(state: Mapping[str, Tensor], layers: int, device: torch.device, dtype: torch.dtype, old: Weights) -> Weights:
+    """Return a copy of the weights of a checked state dict, written into the tensors of ``old``.
 
-    Projections that read the same input become one matrix, and a head that is tied to the embedding is the embedding.
+    Projections that read the same input become one matrix, and a head that is tied to the embedding is the embedding. A tensor
+    that ``old`` lacks is made; where it lacks none the result is ``old`` itself, at the same addresses.
+    """
+    into = old.by_place() if old.layers else {}
+    if (old.head.weight is old.embedding) != _tied(state):
+        into.pop("head.weight", None)
+
+    def copied(place: str, *names: str) -> Tensor:
+        parts = [state[name].detach() for name in names]
+        if (tensor := into.get(place)) is None:
+            return torch.cat([part.to(device, dtype) for part in parts])
+        row = 0
+        for part in parts:
+            tensor[row : row + len(part)].copy_(part)
+            row += len(part)
+        return tensor
+
+    def optional(place: str, *names: str) -> Tensor | None:
+        return copied(place, *names) if names[0] in state else None
+
+    def linear(place: str, *names: str) -> Linear:
+        weight = copied(f"{place}.weight", *(f"{name}.weight" for name in names))
+        return Linear(weight, optional(f"{place}.bias", *(f"{name}.bias" for name in names)))
+
+    def layer(number: int) -> Layer:
+        p, at = f"model.layers.{number}", f"{number}."
+        return Layer(
+            copied(f"{at}input_norm", f"{p}.input_layernorm.weight"),
+            linear(f"{at}qkv", f"{p}.self_attn.q_proj", f"{p}.self_attn.k_proj", f"{p}.self_attn.v_proj"),
+            optional(f"{at}q_norm", f"{p}.self_attn.q_norm.weight"),
+            optional(f"{at}k_norm", f"{p}.self_attn.k_norm.weight"),
+            linear(f"{at}out", f"{p}.self_attn.o_proj"),
+            copied(f"{at}mlp_norm", f"{p}.post_attention_layernorm.weight"),
+            linear(f"{at}gate_up", f"{p}.mlp.gate_proj", f"{p}.mlp.up_proj"),
+            linear(f"{at}down", f"{p}.mlp.down_proj"),
+        )
+
+    embedding = copied("embedding", "model.embed_tokens.weight")
+    new = Weights(
+        embedding,
+        [layer(number) for number in range(layers)],
+        copied("norm", "model.norm.weight"),
+        Linear(embedding if _tied(state) else copied("head.weight", HEAD), None),
+    )
+    before, after = old.by_place(), new.by_place()
+    same = before.keys() == after.keys() and all(before[place] is tensor for place, tensor in after.items())
+    return old if same else new
+
+
+def checked_state(source: Any, shapes: Shapes, layers: int) -> Mapping[str, Tensor]:
+    """Return the state dict of a model, or the state dict that was given, if it has the parameters that ``shapes`` names.
 
     Raises:
-        InputError: a parameter is missing or not of the shape that it has in ``shapes``, or there are more than ``layers``
-            layers.
+        InputError: a parameter is missing or of another shape, or there are more than ``layers`` layers.
     """
     state: Mapping[str, Tensor] = source if isinstance(source, Mapping) else source.state_dict()
     if (more := next((name for name in state if name.startswith(f"model.layers.{layers}.")), None)) is not None:
         raise InputError(f"the weights have {more}, but the model has {layers} layers; {SAME}")
-
-    def copy(name: str) -> Tensor:
-        if name not in state:
+    for name, shape in shapes.items():
+        if name in state and tuple(state[name].shape) != shape:
+            raise InputError(f"the weights' {name} is of shape {tuple(state[name].shape)}, the model's of {shape}; {SAME}")
+        if name not in state and name != HEAD:  # without a head of its own it is the embedding
             raise InputError(f"the weights have no {name}; {SAME}")
-        if (shape := tuple(state[name].shape)) != shapes.get(name, shape):
-            raise InputError(f"the weights' {name} is of shape {shape}, the model's of {shapes[name]}; {SAME}")
-        return state[name].detach().to(device, dtype, copy=True)
+    return state
 
-    def optional(name: str) -> Tensor | None:
-        return copy(name) if name in state else None
 
-    def linear(*names: str) -> Linear:
-        bias = torch.cat([copy(f"{n}.bias") for n in names]) if f"{names[0]}.bias" in state else None
-        return Linear(torch.cat([copy(f"{n}.weight") for n in names]), bias)
-
-    embedding = copy("model.embed_tokens.weight")
-    head = state.get("lm_head.weight")
-    tied = head is None or head.is_set_to(state["model.embed_tokens.weight"])  # a state dict names what is tied twice
-    return Weights(
-        embedding,
-        [
-            Layer(
-                copy(f"{p}.input_layernorm.weight"),
-                linear(f"{p}.self_attn.q_proj", f"{p}.self_attn.k_proj", f"{p}.self_attn.v_proj"),
-                optional(f"{p}.self_attn.q_norm.weight"),
-                optional(f"{p}.self_attn.k_norm.weight"),
-                linear(f"{p}.self_attn.o_proj"),
-                copy(f"{p}.post_attention_layernorm.weight"),
-                linear(f"{p}.mlp.gate_proj", f"{p}.mlp.up_proj"),
-                linear(f"{p}.mlp.down_proj"),
-            )
-            for p in (f"model.layers.{i}" for i in range(layers))
-        ],
-        copy("model.norm.weight"),
-        Linear(embedding if tied else copy("lm_head.weight"), None),
-    )
+def _tied(state: Mapping[str, Tensor]) -> bool:
+    """Return whether the head is the embedding; a state dict names what is tied twice."""
+    return HEAD not in state or state[HEAD].is_set_to(state["model.embed_tokens.weight"])
 
 
 def no_weights() -> Weights:
@@ -148,6 +183,4 @@ def held_bytes(weights: Weights) -> int:
 
 def tensors_of(weights: Weights) -> list[Tensor]:
     """Return all tensors; a tensor that is used twice comes twice."""
-    linears = [weights.head, *(part for layer in weights.layers for part in layer if isinstance(part, Linear))]
-    norms = [part for layer in weights.layers for part in layer if isinstance(part, Tensor)]
-    return [weights.embedding, weights.norm, *norms, *(t for linear in linears for t in linear if t is not None)]
+    return list(weights.by_place().values())

@@ -19,10 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
+from rlhfless.engine.vllm.iteration import StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
@@ -79,21 +80,6 @@ class VllmSettings:
     dtype: str = "auto"
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-class StepOutput(NamedTuple):
-    """Output of an iteration for one response.
-
-    Attributes:
-        name: of the response, as it was added.
-        ids, logprobs: its new tokens, and the log-probabilities with which they were sampled.
-        finished: whether vLLM will sample no more tokens for it.
-    """
-
-    name: str
-    ids: list[int]
-    logprobs: list[float]
-    finished: bool
 
 
 def check_version() -> str:
@@ -157,6 +143,16 @@ class Replica:
     def vocabulary(self) -> int:
         """Return the vocabulary size of its model."""
         return int(self._engine.model_config.get_vocab_size())
+
+    @property
+    def token_budget(self) -> int:
+        """Return the most tokens that an iteration feeds."""
+        return int(self._scheduler.max_num_scheduled_tokens)
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of a block of its KV cache, the least that two contexts can share."""
+        return int(self._engine.vllm_config.cache_config.block_size)
 
     @property
     def hands_over(self) -> bool:
@@ -276,17 +272,20 @@ class Replica:
             self.step()
         self._forget_prefixes()
 
+    @property
+    def _scheduler(self) -> Any:
+        return self._engine.engine_core.engine_core.scheduler
+
     def _note_fed_tokens(self) -> None:
         """Keep what vLLM's scheduler decides in ``fed_tokens``; it appends a random part to every name."""
-        scheduler = self._engine.engine_core.engine_core.scheduler
-        schedule = scheduler.schedule
+        schedule = self._scheduler.schedule
 
         def noted_schedule(*arguments: Any, **options: Any) -> Any:
             output = schedule(*arguments, **options)
             self.fed_tokens = {name.rpartition("-")[0]: n for name, n in output.num_scheduled_tokens.items()}
             return output
 
-        scheduler.schedule = noted_schedule
+        self._scheduler.schedule = noted_schedule
 
     def _label(self, version: int) -> None:
         self._engine.set_weight_version(str(version))

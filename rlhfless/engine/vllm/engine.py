@@ -1,9 +1,9 @@
 """The vLLM engine: real decoding behind the engine protocol, for an actor in a separate process.
 
-This engine decides which responses are in the batch, by the admission rule that planner and engines share. So vLLM gets a
-response when it joins, and always has room for all that it got. The engine feeds prompts in chunks beside decoding, up to a
-token budget, by the rule of ``solver.timing.mixed_prefill``. It computes both in one pass. The measured time is split between
-the two spans by their tokens. Calls of vLLM are in adapter.py.
+The batch scheduler that all engines share decides which responses are in the batch. So vLLM gets a response when it joins, and
+always has room for all that it got. vLLM feeds prompts in chunks beside decoding, up to a token budget, by the rule of
+``solver.timing.mixed_prefill``, and computes both in one pass. The measured time is split between the two spans by their
+tokens. Calls of vLLM are in adapter.py.
 
 vLLM shares the KV cache of equal prefixes within an actor by itself, in whole blocks. Plans that hand prefixes over are refused
 (``takes_prefixes``). A response that is cut takes the KV state of its full blocks along where the replica can export it. The
@@ -24,15 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.common.empty_responses import EmptyResponses
+from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
+from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.common.request_validation import TokenRoom
-from rlhfless.engine.common.span_accumulator import SpanAccumulator
-from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.common.sequence import SequenceState
+from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.iteration import Iteration
-from rlhfless.engine.vllm.kv_blocks import BlocksKV
-from rlhfless.engine.vllm.sequence import VllmSequenceState
+from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_wrong
 from solver.model.admission import Admission
 
 
@@ -54,17 +55,16 @@ class VllmEngine:
     def __init__(
         self, replica: Replica, admission: Admission, *, eos_id: int, sampling: Sampling | None = None, start_s: float = 0.0
     ) -> None:
-        self.replica, self.admission, self.eos_id, self.sampling = replica, admission, eos_id, sampling or Sampling()
+        self.replica, self.eos_id, self.sampling = replica, eos_id, sampling or Sampling()
         self.slots = admission.max_batch
         self._clock_s = start_s
-        self._running: list[VllmSequenceState] = []  # in admission order
-        self._waiting: list[VllmSequenceState] = []  # in the order in which they became available
-        self._empty = EmptyResponses[VllmSequenceState]()
-        self._names: dict[VllmSequenceState, str] = {}  # of those that vLLM has
-        self._incomplete: set[VllmSequenceState] = set()  # of those that vLLM has, with missing context
+        self._queue = BatchScheduler[SequenceState](admission, replica.token_budget)
+        self._names: dict[SequenceState, str] = {}  # of those that vLLM has
+        self._first_blocks: set[bytes] = set()  # of contexts that vLLM has computed, or computes
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
-        self._spans = SpanAccumulator(self.slots)
+        self.journal = EngineJournal(self.slots, start_s)
+        self._reported = 0  # runs of the journal whose spans were returned
 
     @property
     def clock_s(self) -> float:
@@ -79,11 +79,11 @@ class VllmEngine:
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
         replica = self.replica
-        room = TokenRoom(replica.settings.max_tokens, self.admission.kv_capacity_tokens, replica.vocabulary)
-        responses = [VllmSequenceState.of(request, self._clock_s, room, replica.hands_over) for request in requests]
-        self._waiting += [s for s in responses if s.stop_tokens]
-        self._waiting.sort(key=lambda s: s.queued_s)
-        self._empty.add(s for s in responses if not s.stop_tokens)
+        room = TokenRoom(replica.settings.max_tokens, self._queue.admission.kv_capacity_tokens, replica.vocabulary)
+        responses = [
+            SequenceState.of(request, self._clock_s, room, lambda r: kv_wrong(r, replica.hands_over)) for request in requests
+        ]
+        self._queue.add(responses)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. The end of the next iteration, in which any number may complete."""
@@ -109,31 +109,31 @@ class VllmEngine:
         if iteration is None:
             return Progress(completions, [])
         iteration.end_s = clock()
-        return Progress([*completions, *self._commit(iteration)], self._spans.drain())
+        return Progress([*completions, *self._commit(iteration)], self._new_spans())
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         progress = Progress([], [])
         if self._clock_s < at_s:
-            progress = self._commit_while(lambda iteration: iteration.start_s < at_s, at_s)
+            progress = self._commit_while(lambda iteration: iteration.planned.start_s < at_s, at_s)
         if self._clock_s < at_s < math.inf:  # idle at that time
             self._clock_s = at_s
         wanted = None if responses is None else set(responses)
-        taken = [s for s in self._all() if wanted is None or s.request.response in wanted]
+        taken = [s for s in self._queue if wanted is None or s.request.response in wanted]
         kv = self._leave(taken)
         return [s.export(self._clock_s, kv.get(s)) for s in taken], progress
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
-        return {s.request.response: len(s.ids) for s in self._all()}
+        return {s.request.response: s.count for s in self._queue}
 
     def running(self) -> tuple[int, ...]:
         """See the protocol."""
-        return tuple(s.request.response for s in self._running)
+        return tuple(s.request.response for s in self._queue.running)
 
     def waiting(self) -> tuple[int, ...]:
         """See the protocol."""
-        return tuple(s.request.response for s in (*self._waiting, *self._empty))
+        return tuple(s.request.response for s in (*self._queue.waiting, *self._queue.empty))
 
     def sync(self, weights: Any, weights_version: int) -> None:
         """Load the weights of the folder ``weights`` (see ``weight_folders``), between steps.
@@ -146,89 +146,76 @@ class VllmEngine:
 
     def close(self) -> None:
         """See the protocol."""
-        self._leave(self._all())
+        self._leave(list(self._queue))
         self.replica.sleep()
-
-    def _all(self) -> list[VllmSequenceState]:
-        return [*self._running, *self._waiting, *self._empty]
 
     # Planning
 
     def _due_s(self) -> float:
         """Return when the next response of no tokens ends if that is not after the next iteration begins; else infinite."""
-        start_s = self._clock_s
-        if self._upcoming is not None:
-            start_s = self._upcoming.start_s
-        elif not self._running:
-            start_s = max(start_s, self._waiting[0].queued_s) if self._waiting else math.inf
-        return self._empty.due_s(self._clock_s, start_s)
+        return self._queue.due_s(self._clock_s, None if self._upcoming is None else self._upcoming.planned.start_s)
 
     def _next(self) -> Iteration | None:
         """Return the iteration after the last committed one, computed; None when nothing is left."""
-        if self._upcoming is None and (iteration := self._plan()) is not None:
+        if self._upcoming is None and (planned := self._queue.plan(self._clock_s, self._uncached())) is not None:
             began_s = time.perf_counter()
-            self._run(iteration)
-            iteration.end_s = iteration.start_s + time.perf_counter() - began_s
+            iteration = self._run(planned)
+            iteration.end_s = planned.start_s + time.perf_counter() - began_s
             self._upcoming = iteration
         return self._upcoming
 
-    def _plan(self) -> Iteration | None:
-        """Return the next iteration by the admission rule; changes nothing."""
-        start_s, admission, batch = self._clock_s, self.admission, list(self._running)
-        if not batch:
-            if not self._waiting:
-                return None
-            start_s = max(start_s, self._waiting[0].queued_s)
-        held, evicted, admitted = sum(map(self._held, batch)), [], []
-        while admission.overflows(len(batch), held):
-            evicted.append(batch.pop())
-            held -= self._held(evicted[-1])
-        if not evicted:
-            for s in self._waiting:
-                if s.queued_s > start_s or not admission.admits(len(batch), held, self._held(s)):
-                    break
-                admitted.append(s)
-                batch.append(s)
-                held += self._held(s)
-        return Iteration(start_s, batch, sum(s.context_tokens for s in batch), admitted, evicted)
+    def _uncached(self) -> Callable[[SequenceState], int]:
+        """Return a function with the fewest tokens of a context that vLLM may have to compute.
 
-    def _held(self, s: VllmSequenceState) -> int:
-        return self.admission.held_tokens(s.context_tokens, s.request.prompt_tokens + s.request.max_tokens)
+        vLLM shares equal beginnings, block by block. Only it knows how many blocks, so a context whose first block it knows may
+        lack its last token only. It queues what it gets too early.
+        """
+        known = set(self._first_blocks)
+
+        def uncached(s: SequenceState) -> int:
+            block = self._first_block(s)
+            if block in known:
+                return 1
+            known.add(block)
+            return s.context_tokens - (0 if s.kv is None else s.kv.tokens)
+
+        return uncached
+
+    def _first_block(self, s: SequenceState) -> bytes:
+        return s.tokens(0, self.replica.block_tokens).tobytes()
 
     # Running
 
-    def _run(self, iteration: Iteration) -> None:
-        """Let vLLM compute the iteration.
+    def _run(self, planned: NextBatch[SequenceState]) -> Iteration:
+        """Let vLLM compute the planned iteration.
 
         Raises:
             FloatingPointError: log-probabilities were not numbers; names the response.
         """
-        self._abort(iteration.evicted)
-        for s in iteration.admitted:
+        if names := self._forget(planned.evicted):
+            self.replica.abort(names)
+        for s in planned.admitted:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
-            self._incomplete.add(s)
-            seed, tokens = seed_at(s.request.seed, len(s.ids)), s.stop_tokens - len(s.ids)
-            self.replica.add(name, s.context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
+            self._first_blocks.add(self._first_block(s))
+            seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
+            context = s.tokens(0, s.context_tokens).tolist()
+            self.replica.add(name, context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
             s.kv = None
-        drawn = {output.name: output for output in self.replica.step()}
-        iteration.drawn = {s: drawn[name] for s in iteration.batch if (name := self._names[s]) in drawn}
-        fed = self.replica.fed_tokens
-        iteration.chunks = {s: fed[name] for s in iteration.batch if s in self._incomplete and (name := self._names[s]) in fed}
+        outputs, fed = {output.name: output for output in self.replica.step()}, self.replica.fed_tokens
+        names_of = {s: self._names[s] for s in planned.batch}
+        drawn = {s: outputs[name] for s, name in names_of.items() if name in outputs}
+        chunks = {s: fed[names_of[s]] for s in (*self._queue.missing, *planned.admitted) if names_of.get(s) in fed}
+        iteration = Iteration(planned, drawn, chunks)
         for s, output in iteration.drawn.items():
             if not all(map(math.isfinite, output.logprobs)):
                 raise FloatingPointError(
                     f"vLLM's log-probabilities for response {s.request.response} are not finite; load finite "
                     "weights, or decode in float32"
                 )
+        return iteration
 
-    def _abort(self, leaving: Sequence[VllmSequenceState]) -> None:
-        if names := self._forget(leaving):
-            self.replica.abort(names)
-
-    def _forget(self, leaving: Sequence[VllmSequenceState]) -> list[str]:
+    def _forget(self, leaving: Sequence[SequenceState]) -> list[str]:
         """Forget responses that vLLM has removed, or will; returns their names there."""
-        for s in leaving:
-            self._incomplete.discard(s)
         return [self._names.pop(s) for s in leaving if s in self._names]
 
     # Committing
@@ -243,50 +230,45 @@ class VllmEngine:
             elif due_s == math.inf and (iteration := self._next()) is not None and wanted(iteration):
                 completions += self._commit(iteration)
             else:
-                return Progress(completions, self._spans.drain())
+                return Progress(completions, self._new_spans())
 
     def _complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
         if due_s == math.inf:
             return []
         self._clock_s = max(self._clock_s, due_s)
-        return [s.completion(due_s, s.request.target_finish) for s in self._empty.take_due(due_s)]
+        return [s.completion(due_s, self.eos_id) for s in self._queue.empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
-        self._evict(iteration.evicted)
-        for s in iteration.admitted:
-            self._waiting.remove(s)
-            s.start_s = iteration.start_s if s.start_s is None else s.start_s
-        self._running, self._upcoming, self._clock_s = iteration.batch, None, iteration.end_s
+        planned, drawn = iteration.planned, iteration.drawn
+        missing = {s: max(1, planned.missing.get(s, 1)) for s in planned.batch if s not in drawn}
+        self._queue.enter(planned.batch, planned.admitted, planned.evicted, missing)
+        self._upcoming, self._clock_s = None, iteration.end_s
+        for s in planned.admitted:
+            s.start_s = planned.start_s if s.start_s is None else s.start_s
         for s, tokens in iteration.chunks.items():
             s.prefill_tokens += tokens
-        self._incomplete -= iteration.drawn.keys()
-        for s, drawn in iteration.drawn.items():
-            s.ids += drawn.ids
-            s.logprobs += drawn.logprobs
+        for s, output in drawn.items():
+            s.append(output.ids, output.logprobs)
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
-        self._record(iteration, [(s.request.response, tokens) for s, tokens in iteration.chunks.items()])
+        self._record(iteration)
         return self._finish(iteration)
 
-    def _evict(self, evicted: Sequence[VllmSequenceState]) -> None:
-        """Move responses from the batch to the front of the queue, youngest first."""
-        for s in evicted:
-            s.queued_s = -math.inf
-            self._running.remove(s)
-            self._waiting.insert(0, s)
+    def _record(self, iteration: Iteration) -> None:
+        """Note an iteration in the journal; its seconds are split between chunks of contexts and decoding by their tokens."""
+        planned, batch = iteration.planned, len(iteration.drawn)
+        chunks = [(s.request.response, tokens) for s, tokens in iteration.chunks.items()]
+        seconds, computed = iteration.end_s - planned.start_s, sum(tokens for _, tokens in chunks)
+        decode_s = seconds * batch / (batch + computed) if batch else 0.0
+        self.journal.leave(s.request.response for s in planned.evicted)
+        self.journal.change(batch, planned.kv_tokens, chunks=chunks)
+        self.journal.commit(planned.start_s, seconds - decode_s, [decode_s], iteration.end_s)
 
-    def _record(self, iteration: Iteration, chunks: Sequence[tuple[int, int]]) -> None:
-        """Add the spans of an iteration that computed ``chunks`` of contexts: (response, tokens)."""
-        start_s, end_s, tokens = iteration.start_s, iteration.end_s, sum(len(d.ids) for d in iteration.drawn.values())
-        computed = sum(count for _, count in chunks)
-        decode_s = (end_s - start_s) * tokens / (tokens + computed) if tokens else 0.0
-        if computed:
-            self._spans.prefill(start_s, end_s - decode_s, computed, len(chunks), computed, chunks)
-        if not tokens:
-            return
-        begin_s, batch = end_s - decode_s if computed else start_s, len(iteration.drawn)
-        self._spans.decode(begin_s, end_s, tokens, batch * decode_s, iteration.kv_tokens * decode_s)
+    def _new_spans(self) -> list[EngineSpan]:
+        """Return the spans of the iterations that were committed since the last call."""
+        first, self._reported = self._reported, len(self.journal.runs)
+        return spans_of(self.journal.iteration_runs(first), self.slots)
 
     def _finish(self, iteration: Iteration) -> list[Completion]:
         done = []
@@ -294,15 +276,14 @@ class VllmEngine:
             reason = s.finish_reason(self.eos_id)
             if drawn.finished != (reason is not None):
                 ended = "ended" if drawn.finished else "did not end"
-                raise VllmError(f"vLLM {ended} response {s.request.response} at {len(s.ids)} of {s.stop_tokens} tokens")
+                raise VllmError(f"vLLM {ended} response {s.request.response} at {s.count} of {s.stop_tokens} tokens")
             if reason is not None:
-                done.append(s.completion(self._clock_s, reason))
+                done.append(s)
                 del self._names[s]
-        over = {c.response for c in done}
-        self._running = [s for s in self._running if s.request.response not in over]
-        return done
+        self._queue.remove(set(done))
+        return [s.completion(self._clock_s, self.eos_id) for s in done]
 
-    def _leave(self, leaving: Sequence[VllmSequenceState]) -> dict[VllmSequenceState, BlocksKV]:
+    def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV]:
         """Remove responses from the batch, and drop their sampled tokens that are not committed.
 
         Returns:
@@ -313,18 +294,12 @@ class VllmEngine:
         names = {self._names[s]: s for s in leaving if s in self._names}
         kv |= {names[name]: state for name, state in self.replica.hand_over(list(names)).items()}
         self._forget(leaving)
-        self._running = [s for s in self._running if s not in gone]
-        self._waiting = [s for s in self._waiting if s not in gone]
-        self._empty.remove(gone)
+        self._queue.remove(gone)
         if (upcoming := self._upcoming) is not None:
-            upcoming.batch = [s for s in upcoming.batch if s not in gone]
-            upcoming.admitted = [s for s in upcoming.admitted if s not in gone]
-            upcoming.evicted = [s for s in upcoming.evicted if s not in gone]
-            upcoming.drawn = {s: drawn for s, drawn in upcoming.drawn.items() if s not in gone}
-            upcoming.chunks = {s: tokens for s, tokens in upcoming.chunks.items() if s not in gone}
-            if not upcoming.batch:
+            upcoming.remove(gone)
+            if not upcoming.planned.batch:
                 self._upcoming = None
-                self._evict(upcoming.evicted)  # which vLLM has done already
+                self._queue.enter([], [], upcoming.planned.evicted)  # which vLLM has done already
         return kv
 
 

@@ -1,11 +1,28 @@
-"""One iteration that vLLM has computed: the batch, what joined and left, and what each response got."""
+"""One iteration that vLLM has computed: the planned batch, and what each response got."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from rlhfless.engine.vllm.adapter import StepOutput
-from rlhfless.engine.vllm.sequence import VllmSequenceState
+from rlhfless.engine.common.batch_scheduler import NextBatch
+from rlhfless.engine.common.sequence import SequenceState
+
+
+class StepOutput(NamedTuple):
+    """Output of an iteration for one response.
+
+    Attributes:
+        name: of the response, as it was added.
+        ids, logprobs: its new tokens, and the log-probabilities with which they were sampled.
+        finished: whether vLLM will sample no more tokens for it.
+    """
+
+    name: str
+    ids: list[int]
+    logprobs: list[float]
+    finished: bool
 
 
 @dataclass(eq=False)
@@ -13,16 +30,20 @@ class Iteration:
     """An iteration that vLLM has computed.
 
     Attributes:
-        batch: in admission order, newly admitted last. evicted: youngest first. kv_tokens: of the batch at its start.
         drawn: output of each response; a response without an entry is still being prefilled.
         chunks: of each response with missing context, the tokens of it that were fed.
     """
 
-    start_s: float
-    batch: list[VllmSequenceState]
-    kv_tokens: int
-    admitted: list[VllmSequenceState]
-    evicted: list[VllmSequenceState]
+    planned: NextBatch[SequenceState]
+    drawn: dict[SequenceState, StepOutput]
+    chunks: dict[SequenceState, int]
     end_s: float = 0.0
-    drawn: dict[VllmSequenceState, StepOutput] = field(default_factory=dict)
-    chunks: dict[VllmSequenceState, int] = field(default_factory=dict)
+
+    def remove(self, gone: Set[SequenceState]) -> None:
+        """Remove responses as if they had not been in it."""
+        planned = self.planned
+        planned.batch, planned.admitted, planned.evicted = (
+            [s for s in group if s not in gone] for group in (planned.batch, planned.admitted, planned.evicted)
+        )
+        self.drawn = {s: output for s, output in self.drawn.items() if s not in gone}
+        self.chunks = {s: tokens for s, tokens in self.chunks.items() if s not in gone}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from rlhfless.engine.protocol import Request
+
 
 @dataclass(frozen=True)
 class BlocksKV:
@@ -43,3 +45,14 @@ class KVMailbox:
 
 
 desk = KVMailbox()
+
+
+def kv_wrong(request: Request, takes_kv: bool) -> str | None:
+    """Return what is wrong with the KV states of a request; None: nothing.
+
+    Args:
+        takes_kv: whether the actor can continue from KV states.
+    """
+    if request.cached_tokens or not (request.kv is None or (takes_kv and isinstance(request.kv, BlocksKV))):
+        return "comes with KV state that this vLLM engine cannot load; recompute it"
+    return None

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlhfless.engine.common.journal import EngineJournal, JournalledBatch, Replayed
-from rlhfless.engine.common.span_accumulator import SpanAccumulator
+from rlhfless.engine.common.journal import EngineJournal, Replayed
+from rlhfless.engine.common.spans import spans_of
 from rlhfless.engine.protocol import Engine
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.record import Row, StepRecord, holder_of
@@ -111,6 +111,7 @@ class _RetimedActor:
     def __init__(self, journal: EngineJournal, replayed: Replayed, ready_s: float) -> None:
         assert replayed.seconds.shape == (len(journal), 2), "an actor needs the seconds of all its iterations"
         self.journal = journal
+        self._replayed_s = replayed.seconds
         self.seconds: list[tuple[float, float]] = replayed.seconds.tolist()
         self.starts: list[float] = []
         self.ends = [ready_s]  # of the first k iterations
@@ -133,20 +134,9 @@ class _RetimedActor:
                 joined(new.response, start_s, self.ends[-1])
         return self.ends[iterations]
 
-    def record_spans(self, spans: SpanAccumulator) -> None:
-        """Add its spans to ``spans``."""
-        for change, until in self.journal.intervals():
-            for k in range(change.iteration, until):
-                self._record_iteration(spans, change, k)
-
-    def _record_iteration(self, spans: SpanAccumulator, change: JournalledBatch, k: int) -> None:
-        (prefill_s, seconds), start_s, batch = self.seconds[k], self.starts[k], change.batch
-        if k == change.iteration and change.prefill_tokens:
-            tokens = change.computed_tokens
-            computed = [(new.response, new.computed_tokens) for new in change.joined if new.computed_tokens]
-            spans.prefill(start_s, start_s + prefill_s, tokens, change.computing, tokens, computed)
-        kv_tokens = change.kv_tokens + batch * (k - change.iteration)
-        spans.decode(start_s + prefill_s, self.ends[k + 1], batch, batch * seconds, kv_tokens * seconds)
+    def retimed(self) -> EngineJournal:
+        """Return its journal at the new times, once all of its iterations are timed."""
+        return self.journal.retimed(self.starts, self._replayed_s, self.ends[1:])
 
 
 class _Retiming:
@@ -173,9 +163,8 @@ class _Retiming:
         decided_s = [self._hand_over(hand_over) for hand_over in self.log.hand_overs]
         for index, actor in self.actors.items():
             self._advance(index, len(actor.journal))
-            spans = SpanAccumulator(actor.journal.slots)
-            actor.record_spans(spans)
-            self.record.engine_spans(holder_of(index), spans.drain())
+            spans = spans_of(actor.retimed().iteration_runs(), actor.journal.slots)
+            self.record.engine_spans(holder_of(index), spans)
             for iterations, response in actor.journal.finished:
                 self._complete(index, response, actor.ends[iterations])
         self._retime_events(decided_s)

@@ -23,8 +23,8 @@ SECTIONS: dict[str, type[Options]] = {
 }  # fmt: skip
 """Sections of every run; the algorithm's is of ``ALGORITHMS``."""
 MAY_CHANGE = (  # options that may differ when a run is resumed
-    "steps", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm", "gpus",
-    "gpus_per_node", "memory_gib",
+    "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
+    "gpus", "gpus_per_node", "memory_gib",
     "preparation_actors", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -48,6 +48,9 @@ class TrainConfig(Options):
     """Train for this many steps, resumed ones included."""
     seed: Annotated[int, Ge(0)] = 0
     """Seed every random choice with this number."""
+    save_every: Count = 1
+    """Write a checkpoint after every so many steps, and after the last. A run that is killed, or interrupted while it learns,
+    repeats the steps since the last checkpoint."""
     save_total_limit: Count = 1
     """Keep this many of the latest checkpoints."""
     task: TaskConfig = field(default_factory=TaskConfig)

@@ -147,7 +147,7 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     parts = result["parts"]
-    assert list(parts) == ["profile 0.5B", "profile 3B", "replay", "throughput", "flips"]
+    assert list(parts) == ["profile 0.5B", "profile 3B", "replay", "throughput", "reload", "flips"]
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
     assert parts["profile 3B"]["shipped"]["name"] == "h100-qwen2.5-3b-tp1"
@@ -158,6 +158,8 @@ def test_every_part_runs_and_is_written(tmp_path):
         for what in ("makespan_s", "gpu_seconds"):
             assert row[f"{what}: planned / executed - 1"] == pytest.approx(row[what]["planned"] / row[what]["executed"] - 1)
     assert parts["throughput"]["tokens"] == round(parts["throughput"]["engine_tokens_per_s"] * parts["throughput"]["engine_s"])
+    assert parts["reload"]["tokens_changed"]
+    assert parts["reload"]["captured_again_s"] == 0
     assert len(parts["flips"]["rows"]) == 4
     assert run(out, "--only", "replay", "--policies", "solver").returncode == 0
     assert list(json.loads(out.read_text())["parts"]["replay solver"]["policies"]) == ["solver"]

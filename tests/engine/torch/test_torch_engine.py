@@ -335,9 +335,7 @@ def test_refusals_are_one_sentence_each(hf, model):
 
 
 def test_without_torch_the_message_names_the_extra():
-    blocked = (
-        "import sys; sys.modules['torch'] = None; import rlhfless.engine.protocol, rlhfless.engine.common.span_accumulator; "
-    )
+    blocked = "import sys; sys.modules['torch'] = None; import rlhfless.engine.protocol, rlhfless.engine.common.spans; "
     run = [sys.executable, "-c", blocked + "import rlhfless.engine.torch.engine"]
     error = subprocess.run(run, capture_output=True, text=True).stderr
     assert error.endswith("the torch engine needs torch, which is not installed: pip install 'rlhfless[torch]'\n")

@@ -148,7 +148,6 @@ def test_weights_and_prefixes_without_room_say_so(monkeypatch: pytest.MonkeyPatc
     with refused(MemoryError):
         torch_prefixes.compute_prefixes(model, {0: np.arange(1, 5)})
     monkeypatch.setattr("rlhfless.engine.torch.model.copy_weights", full)
-    before = model.weights
     with refused(MemoryError):
         model.load(source)
-    assert model.weights is before
+    assert not model.weights.layers, "which may be half written"

@@ -53,7 +53,7 @@ def captured(monkeypatch):
 
 
 @torch.inference_mode()
-def test_graphs_are_captured_once_a_shape_and_anew_for_another_cache_or_other_weights(captured):
+def test_graphs_are_captured_once_a_shape_and_anew_where_addresses_change(captured):
     source = tiny_model()
     model = DecoderModel(source, 600)
     step, cache = GraphedStep(model, Sampling(), EOS), model.new_cache()
@@ -68,8 +68,11 @@ def test_graphs_are_captured_once_a_shape_and_anew_for_another_cache_or_other_we
     assert len(set(captured)) == 1, "graphs of one cache share a pool"
     cache.reserve_rows(8)
     assert [captures(4, 10), captures(4, 10)] == [1, 0], "the cache has moved"
+    model.load(tiny_model(seed=1))
+    assert captures(4, 10) == 0, "other weights are copied over those in use"
+    model.free()
     model.load(source)
-    assert [captures(4, 10), captures(4, 10)] == [1, 0], "the weights are others"
+    assert [captures(4, 10), captures(4, 10)] == [1, 0], "the weights are elsewhere"
     cache = model.new_cache()
     cache.reserve_rows(4)
     assert captures(4, 10) == 1, "another cache, wherever it lies"

@@ -9,6 +9,7 @@ from torch_models import tiny_model
 
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.weights import tensors_of
 from rlhfless.errors import InputError
 
 
@@ -36,6 +37,47 @@ def test_a_head_of_its_own_is_copied() -> None:
     loosened = {**tiny_model().state_dict(), "lm_head.weight": source.lm_head.weight}  # of a tied architecture
     model.load(loosened)
     assert torch.equal(model.weights.head.weight, source.lm_head.weight)
+
+
+@pytest.mark.parametrize("given", ["model", "state dict"])
+def test_weights_are_copied_over_those_in_use(given: str) -> None:
+    """At the same addresses, which CUDA graphs know."""
+    model, source = DecoderModel(tiny_model()), tiny_model(seed=1)
+    before, tensors = model.weights, tensors_of(model.weights)
+    model.load(source if given == "model" else source.state_dict())
+    assert model.weights is before
+    fresh = tensors_of(DecoderModel(source).weights)
+    for tensor, kept, expected in zip(tensors_of(model.weights), tensors, fresh, strict=True):
+        assert tensor is kept
+        assert torch.equal(tensor, expected)
+
+
+def test_a_head_that_is_tied_no_more_gets_storage_of_its_own() -> None:
+    tied, loose = tiny_model(seed=1), tiny_model(seed=2, tie_word_embeddings=False)
+    model = DecoderModel(tied)
+    embedding = model.weights.embedding
+    for source, is_tied in ((loose, False), (tied, True)):
+        model.load(source)
+        assert model.weights.embedding is embedding
+        assert (model.weights.head.weight is embedding) == is_tied
+        assert torch.equal(model.weights.head.weight, source.lm_head.weight)
+        assert torch.equal(embedding, source.get_input_embeddings().weight)
+
+
+def test_half_copied_weights_are_not_decoded_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, source = DecoderModel(tiny_model()), tiny_model(seed=1)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "copy_", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.load(source)
+    with pytest.raises(RuntimeError, match="released"):
+        model.decode(model.new_cache(), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), 8)
+    model.load(source)
+    assert torch.equal(model.weights.embedding, source.get_input_embeddings().weight)
 
 
 @pytest.mark.parametrize("freed", [False, True])

@@ -31,6 +31,7 @@ from vllm_samples import (
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError
+from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
@@ -166,9 +167,10 @@ def other_settings(folder: Path) -> None:
 
 def _in_chunks(folder: Path, wanted: Sequence[Request], budget: int, sampling: Sampling) -> tuple[Any, ...]:
     """Fed tokens of every iteration, the iteration after which each response ends, and tokens, with another token budget."""
-    engine = factory_of(folder, 0, sampling)(LATENCY, ROOMY)
-    scheduler = engine.replica._engine.engine_core.engine_core.scheduler
+    replica = factory_of(folder, 0, sampling)(LATENCY, ROOMY).replica
+    scheduler = replica._engine.engine_core.engine_core.scheduler
     before, scheduler.max_num_scheduled_tokens = scheduler.max_num_scheduled_tokens, budget
+    engine = VllmEngine(replica, ROOMY, eos_id=EOS, sampling=sampling)
     engine.add(wanted)
     fed, ended, tokens = [], {}, {}
     try:

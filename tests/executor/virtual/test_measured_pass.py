@@ -137,7 +137,7 @@ def test_actors_take_turns_and_the_median_counts():
     journals = {0: EngineJournal(4), 3: EngineJournal(4)}
     for n, journal in journals.items():
         for _ in range(n + 1):
-            journal.commit(0.0, [1.0], 1.0)
+            journal.commit(0.0, 0.0, [1.0], 1.0)
     pretended = Pretended([1, 10, 3, 30, 9, 20])
     replayed = measure(journals, pretended, 3)
     assert pretended.asked == [journals[0], journals[3]] * 3

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from replay_samples import executed, factory, torch_requests, torch_step
 
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, Replayed
+from rlhfless.engine.common.spans import PrefillPart
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.record import StepRecord
@@ -164,15 +165,15 @@ def test_an_actor_that_did_nothing_holds_what_it_held():
 
 def test_a_journal_tells_iterations_batch_by_batch():
     journal = EngineJournal(4, 1.0)
-    journal.change(2, 4, 10, 18, [AdmittedResponse(0, 10, 0, True), AdmittedResponse(1, 8, 8, False)])
-    journal.commit(0.5, [0.25], 1.75)
-    journal.commit(0.0, [0.25, 0.25], 2.25)
+    journal.change(2, 18, [AdmittedResponse(0, 10, 0, True), AdmittedResponse(1, 8, 8, False)], rows=4, width=10)
+    journal.commit(1.0, 0.5, [0.25], 1.75)
+    journal.commit(1.75, 0.0, [0.25, 0.25], 2.25)
     journal.finish([1])
     journal.leave([1])
-    journal.change(1, 4, 13, 13, [])
-    journal.commit(0.0, [0.25], 2.5)
+    journal.change(1, 13, rows=4, width=13)
+    journal.commit(2.25, 0.0, [0.25], 2.5)
     assert (list(journal.prefill_s), list(journal.decode_s), journal.end_s) == ([0.5, 0.0, 0.0, 0.0], [0.25] * 4, 2.5)
     (first, until), (second, end) = journal.intervals()
     assert (first.iteration, until, second.iteration, end, second.left) == (0, 3, 3, 4, (1,))
-    assert (first.prefill_tokens, first.computed_tokens, first.computing, journal.finished) == (10, 9, 1, [(3, 1)])
+    assert (first.prefill_tokens, first.prefill, journal.finished) == (10, PrefillPart(1, 9, [(0, 9)]), [(3, 1)])
     assert RetimingLog.of({}, ActorStartup.of(plan_of([]), [], 0.0)).journals == {}

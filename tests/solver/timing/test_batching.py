@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queue_strategies import admissions, queues
 from solver_reference import simulate
 from solver_strategies import latencies
 
 import solver
 from solver.timing.batching import _joins, _joins_by_run, _schedule_with_refill, busy_s, schedule, timeline
-
-
-class Queue(NamedTuple):
-    """Arguments of ``schedule``."""
-
-    remaining: np.ndarray
-    context: np.ndarray
-    most: np.ndarray
-    there: np.ndarray
-
-
-@st.composite
-def queues(draw: st.DrawFn) -> Queue:
-    count = draw(st.integers(1, 12))
-    columns = [
-        draw(st.lists(element, min_size=count, max_size=count))
-        for element in (st.integers(0, 20), st.integers(0, 15), st.integers(0, 8), st.sampled_from([0, 1, 7, 15]))
-    ]
-    remaining, context, spare, there = (np.array(column, dtype=np.int64) for column in columns)
-    return Queue(remaining, context, context + remaining + spare, np.minimum(there, context))  # none, a part or all of it
-
-
-@st.composite
-def admissions(draw: st.DrawFn, queue: Queue) -> solver.Admission:
-    """Slots and memory from 'one at a time' to 'everyone at once'; every response fits alone."""
-    alone, together = int(queue.most.max()), int(queue.most.sum())
-    memory = draw(st.integers(max(1, alone), max(1, together)))
-    return solver.Admission(draw(st.integers(1, 13)), memory, draw(st.sampled_from(["reserve", "preempt"])))
 
 
 @given(st.data(), queues(), latencies())

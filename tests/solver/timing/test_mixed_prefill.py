@@ -9,9 +9,9 @@ import pytest
 from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queue_strategies import admissions, queues
 from solver_reference import MixedRun, simulate_mixed
 from solver_strategies import instances, latencies, mixed_latencies
-from test_batching import admissions, queues
 
 import solver
 from solver.bounds.clairvoyant import clairvoyant_bound

@@ -1,38 +1,38 @@
-"""State of one response in the torch engine: its request and its tokens so far.
+"""State of one unfinished response in a real engine: its request, its tokens so far, and what its completion will say.
 
-Checks of requests are in validation.py.
+Checks of requests are in request_validation.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.engine.common.request_validation import TokenRoom, stop_tokens
+from rlhfless.engine.common.request_validation import TokenRoom, check, stop_tokens
 from rlhfless.engine.protocol import Completion, Request
-from rlhfless.engine.torch.validation import check
 
 
 class HostTokens(NamedTuple):
     """Tokens that iterations of one batch sampled, on the host: (rows, iterations) ids and log-probabilities, and signals by
-    name.
+    name. An engine that receives its tokens one response at a time has one row per response, which grows.
     """
 
-    ids: np.ndarray
-    logprobs: np.ndarray
+    ids: np.ndarray | list[array[int]]
+    logprobs: np.ndarray | list[array[float]]
     signals: Mapping[str, np.ndarray]
 
 
 @dataclass(eq=False)
 class SequenceState:
-    """A response of this engine.
+    """A response that is in an engine's batch or queue.
 
     Attributes:
         prompt_tokens: number of tokens of its prompt.
-        count: number of its tokens so far (tokens not yet on the host are still in the ``DecodeRun``).
+        count: number of its tokens so far, as far as they are on the host.
         last_token: the token that its next iteration feeds.
         parts: arrays that contain its tokens, each with its row there. The tokens with which it arrived are an array of one
             row.
@@ -60,13 +60,16 @@ class SequenceState:
     shares: bool
 
     @classmethod
-    def of(cls, request: Request, clock_s: float, room: TokenRoom) -> SequenceState:
-        """Return the state of a checked request.
+    def of(cls, request: Request, clock_s: float, room: TokenRoom, kv_wrong: Callable[[Request], str | None]) -> SequenceState:
+        """Return the state of a request, after checking it.
+
+        Args:
+            kv_wrong: returns what is wrong with the KV states of an otherwise valid request; None: nothing.
 
         Raises:
             ValueError: naming the response, what is wrong with it, and what would be right.
         """
-        check(request, room)
+        check(request, room, kv_wrong)
         count = request.generated_tokens
         assert request.prompt_ids is not None
         last, parts = request.prompt_ids[-1], []
@@ -112,15 +115,29 @@ class SequenceState:
         """Return (count,) their log-probabilities, a copy."""
         return _joined([part.logprobs[row] for part, row in self.parts], np.float32)
 
-    def finish_reason(self, eos_id: int) -> str:
-        """Return why it ends with its last token, or has no tokens to get."""
-        request, length = self.request, self.count
-        if request.target_tokens is not None and length >= request.target_tokens:
-            return request.target_finish
-        return "stop" if not self.forced and self.last_token == eos_id else "length"
+    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Append new tokens, for an engine that receives them one response at a time."""
+        if not self.parts or isinstance(self.parts[-1][0].ids, np.ndarray):
+            self.parts.append((HostTokens([array("q")], [array("f")], {}), 0))
+        tokens, row = self.parts[-1]
+        tokens.ids[row].extend(ids)
+        tokens.logprobs[row].extend(logprobs)
+        self.count += len(ids)
+        self.last_token = ids[-1]
 
-    def completion(self, time_s: float, reason: str) -> Completion:
+    def finish_reason(self, eos_id: int) -> str | None:
+        """Return why it ends with its last token, or has no tokens to get; None when it continues."""
+        request = self.request
+        if request.target_tokens is not None and self.count >= request.target_tokens:
+            return request.target_finish
+        if self.count and not self.forced and self.last_token == eos_id:
+            return "stop"
+        return "length" if self.count >= self.stop_tokens else None
+
+    def completion(self, time_s: float, eos_id: int) -> Completion:
         """Return its completion at ``time_s``; a response of no tokens never joined a batch."""
+        reason = self.finish_reason(eos_id)
+        assert reason is not None, "a response that continues is not complete"
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         return Completion(
             self.request.response, time_s, self.count, reason, first_s, start_s, self.prefill_tokens, self.ids,
@@ -155,17 +172,18 @@ class SequenceState:
             if count >= tokens or not part.signals:  # those before came from an engine that was asked for none
                 break
             recent.insert(0, (part, row))
-            count += part.ids.shape[1]
+            count += len(part.ids[row])
         names = recent[-1][0].signals if recent else ()
         return {
             name: np.concatenate([part.signals[name][row] for part, row in recent])[-tokens:].mean(axis=0) for name in names
         }
 
     def _signals(self) -> Mapping[str, np.ndarray] | None:
+        """Return the signals of all of its tokens; None where some of them have none."""
         names = self.parts[0][0].signals if self.parts else ()
         return {name: _joined([part.signals[name][row] for part, row in self.parts], np.float32) for name in names} or None
 
 
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+def _joined(parts: Sequence[Any], dtype: type) -> np.ndarray:
     """Return one concatenated array, which keeps none of the parts alive."""
     return np.concatenate(parts, dtype=dtype) if parts else np.empty(0, dtype)

@@ -1,0 +1,144 @@
+"""How a training run begins: with a given, loaded or warmed-up model, or as the resumed run of a folder."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.engine.torch.model import one_thread
+from rlhfless.trace import TraceWriter
+from rlhfless.training.checkpoint import saved_steps
+from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.models.char_tokenizer import CharTokenizer
+from rlhfless.training.models.tiny_model import load_model, tiny_qwen2
+from rlhfless.training.models.warmup import warm_up
+from rlhfless.training.tasks.arithmetic import ArithmeticTask
+from solver.model.plurals import counted
+
+
+def make_model(seed: int, progress: bool = True) -> tuple[Any, CharTokenizer]:
+    """Return the tiny model after its supervised warm-up on worked solutions (about a minute), and its tokenizer.
+
+    It computes with one thread, because the model is too small for a second one to help. Threads that wait for each other on a
+    busy machine cost more than they bring. One thread also makes the weights a function of the seed alone.
+    """
+    tokenizer, task = CharTokenizer(), ArithmeticTask(seed)
+    model = tiny_qwen2(tokenizer, seed)
+    with one_thread(model.device):
+        warm_up(model, tokenizer, task.worked_solutions(seed), seed=seed, progress=progress)
+    return model, tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class RunStart:
+    """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
+
+    Attributes:
+        meta: what ``meta.json`` records of the run, with a unique ``run_id``. writer: of the trace, if the run is resumed.
+    """
+
+    model: Any
+    tokenizer: Any
+    meta: Mapping[str, Any]
+    writer: TraceWriter | None = None
+
+    @property
+    def earlier_cluster(self) -> Mapping[str, Any] | None:
+        """The cluster before the run was resumed, if it had another size; else None."""
+        was = None if self.writer is None else self.writer.meta.get("cluster")
+        sizes = ("nodes", "gpus_per_node")
+        return was if was and any(was.get(size) != self.meta["cluster"][size] for size in sizes) else None
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        folder: Path | None,
+        model: str | Path | tuple[Any, Any] | None,
+        meta: Mapping[str, Any],
+        *,
+        device: torch.device | str = "cpu",
+        resume: bool | int = False,
+        progress: bool = True,
+    ) -> RunStart:
+        """Load, take over or make the first model, or load that of the run in ``folder``.
+
+        A run that ended before its trace began, for example during warm-up, is started again instead of resumed.
+
+        Args:
+            model: a folder, or a model with its tokenizer; None warms up a new one. A resumed run has its own weights: a passed
+                model takes them over.
+            device: of the model, unless it is passed with its tokenizer.
+            resume: continue the run in ``folder``, after its last checkpoint or after so many steps.
+
+        Raises:
+            TrainError: the folder holds a run already, or nothing to resume, or one with other options.
+        """
+        after = None if isinstance(resume, bool) else resume
+        resumes = resume is not False
+        if resumes and folder is None:
+            raise TrainError("there is nothing to resume without a folder; give the folder of the run")
+        if resumes and folder is not None and not _never_began(folder):
+            start = cls._resumed(config, folder, model, meta, device)
+            if after is not None:
+                start._go_back_to(after)
+            return start
+        if folder is not None and (folder / "meta.json").exists():
+            raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
+        if isinstance(model, tuple):
+            return cls(*model, meta)
+        if model is not None:
+            return cls(*load_model(model, device), meta)
+        if config.task.name != "arithmetic" or "task" in meta["given"]:
+            raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        warm, tokenizer = make_model(config.seed, progress)
+        return cls(warm.to(device), tokenizer, meta)
+
+    @classmethod
+    def _resumed(
+        cls, config: TrainConfig, folder: Path, model: Any, meta: Mapping[str, Any], device: torch.device | str
+    ) -> RunStart:
+        writer = TraceWriter.resume(folder)
+        config.check_resume(writer.meta.get("config", {}))
+        overrides, earlier = meta["given"], writer.meta.get("given") or {}
+        for name in sorted({*overrides, *earlier}):
+            if overrides.get(name) != earlier.get(name):
+                was, now = (names.get(name, "the configuration's own") for names in (earlier, overrides))
+                raise TrainError(f"{folder}: the run was started with {was} as {name}, not {now}; resume it with {was}")
+        was, now = writer.meta.get("learner_device"), meta["learner_device"]
+        if was is not None and was != now:
+            warning = f"{folder}: the run was started on {was} and continues on {now}; results agree within rounding"
+            warnings.warn(warning, ReproducibilityWarning, stacklevel=2)
+        weights, tokenizer = load_model(folder / "warm", device)
+        if isinstance(model, tuple):
+            model[0].load_state_dict(weights.state_dict())
+            weights, tokenizer = model
+        run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
+        return cls(weights, tokenizer, {**meta, "run_id": run_id}, writer)
+
+    def _go_back_to(self, steps: int) -> None:
+        """Remove all steps after so many from the trace."""
+        assert self.writer is not None
+        folder = self.writer.folder
+        known = [one for one in saved_steps(folder / "checkpoints") if one <= self.writer.next_step]
+        if steps not in known:
+            raise TrainError(f"{folder}: has no checkpoint after {counted(steps, 'step')}; resume after one of {known}")
+        TraceWriter.resume(folder, steps)
+
+
+def _never_began(folder: Path) -> bool:
+    """Return whether a run in the folder ended before its trace began: only files that are written before the trace exist."""
+    before = {"checkpoints", "warm", "warm.tmp", "plans.jsonl"}
+    return folder.is_dir() and all(path.name in before or path.name.startswith(".") for path in folder.iterdir())
