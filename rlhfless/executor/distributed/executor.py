@@ -20,8 +20,9 @@ from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.failure_handling import LostActorHandling
 from rlhfless.executor.distributed.failure_limits import Faults
-from rlhfless.executor.distributed.messages import ActorError, ActorLost, ActorReport, StepActors
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, StepActors
 from rlhfless.executor.step.allocations import bill
+from rlhfless.executor.step.failure import ends_as_failed
 from rlhfless.executor.step.plan_validation import check_gpus
 from rlhfless.executor.step.record import Recompute, StepRecord
 from rlhfless.executor.step.rule_validation import checked_decisions
@@ -74,22 +75,18 @@ class WallStep(LostActorHandling):
         """Run until every response is complete and every actor has released its GPUs.
 
         Raises:
-            ActorError: the step cannot be finished; the error says why. It has the record of what was done until then, as has
-                any other exception that ends the step (``KeyboardInterrupt``). The ``StepActors`` still have live actors.
+            StepFailed: the step cannot be finished. The ``StepActors`` still have live actors then.
         """
-        try:
-            self._run()
-        except BaseException as error:
-            now_s = self.step_actors.now_s()
-            for actor in (*self.live.values(), *self.ending.values()):
-                if actor.remote is not None:
-                    self._allocate(actor, max(now_s, actor.until_s))
-            bill(self.record, self.plan, self.held, self.cluster, NonGenerationPhases())
-            if isinstance(error, ActorError):
-                error.record = self.record
-            else:
-                error.__dict__["record"] = self.record
-            raise
+        with ends_as_failed(self.record):
+            try:
+                self._run()
+            except BaseException:
+                now_s = self.step_actors.now_s()
+                for actor in (*self.live.values(), *self.ending.values()):
+                    if actor.remote is not None:
+                        self._allocate(actor, max(now_s, actor.until_s))
+                bill(self.record, self.plan, self.held, self.cluster, NonGenerationPhases())
+                raise
 
     def _run(self) -> None:
         self._begin()

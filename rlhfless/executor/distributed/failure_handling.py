@@ -16,8 +16,9 @@ import numpy as np
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.dispatch import WallClockDispatch
-from rlhfless.executor.distributed.messages import ActorError, ActorLost
+from rlhfless.executor.distributed.messages import ActorLost
 from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
+from rlhfless.executor.step.failure import ActorError
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_batch
 from solver.model.plan import ActorPlan

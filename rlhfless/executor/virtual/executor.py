@@ -18,6 +18,7 @@ import numpy as np
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
+from rlhfless.executor.step.failure import ends_as_failed
 from rlhfless.executor.step.plan_validation import check_gpus, refuse_in_this_process
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import OnProgress
@@ -71,9 +72,13 @@ class VirtualStep(VirtualOrders):
     def run(self) -> None:
         """Advance until every response is complete, then finalise the allocations.
 
-        Any exception that ends it early (``KeyboardInterrupt``, a rule's error) has the ``record`` of what engines had reported
-        until then.
+        Raises:
+            StepFailed: something ended it early, such as a rule's error.
         """
+        with ends_as_failed(self.record):
+            self._run()
+
+    def _run(self) -> None:
         now_s = self.record.start_s
         try:
             for actor in list(self.live.values()):
@@ -95,9 +100,8 @@ class VirtualStep(VirtualOrders):
                     for actor in [a for a in self.live.values() if a.expecting == 0]:
                         self._release(actor, actor.done_s)
                     self._query_rule(now_s)
-        except BaseException as error:
+        except BaseException:
             self._stop_early()
-            error.__dict__["record"] = self.record
             raise
         finally:
             for actor in self.live.values():
@@ -259,11 +263,8 @@ def run_step(
             that the plan computes once. Nothing was started.
         TypeError: engines that decode in processes of their own, which need a pool; nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
-        RuleError: the rule orders something impossible.
-
-        Any exception that stops a step that has begun (``KeyboardInterrupt`` too) has the ``record`` of what was done until
-            then, in the
-        latency model's seconds; also where replays of ``measured`` are interrupted.
+        StepFailed: something ended the step after it had begun, such as a rule that ordered something impossible (a
+            ``RuleError``), also while ``measured`` replays. It has the record; so has the cause of an interrupt.
     """
     check_charging(charging)
     refuse_in_this_process(engine_factory)
@@ -277,12 +278,9 @@ def run_step(
     executed.run()
     if measured is not None:
         log, prefixes = executed.log, prefixes_of(executed.plan, executed.requests)
-        try:
+        with ends_as_failed(record):
             prefill = measure_prefixes(prefixes, measured) if prefixes else None
             taken = measure(log.journals, measured, on_progress=on_replay_progress)
-        except BaseException as error:
-            error.__dict__["record"] = record
-            raise
         record, held, startup = retime(record, log, executed.held, taken, prefill)
         bill(record, startup.plan, held, cluster, phases)
     return record

@@ -15,7 +15,7 @@ from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedActor, ScriptedCrew
 
 from rlhfless.engine.protocol import EngineSpan
-from rlhfless.executor import ActorError, Faults, StepRecord
+from rlhfless.executor import Faults, StepFailed, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Speed
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
@@ -216,7 +216,7 @@ def test_a_step_that_cannot_finish_says_why_and_keeps_what_was_finished() -> Non
     faults = replace(SOON, restarts=0)
     crew = ScriptedCrew(1, dies=0.04, faults=100)
     step = wall_step(plan_of(GROUPS), crew, faults)
-    with refused(ActorError) as error:
+    with refused(StepFailed) as error:
         step.run()
     record = error.value.record
     assert record is step.record
@@ -239,7 +239,7 @@ def test_retries_of_a_response_are_bounded() -> None:
             super().happens(actor)
 
     step = wall_step(plan_of(GROUPS), Poisoned(0), replace(SOON, retries=2))
-    with refused(ActorError, "actor 3"):
+    with refused(StepFailed, "actor 3"):
         step.run()
     assert len(events(step.record, "lost")) == 3
 
@@ -248,9 +248,9 @@ def test_what_no_actor_can_do_is_not_tried_again() -> None:
     step = wall_step(
         plan_of(GROUPS), Mortal({2: ActorLost("failed with ValueError: no ids", hopeless=True, trace="the trace")})
     )
-    with refused(ActorError, "ValueError") as error:
+    with refused(StepFailed, "ValueError") as error:
         step.run()
-    assert error.value.__notes__ == ["the trace"]
+    assert error.value.__cause__.__notes__ == ["the trace"]
 
 
 def test_where_memory_ran_out_the_next_actor_has_fewer_slots() -> None:
@@ -307,7 +307,7 @@ def test_an_interrupted_step_has_its_record() -> None:
     step = wall_step(plan_of(GROUPS), Interrupted(0))
     with pytest.raises(KeyboardInterrupt) as error:
         step.run()
-    record = error.value.record  # type: ignore[attr-defined]
+    record = StepFailed.of(error.value).record
     assert 0 < len(record.completions) < len(LENGTHS)
     assert len(record.allocations) == len(GROUPS)
 

@@ -134,8 +134,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
             ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
             TypeError: engines of another kind.
             MissingExtra, InputError: the engines cannot be made here.
-            ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
-                again. The error, like any exception that ends a step early, has the ``record`` of what was done until then.
+            StepFailed: too many actors or their nodes were lost (see ``Faults``), which is an ``ActorError``, or another error
+                ended the step. It has the record. All actors have ended; the pool can be used again.
         """
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
