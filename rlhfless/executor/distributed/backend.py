@@ -18,7 +18,7 @@ from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.executor.distributed.orders import ActorOrders
-from rlhfless.executor.step.dispatcher import HandOver, Leaving, Taken
+from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
@@ -93,7 +93,7 @@ class PoolBackend:
         step, all_of = self.step, sender.responses if responses is None else responses
         return Taken(sender, [Leaving(r, int(step.prompt_tokens[r] + step.observed_tokens[r]), True) for r in all_of])
 
-    def hand_over(self, now_s: float, taken: Taken[RemoteActorState], orders: Sequence[HandOver]) -> None:
+    def hand_over(self, now_s: float, taken: Taken[RemoteActorState], orders: Sequence[Reassignment]) -> None:
         """See ``TakesAndGives``."""
         between = self.orders.leaving
         here = [order for order in orders if order.leaving.response not in between]

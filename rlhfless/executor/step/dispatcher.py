@@ -33,7 +33,7 @@ class Taken(Generic[A]):
     marks: Any = field(default=None, repr=False)
 
 
-class HandOver(NamedTuple):
+class Reassignment(NamedTuple):
     """A response that leaves an actor, who gets it, and whether its KV state is moved (else it is recomputed)."""
 
     leaving: Leaving
@@ -52,7 +52,7 @@ class TakesAndGives(Protocol[A]):
         """Take these responses (all when None) off an actor, or say which can be."""
         ...
 
-    def hand_over(self, now_s: float, taken: Taken[A], orders: Sequence[HandOver]) -> None:
+    def hand_over(self, now_s: float, taken: Taken[A], orders: Sequence[Reassignment]) -> None:
         """Send taken responses to their receivers, to which they are assigned already."""
         ...
 
@@ -86,6 +86,6 @@ class Dispatcher(Generic[A]):
         orders = []
         for one in taken.leaving:
             receiver = receiver_of(rule, Move(one.response, goes_to[one.response]), sender, step.live)
-            orders.append(HandOver(one, receiver, one.has_kv and step.moves_kv(sender, receiver, one.context_tokens)))
+            orders.append(Reassignment(one, receiver, one.has_kv and step.moves_kv(sender, receiver, one.context_tokens)))
             step.assign(one.response, receiver)
         self.backend.hand_over(now_s, taken, orders)

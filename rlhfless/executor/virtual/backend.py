@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from rlhfless.engine.protocol import Progress
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.step.actor_state import Allocation
-from rlhfless.executor.step.dispatcher import HandOver, Leaving, Taken
+from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
@@ -124,7 +124,7 @@ class VirtualBackend:
         leaving = [Leaving(r.response, r.context_tokens, r.kv is not None, r) for r in requests]
         return Taken(sender, leaving, self.transfers.marks(sender))
 
-    def hand_over(self, now_s: float, taken: Taken[VirtualActor], orders: Sequence[HandOver]) -> None:
+    def hand_over(self, now_s: float, taken: Taken[VirtualActor], orders: Sequence[Reassignment]) -> None:
         """See ``TakesAndGives``."""
         self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders)
         for order in orders:

@@ -97,10 +97,9 @@ class EventTimes:
         Bounds are first those of the actor's next completion, and made tight when they are the earliest.
         """
         live, heap = self._live, self._triggers
-        for index in (driver.changed | self._unknown) & live.keys():
-            actor = live[index]
-            actor.trigger_s, actor.trigger_is_tight = actor.next_s, False
-            heapq.heappush(heap, (actor.trigger_s, index))
+        for changed in [live[i] for i in (driver.changed | self._unknown) & live.keys()]:
+            changed.trigger_s, changed.trigger_is_tight = changed.next_s, False
+            heapq.heappush(heap, (changed.trigger_s, changed.index))
         driver.changed.clear()
         while heap:
             bound_s, index = heap[0]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.requests import changed
-from rlhfless.executor.step.dispatcher import HandOver, Taken
+from rlhfless.executor.step.dispatcher import Reassignment, Taken
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.step_state import RunningStep
@@ -51,7 +51,7 @@ class KvTransfers:
         record = self.step.record
         return len(record.spans), len(record.events), len(record.recomputes)
 
-    def send(self, now_s: float, boundary_s: float, taken: Taken[VirtualActor], orders: Sequence[HandOver]) -> None:
+    def send(self, now_s: float, boundary_s: float, taken: Taken[VirtualActor], orders: Sequence[Reassignment]) -> None:
         """Move or recompute the KV state of taken responses, and give them to the engines of their receivers."""
         sender, record = taken.sender, self.step.record
         transfer_s: dict[int, float] = {}

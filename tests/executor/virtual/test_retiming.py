@@ -31,7 +31,7 @@ def own_seconds(journal: EngineJournal) -> Replayed:
 
 def told(ran: VirtualStep, seconds: dict[int, Replayed], prefill: Replayed | None = None) -> StepRecord:
     record, held, startup = retime(ran.step.record, ran.log, ran.held, seconds, prefill)
-    bill(record, startup.plan, held, ran.cluster, ran.phases)
+    bill(record, startup.plan, held, ran.step.options.cluster, ran.step.options.phases)
     return record
 
 
