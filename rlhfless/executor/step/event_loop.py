@@ -1,7 +1,7 @@
 """``EventLoop``: the one loop of a step on either clock: wait for what happens, ask the rule, carry out its decisions.
 
 Causality: a rule sees at ``now_s`` only what had ended by then. The backend publishes what happened until a moment at which the
-rule may want to be asked; the loop asks it at that moment, and nothing is published between its view and its decisions.
+rule may want to be asked. The loop asks it at that moment, and nothing is published between its view and its decisions.
 """
 
 from __future__ import annotations
