@@ -20,10 +20,6 @@ MOST_LINES, MOST_PARAMETERS = 350, 8
 SPREAD = frozenset(
     {
         "DrainingFold",
-        "VirtualOrders",
-        "VirtualStep",
-        "LostActorHandling",
-        "WallStep",
     }
 )
 MANY_PARAMETERS = frozenset(
@@ -32,14 +28,10 @@ MANY_PARAMETERS = frozenset(
         "rlhfless/cli/plan.py:plan",
         "rlhfless/cli/profile.py:profile",
         "rlhfless/cli/simulate.py:simulate",
-        "rlhfless/executor/distributed/dispatch.py:WallClockDispatch.__init__",
-        "rlhfless/executor/distributed/executor.py:WallStep.__init__",
         "rlhfless/executor/distributed/pool/pool.py:ActorPool.run_step",
         "rlhfless/executor/executor.py:Executor.__init__",
         "rlhfless/executor/step/record.py:StepRecord.allocate",
-        "rlhfless/executor/virtual/executor.py:VirtualStep.__init__",
         "rlhfless/executor/virtual/executor.py:run_step",
-        "rlhfless/executor/virtual/lazy_state.py:LazyView.__init__",
         "rlhfless/latency/measure.py:measure_profile",
         "rlhfless/latency/profile.py:compose_profile",
         "rlhfless/paper/comparison.py:compare",

@@ -48,7 +48,7 @@ def train(
 
     The options are those of rlhfless.training.TrainConfig, which explains them at length.
     """
-    from rlhfless.executor import ActorError
+    from rlhfless.executor import StepFailed
     from rlhfless.training.config import LearnerError
     from rlhfless.training.loop import train as run_training
 
@@ -57,10 +57,10 @@ def train(
         check_size(gpus_per_actor, config.cluster.profile)
     try:
         trace = run_training(config, out, resume=resume if resume_from is None else resume_from, model=model, loggers=loggers)
-    except (ActorError, LearnerError) as error:
-        kept = error.kept_in if isinstance(error, ActorError) else None
+    except (StepFailed, LearnerError) as error:
+        kept = error.kept_in if isinstance(error, StepFailed) else None
         complete = "" if kept is None else f", {kept} the completed responses of this step"
-        smaller = f" {error.resume_with}" if isinstance(error, ActorError) and error.resume_with else ""
+        smaller = f" {error.resume_with}" if isinstance(error, StepFailed) and error.resume_with else ""
         raise click.ClickException(
             f"{error}; {out} holds the earlier steps{complete}; --resume{smaller} continues with this step"
         ) from error

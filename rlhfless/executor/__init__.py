@@ -6,10 +6,10 @@
 
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.local.pool import ProcessPool
-from rlhfless.executor.distributed.messages import ActorError
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
+from rlhfless.executor.step.failure import ActorError, StepFailed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_validation import RuleError
 from rlhfless.executor.virtual.actors import EngineFactory
@@ -26,6 +26,7 @@ __all__ = [
     "RayPool",
     "RuleError",
     "ShortestStep",
+    "StepFailed",
     "StepRecord",
     "run_step",
 ]

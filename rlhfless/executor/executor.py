@@ -30,7 +30,7 @@ class Executor:
     """Run plans, one step after another, on the same engine factory and cluster.
 
     An interrupt ends only the step that is running. Its engines are closed, earlier steps stay valid, and the next step can run
-    in the same kernel. The error has the ``record`` of what was done of the step, whose rows are a valid trace.
+    in the same kernel. ``StepFailed.of(error).record`` is what was done of the step, whose rows are a valid trace.
 
     Args:
         engines: the engine factory, as for ``run_step``. latency, cluster: as for ``run_step``.

@@ -149,11 +149,7 @@ def timeline_info(
         sums["idle_gpu_seconds"],
         sums["cost_usd"],
         only_actors=len(held) > 0 and bool((held["role"] == "decode").all()),
-<<<<<<< HEAD
-        decoding=_decode_bars(spans if drawn else spans.iloc[:0], bars["hover"], rollouts, all_events, row_of, start_s),
-=======
         decoding=_decode_bars(bars, spans if drawn else spans.iloc[:0], rollouts, all_events, start_s),
->>>>>>> refs/heads/plots
         capacity=decode_capacity(held),
         last=last_response(rollouts, row_of, start_s),
         generation_s=float(generating.max()) - start_s,
@@ -214,32 +210,15 @@ def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, w
 
 
 def _decode_bars(
-<<<<<<< HEAD
-    spans: pd.DataFrame,
-    heads: pd.Series,
-    rollouts: pd.DataFrame,
-    events: pd.DataFrame,
-    row_of: Mapping[str, int],
-    start_s: float,
-=======
     bars: pd.DataFrame, spans: pd.DataFrame, rollouts: pd.DataFrame, events: pd.DataFrame, start_s: float
->>>>>>> refs/heads/plots
 ) -> pd.DataFrame:
     """Return the pieces of the decode spans; ``bars`` are those of the spans, in their order."""
     pieces = decode_pieces(spans, rollouts, events)
-<<<<<<< HEAD
-    of_span = spans.iloc[pieces["span"].to_numpy(dtype=int)]
-    slots = of_span["slots"].astype(float).tolist()
-    hovers = [
-        head if share != share else f"{head}<br>slots in use, in this part: {number(share * all_slots)} ({share:.1%})"
-        for head, share, all_slots in zip(heads.iloc[pieces["span"]], pieces["in_use"], slots, strict=True)
-=======
     at = pieces["span"].to_numpy(dtype=int)
     slots = spans["slots"].to_numpy(dtype=float, na_value=float("nan"))[at]
     hovers = [
         head if share != share else f"{head}<br>slots in use, in this part: {number(share * all_slots)} ({share:.1%})"
         for head, share, all_slots in zip(bars["hover"].to_numpy()[at], pieces["in_use"], slots, strict=True)
->>>>>>> refs/heads/plots
     ]
     return pd.DataFrame(
         {

@@ -47,7 +47,7 @@ class SquareRootFold:
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
-        ranked = sorted(state.actors, key=lambda a: (a.unfinished_count + len(a.arriving), a.actor))
+        ranked = sorted(state.actors, key=lambda a: (a.unfinished_count + a.arriving_count, a.actor))
         leaving = max(0, len(ranked) - wanted)
         room = ReceiverRoom(state)
         cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]

@@ -8,6 +8,7 @@ responses. To the rule all responses are alike, so the fullest actors send some 
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, field
 
@@ -38,20 +39,23 @@ class DrainingFold(SquareRootFold):
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Choose surplus actors to drain, then send the next response of every drained or too full actor whose link is free."""
-        load = {v.actor: v.unfinished_count + len(v.arriving) for v in state.actors}
+        load = {v.actor: v.unfinished_count + v.arriving_count for v in state.actors}
         room = ReceiverRoom(state)
         self._leaving &= load.keys()
         unfinished = np.flatnonzero(~np.asarray(state.complete))
         share = self._share(state, unfinished)
         staying = self._fold(state, load, room, self.nu * share * len(unfinished) / self.latency.base_s)
+        receivers = {v.actor for v in staying}
+        thinnest = sorted((load[a], a) for a in receivers)
         moves: list[Decision] = []
 
         def send(view: ActorView) -> bool:
             """Send a response to the thinnest actor with a free slot and memory for it, if there is one."""
             if not view.unfinished_count or self._free_s.get(view.actor, -math.inf) > now_s + 1e-9:
                 return False
-            others = sorted((load[v.actor], v.actor) for v in staying if v.actor != view.actor and room.slots[v.actor] > 0)
-            for there, to in others:  # memory last, as counting it looks at all responses of an actor
+            for there, to in thinnest:  # memory last, as counting it looks at all responses of an actor
+                if to == view.actor or room.slots[to] <= 0:
+                    continue
                 if view.actor not in self._leaving and load[view.actor] - there < max(2.0, UNEVEN * load[view.actor]):
                     return False
                 response = view.unfinished[0]
@@ -62,8 +66,11 @@ class DrainingFold(SquareRootFold):
                 return False
             moves.append(Move(response, to))
             room.give(to, needs)
-            load[to] += 1
-            load[view.actor] -= 1
+            for actor, change in ((to, 1), (view.actor, -1)):
+                if actor in receivers:
+                    thinnest.remove((load[actor], actor))
+                    bisect.insort(thinnest, (load[actor] + change, actor))
+                load[actor] += change
             context = float(state.prompt_tokens[response] + state.generated_tokens[response])
             self._free_s[view.actor] = now_s + self.latency.transfer_s(context)
             return True

@@ -69,11 +69,13 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
         None when a response finds no room, or is still on its way to ``leaving``. Then nothing is entered.
     """
     slots = {a.actor: room.slots[a.actor] for a in receivers}
-    if leaving.arriving or sum(max(0, f) for f in slots.values()) < leaving.unfinished_count:
+    if leaving.arriving_count or sum(max(0, f) for f in slots.values()) < leaving.unfinished_count:
         return None
     kv_tokens = {a: room.kv_tokens(a) for a in slots}
     open_to = [
-        (a.unfinished_count + len(a.arriving) + room.received.get(a.actor, 0), a.actor) for a in receivers if slots[a.actor] > 0
+        (a.unfinished_count + a.arriving_count + room.received.get(a.actor, 0), a.actor)
+        for a in receivers
+        if slots[a.actor] > 0
     ]
     heapq.heapify(open_to)
     moves, needs = [], room.needs(leaving.unfinished)

@@ -60,7 +60,7 @@ class LocalCut:
             missing_completions = left[leaving.actor] - sum(max(0, room.slots[a]) for a in remaining if a != leaving.actor)
             awaits, cut = left[leaving.actor] < leaving.assigned - leaving.completed, None
             if missing_completions <= 0 and not awaits and leaving.actor not in room.received:
-                others = [a for a in remaining.values() if a is not leaving and (left[a.actor] or a.arriving)]
+                others = [a for a in remaining.values() if a is not leaving and (left[a.actor] or a.arriving_count)]
                 cut = hand_over(leaving, others, room)
                 if cut is None:
                     missing_completions = room.completions_short(leaving, remaining.keys() - {leaving.actor})

@@ -22,7 +22,7 @@ except ImportError as error:
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
+from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.scheduling import PlanningOptions, SchedulingPolicy
@@ -185,7 +185,7 @@ class Trainer:
         An interrupted step is either committed or undone. ``next_step`` says which; weights and trace agree with it.
 
         Raises:
-            ActorError: actors failed and the step could not be finished. Its completed responses are in the error's record and
+            StepFailed: the step could not be generated. Its completed responses are in the error's record and
                 in a separate trace (``failed_steps.py``). The next call decodes the whole step again.
             PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
         """
@@ -198,7 +198,7 @@ class Trainer:
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         try:
             record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
-        except ActorError as error:
+        except StepFailed as error:
             self._keep_unfinished(error, problems, workload)
             error.resume_with = self._fewer_gpus()
             raise
@@ -288,7 +288,7 @@ class Trainer:
             remaining: lengths of running responses, to re-plan if an actor is lost; None learns them from the step itself.
 
         Raises:
-            ActorError: actors died or failed and the step could not be finished; a resumed run repeats this step.
+            StepFailed: the step could not be finished; a resumed run repeats it.
         """
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
@@ -298,10 +298,10 @@ class Trainer:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
 
-    def _keep_unfinished(self, error: ActorError, problems: Sequence[Problem], workload: Workload) -> None:
+    def _keep_unfinished(self, error: StepFailed, problems: Sequence[Problem], workload: Workload) -> None:
         """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
         samples, record, writer = self.config.rollout.samples_per_prompt, error.record, self.state.writer
-        if writer is None or record is None or not record.completions:
+        if writer is None or not record.completions:
             return
         self.state.check_folder()
         which = sorted(record.completions)

@@ -66,6 +66,11 @@ class ActorView:
         """Return the number of unfinished responses, which may be available without listing them."""
         return len(self.running) + len(self.waiting)
 
+    @property
+    def arriving_count(self) -> int:
+        """Return the number of arriving responses, which may be available without listing them."""
+        return len(self.arriving)
+
 
 @dataclass(frozen=True)
 class StepState:

@@ -35,7 +35,7 @@ from chaos_counts import Counts, Striker, counted, left_behind
 from counting_engine import CountingEngines
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import ActorError, Faults, Lifecycle, ProcessPool, RayPool, StepRecord
+from rlhfless.executor import Faults, Lifecycle, ProcessPool, RayPool, StepFailed, StepRecord
 from rlhfless.scheduling import PlanningOptions, make_policy
 from solver import Cluster, LatencyModel, Plan, Workload
 from solver.model.problem import PlanningProblem
@@ -132,8 +132,8 @@ def chaos(
                 striker.start()
                 try:
                     loud = run(plan, requests)
-                except ActorError as error:
-                    loud, counts.given_up = error.record or StepRecord("run", 0, plan, 0.0), counts.given_up + 1
+                except StepFailed as error:
+                    loud, counts.given_up = error.record, counts.given_up + 1
                 finally:
                     striker.finish()
                     processes.faults = patient

@@ -20,7 +20,7 @@ from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.executor import Executor, StepRecord, run_step
+from rlhfless.executor import Executor, StepFailed, StepRecord, run_step
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
@@ -210,7 +210,7 @@ def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
         assert (after.start_s, after.step) == (at, step)
         for i, c in before.completions.items():
             np.testing.assert_array_equal(after.completions[i].token_ids, c.token_ids)
-    with refused(RuntimeError):
+    with refused(StepFailed, "RuntimeError"):
         run_step(plan, requests(), made, LATENCY, CLUSTER)
 
 

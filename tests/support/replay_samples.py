@@ -12,6 +12,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord
+from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.char_tokenizer import CharTokenizer
@@ -65,9 +66,7 @@ def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: 
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
     phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
-    ran = VirtualStep(
-        plan, torch_requests(step), factory(), step.latency, step.cluster, record, phases, admission,
-        options.get("migration", "cheaper"),
-    )  # fmt: skip
+    how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"))
+    ran = VirtualStep(plan, torch_requests(step), factory(), record, how)
     ran.run()
     return ran

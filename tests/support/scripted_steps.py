@@ -23,7 +23,7 @@ from scripted_pools import LocalPool
 from scripted_world import Actor, Dice, Trouble, World
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import ActorError, Faults, Lifecycle, StepRecord
+from rlhfless.executor import Faults, Lifecycle, StepFailed, StepRecord
 from rlhfless.executor.distributed.messages import ActorReport
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.trace import Trace
@@ -77,8 +77,8 @@ class Stage:
                     on_progress=lambda p: seen.append(p.completed),
                     **given,
                 )
-            except (ActorError, KeyboardInterrupt) as error:
-                self.records.append(error.record)  # type: ignore[union-attr, arg-type]
+            except (StepFailed, KeyboardInterrupt) as error:
+                self.records.append(StepFailed.of(error).record)
                 self.check(self.records[-1], asked, engines)
                 assert not self.pool._idle.actors, "whatever ends a step early ends every actor"
                 assert not self.alive

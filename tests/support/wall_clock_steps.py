@@ -7,13 +7,11 @@ from remote_samples import ScriptedCrew
 
 from rlhfless.executor import StepRecord
 from rlhfless.executor.distributed.executor import WallStep
+from rlhfless.executor.step.step_state import StepOptions
 from solver import Plan
-from solver.model.objective import NonGenerationPhases
 
 
 def on_the_wall_clock(step: Step, plan: Plan) -> StepRecord:
     record = StepRecord("run", 0, plan, 0.0)
-    WallStep(
-        plan, step.requests(), ScriptedCrew(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move"
-    ).run()
+    WallStep(plan, step.requests(), ScriptedCrew(0), record, StepOptions(step.latency, step.cluster, migration="move")).run()
     return record

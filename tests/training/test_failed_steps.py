@@ -12,7 +12,7 @@ from error_messages import refused, refused_command
 from training_samples import config, same_weights
 
 from rlhfless.cli import main
-from rlhfless.executor import ActorError, StepRecord
+from rlhfless.executor import StepFailed, StepRecord
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer, train
 
@@ -31,9 +31,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if step == STEP and complete:
             for response in list(record.completions)[complete.pop(0) :]:
                 del record.completions[response]
-            error = ActorError(WHY)
-            error.record = record
-            raise error
+            raise StepFailed(record, WHY)
         return record
 
     monkeypatch.setattr(Trainer, "generate", lossy)
@@ -45,7 +43,7 @@ def test_what_was_complete_is_a_trace_of_its_own(failing: list[int], model: Path
     whole = train(config(steps=3, policy="static"), tmp_path / "whole", model=model)
     out, failing[:] = tmp_path / "run", [COMPLETE, COMPLETE + 2]
     for resume in (False, True):
-        with refused(ActorError):
+        with refused(StepFailed):
             train(config(steps=3, policy="static"), out, model=model, resume=resume)
         assert read_trace(out).steps == [0]
     run = train(config(steps=3, policy="static"), out, resume=True)
@@ -68,7 +66,7 @@ def test_what_was_complete_is_a_trace_of_its_own(failing: list[int], model: Path
 
 def test_a_try_without_a_complete_response_leaves_nothing(failing: list[int], model: Path, tmp_path: Path) -> None:
     failing[:] = [0]
-    with pytest.raises(ActorError) as error:
+    with pytest.raises(StepFailed) as error:
         train(config(policy="static"), tmp_path / "run", model=model)
     assert error.value.kept_in is None
     assert not (tmp_path / "run" / "unfinished").exists()
@@ -78,9 +76,8 @@ def test_without_a_trace_the_error_alone_has_what_was_complete(failing: list[int
     failing[:] = [COMPLETE]
     with Trainer(config(policy="static"), model=model, progress=False) as trainer:
         trainer.step()
-        with pytest.raises(ActorError) as error:
+        with pytest.raises(StepFailed) as error:
             trainer.step()
-        assert error.value.record is not None
         assert len(error.value.record.completions) == COMPLETE
         assert trainer.step().step == STEP
 

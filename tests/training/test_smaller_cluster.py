@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.cli import main  # noqa: E402
-from rlhfless.executor import ActorError, RayPool, StepRecord, run_step  # noqa: E402
+from rlhfless.executor import RayPool, StepFailed, StepRecord, run_step  # noqa: E402
 from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes  # noqa: E402
 from rlhfless.trace import read_trace  # noqa: E402
 from rlhfless.trace.metrics.phase_costs import step_costs  # noqa: E402
@@ -65,7 +65,10 @@ class PretendedNodes(RayPool):
         if given["step"] == LOST_IN and self.loses:
             type(self).there = self.there[1:]
         if given["step"] == LOST_IN and self.loses == "in a step":
-            raise ActorError("actor-0 died: its node is gone; 12 responses are unfinished, but no actor is left")
+            raise StepFailed(
+                StepRecord(given["run"], LOST_IN, plan, 0.0),
+                "actor-0 died: its node is gone; 12 responses are unfinished, but no actor is left",
+            )
         self.check(cluster)
         kept = {name: given[name] for name in ("run", "step", "start_s", "on_progress")}
         return run_step(plan, requests, engines, latency, cluster, **kept)

@@ -44,6 +44,16 @@ class RemoteActorState(Actor):
     doubted: bool = False
     next_slow_check_s: float = -math.inf  # when it may next be checked for slowness
 
+    def gain(self, response: int) -> None:
+        """See ``Actor``."""
+        super().gain(response)
+        self.responses[response] = None
+
+    def lose(self, response: int) -> None:
+        """See ``Actor``."""
+        super().lose(response)
+        del self.responses[response]
+
     @property
     def done(self) -> bool:
         """Return whether the actor has nothing left to do."""

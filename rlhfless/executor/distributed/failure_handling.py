@@ -15,10 +15,12 @@ from dataclasses import replace
 import numpy as np
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.dispatch import WallClockDispatch
-from rlhfless.executor.distributed.messages import ActorError, ActorLost
+from rlhfless.executor.distributed.backend import Loss, PoolBackend
+from rlhfless.executor.distributed.messages import ActorLost
+from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.recovery import RecoveryPlan, RemainingWork, Survivor, resolve, what_is_left
-from solver.lengths.remaining import RemainingLengths
+from rlhfless.executor.step.dispatcher import Dispatcher
+from rlhfless.executor.step.failure import ActorError
 from solver.lengths.survival import from_batch
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import Cut, Move
@@ -28,35 +30,43 @@ GRACE_S = 1.0  # after the time by which an actor should have been heard of: thi
 MAX_SLOW_CHECK_SHARE = 0.02  # of the time, at most, that is spent on whether a slow actor should be relieved
 
 
-class LostActorHandling(WallClockDispatch):
-    """A step on the wall clock that continues when actors are lost."""
+class FailureHandler:
+    """Listens to the event loop on the wall clock, and lets a step continue when actors are lost.
 
-    forecast: RemainingLengths | None
+    Attributes:
+        forecast: of the lengths of all responses; None learns from the step itself.
+        retried: of responses: how often their actor was lost. faults_on: of GPUs: how often an actor was lost on them.
+        slots_on: of GPUs on which memory ran out: slots of the next actor there.
+        last_loss: for a sentence; empty before there was one.
+    """
 
-    def _prepare_for_losses(self, forecast: RemainingLengths | None, cold_start_s: float) -> None:
-        """
-        Attributes:
-            forecast: of the lengths of all responses; None learns from the step itself.
-            cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
-            retried: of responses: how often their actor was lost. faults_on: of GPUs: how often an actor was lost on them.
-            slots_on: of GPUs on which memory ran out: slots of the next actor there.
-            last_loss: for a sentence; empty before there was one.
-        """
-        self.forecast, self.cold_start_s = forecast, cold_start_s
-        self.retried = np.zeros(len(self.requests), np.int64)
+    def __init__(self, backend: PoolBackend, observer: ReportObserver, dispatcher: Dispatcher[RemoteActorState]) -> None:
+        self.step, self.orders, self.backend = backend.step, backend.orders, backend
+        self.observer, self.dispatcher = observer, dispatcher
+        self.faults, self.forecast = self.orders.wall.faults, self.orders.wall.forecast
+        self.retried = np.zeros(len(self.step.requests), np.int64)
         self.faults_on: dict[int, int] = {}
         self.slots_on: dict[int, int] = {}
         self.places = [replace(a.plan, responses=(), prompts=(), prefixes=(), prefix_tokens=(), start_s=0.0, prewarmed=False,
-                               receive_s=0.0) for a in self.planned]  # fmt: skip
-        self.next_index = len(self.planned)
+                               receive_s=0.0) for a in self.orders.planned]  # fmt: skip
+        self.next_index = len(self.orders.planned)
         self.last_loss = ""
+
+    def after_events(self, now_s: float) -> bool:
+        """See ``LoopListener``: go on without lost and silent actors, start those that are due, relieve slow ones."""
+        losses, self.backend.losses = self.backend.losses, []
+        losses += [silent for silent in self._silent(now_s) if all(silent[0] is not actor for actor, _ in losses)]
+        if losses:
+            self._lose(losses)
+        self.orders.start_later(now_s)
+        return self._rebalance_slow(now_s) or bool(losses)
 
     # --- noticing -----------------------------------------------------------------------------------------------------
 
-    def _silent(self, now_s: float) -> list[tuple[RemoteActorState, ActorLost]]:
+    def _silent(self, now_s: float) -> list[Loss]:
         """Return actors that have reported nothing for too long."""
         losses = []
-        for actor in [*self.live.values(), *self.ending.values()]:
+        for actor in [*self.step.live.values(), *self.orders.ending.values()]:
             if actor.due_s > now_s:
                 continue
             if actor.doubted:
@@ -68,24 +78,24 @@ class LostActorHandling(WallClockDispatch):
 
     # --- losing -------------------------------------------------------------------------------------------------------
 
-    def _lose(self, losses: Sequence[tuple[RemoteActorState, ActorLost]]) -> None:
+    def _lose(self, losses: Sequence[Loss]) -> None:
         """Continue without these actors.
 
         Raises:
             ActorError: their responses cannot be given to other actors any more.
         """
-        now_s = self.step_actors.now_s()
+        now_s = self.orders.step_actors.now_s()
         for actor, lost in losses:
             self._end_lost(now_s, actor, lost)
         hopeless = next((lost for _, lost in losses if lost.hopeless), None)
         gone = {actor.index for actor, _ in losses}
         homeless = [r for actor, _ in losses for r in actor.responses]
-        moved = [r for r, actor in self.leaving.items() if actor.index in gone and self.owner[r].index not in gone]
+        moved = [r for r, actor in self.orders.leaving.items() if actor.index in gone and self.step.owner[r].index not in gone]
         if hopeless is not None:
             error = ActorError(f"{self.last_loss}; every other actor would fail in the same way, so the step was aborted")
             error.add_note(hopeless.trace)
             raise error
-        again = [r for r in homeless if r not in self.leaving or self.leaving[r].index in gone]
+        again = [r for r in homeless if r not in self.orders.leaving or self.orders.leaving[r].index in gone]
         retried = again + moved
         self.retried[retried] += 1
         if (worst := next((r for r in retried if self.retried[r] > self.faults.retries), None)) is not None:
@@ -93,12 +103,12 @@ class LostActorHandling(WallClockDispatch):
                 f"{self.last_loss}; response {worst} was lost with its actor {self.retried[worst]} times, but may be retried "
                 f"only {self.faults.retries} times, so the step was aborted"
             )
-        self._restart(retried)
+        self.orders.restart(retried)
         for response in moved:  # their next actor goes on
-            del self.leaving[response]
-            self._send(self.owner[response], [self._request(response)])
+            del self.orders.leaving[response]
+            self.orders.send(self.step.owner[response], [self.orders.request(response)])
         for response in again:
-            self.leaving.pop(response, None)
+            self.orders.leaving.pop(response, None)
         if homeless:
             recovery = resolve(homeless, self._left(now_s, gone))
             if recovery is None:
@@ -107,21 +117,21 @@ class LostActorHandling(WallClockDispatch):
                     f"started again (restarts: {self.faults.restarts}), so the step was aborted"
                 )
             self._execute_recovery(now_s, recovery)
-        if self.plan.prefill_actor in gone:
-            self._assign_prefixes({})
+        if self.step.plan.prefill_actor in gone:
+            self.orders.assign_prefixes({})
 
     def _end_lost(self, now_s: float, actor: RemoteActorState, lost: ActorLost) -> None:
         """End the actor's allocation; its work after its last report is discarded."""
-        self.step_actors.abandon(actor.index)
-        self.live.pop(actor.index, None)
-        self.ending.pop(actor.index, None)
+        self.orders.step_actors.abandon(actor.index)
+        self.step.live.pop(actor.index, None)
+        self.orders.ending.pop(actor.index, None)
         phase = "decode" if actor.ready else "start"
         what = {"tokens": 0, "batch_mean": float(len(actor.running)), "slots": actor.admission.max_batch} if actor.ready else {}
         if not actor.ready or actor.responses:
-            self.record.span(actor.holder, phase, max(actor.start_s, actor.until_s), now_s, call="lost", **what)
+            self.step.record.span(actor.holder, phase, max(actor.start_s, actor.until_s), now_s, call="lost", **what)
         actor.plan = replace(actor.plan, release="done")  # whatever the plan says, it is gone
-        self._allocate(actor, max(now_s, actor.until_s))
-        self.record.event(now_s, "lost", actor.holder, why=lost.reason, responses=len(actor.responses))
+        self.orders.allocate(actor, max(now_s, actor.until_s))
+        self.step.record.event(now_s, "lost", actor.holder, why=lost.reason, responses=len(actor.responses))
         self.last_loss = f"{actor.holder} {lost.reason}"
         batch = len(actor.running) or min(actor.admission.max_batch, len(actor.responses))  # it may not have come to tell
         for gpu in actor.plan.gpu_ids:
@@ -134,31 +144,33 @@ class LostActorHandling(WallClockDispatch):
     def _left(self, now_s: float, without: set[int]) -> RemainingWork:
         """Return the remaining work of the step without the actors ``without``."""
         if self.forecast is None:
-            nothing = Workload(self.prompt_tokens, range(len(self.requests)), np.zeros(len(self.requests)),
+            nothing = Workload(self.step.prompt_tokens, range(len(self.step.requests)), np.zeros(len(self.step.requests)),
                                max_response_tokens=self._limit)  # fmt: skip
             self.forecast = from_batch(nothing)
-        workload = what_is_left(self.prompt_tokens, self.observed_tokens, self.complete, self._limit, self.forecast)
-        survivors = [self._survivor(a) for a in self.live.values() if not a.closing and a.index not in without]
+        workload = what_is_left(
+            self.step.prompt_tokens, self.step.observed_tokens, self.step.complete, self._limit, self.forecast
+        )
+        survivors = [self._survivor(a) for a in self.step.live.values() if not a.closing and a.index not in without]
         usd = self.faults.objective.cost == "usd"
-        ends = [(h.plan, h.done_s - h.start_s) for h in self.held]
-        ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.live.values(), *self.ending.values())]
+        ends = [(h.plan, h.done_s - h.start_s) for h in self.step.held]
+        ends += [(a.plan, max(0.0, now_s - a.start_s)) for a in (*self.step.live.values(), *self.orders.ending.values())]
         spent = sum(len(p.gpu_ids) * seconds * (p.usd_per_gpu_s if usd else 1.0) for p, seconds in ends)
         return RemainingWork(
-            workload, survivors, self._free(), self.latency, self.admission, self.faults.objective,
-            now_s - self.record.start_s, spent, self.cold_start_s,
+            workload, survivors, self._free(), self.step.options.latency, self.step.options.admission, self.faults.objective,
+            now_s - self.step.record.start_s, spent, self.backend.cold_start_s,
         )  # fmt: skip
 
     @property
     def _limit(self) -> int:
-        return max(r.max_tokens for r in self.requests)
+        return max(r.max_tokens for r in self.step.requests)
 
     def _survivor(self, actor: RemoteActorState, slowness: float = 1.0) -> Survivor:
-        return Survivor(self._view(actor), actor.plan, actor.latency, actor.admission, slowness)
+        return Survivor(self.observer.view(actor), actor.plan, actor.latency, actor.admission, slowness)
 
     def _free(self) -> list[ActorPlan]:
         """Return GPUs of the plan on which a new actor may be started: no actor has them or is going to have them."""
-        warm = self.step_actors.warm
-        taken = {gpu for a in (*self.live.values(), *self.ending.values()) for gpu in a.plan.gpu_ids}
+        warm = self.orders.step_actors.warm
+        taken = {gpu for a in (*self.step.live.values(), *self.orders.ending.values()) for gpu in a.plan.gpu_ids}
         free = []
         for place in self.places:
             if taken.isdisjoint(place.gpu_ids) and all(self.faults_on.get(g, 0) <= self.faults.restarts for g in place.gpu_ids):
@@ -176,38 +188,38 @@ class LostActorHandling(WallClockDispatch):
         for response, to in recovery.moves.items():
             receiver_of.setdefault(to, []).append(response)
         for index, responses in receiver_of.items():
-            receiver = self.live[index]
+            receiver = self.step.live[index]
             for response in responses:
-                self._assign(response, receiver)
-            between = [r for r in responses if r in self.leaving]  # another actor has these and will hand them over
-            again = [r for r in responses if r not in self.leaving]
+                self.step.assign(response, receiver)
+            between = [r for r in responses if r in self.orders.leaving]  # another actor has these and will hand them over
+            again = [r for r in responses if r not in self.orders.leaving]
             if again:
-                self._send(receiver, [self._request(r) for r in again])
+                self.orders.send(receiver, [self.orders.request(r) for r in again])
                 times = int(self.retried[again].max())
-                self.record.event(now_s, "retry", receiver.holder, responses=again, times=times)
+                self.step.record.event(now_s, "retry", receiver.holder, responses=again, times=times)
             if between:
-                self.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
-        self._start(started)
+                self.step.record.event(now_s, "move", receiver.holder, responses=len(between), to={receiver.holder: between})
+        self.orders.start(started)
 
     def _start_more(self, now_s: float, plans: Sequence[ActorPlan]) -> list[RemoteActorState]:
         """Create actors on GPUs that became free; they start once responses are assigned to them."""
         actors = []
         for plan in plans:
             self._stop_billing(now_s, plan)
-            actor = self._remote(self.next_index, plan, now_s)
+            actor = self.orders.remote(self.next_index, plan, now_s)
             actor.responses, actor.waiting, actor.expecting, actor.assigned = {}, (), 0, 0
             actor.replaces = next(i for i, place in enumerate(self.places) if place.gpu_ids == plan.gpu_ids)
             actor.short_of_memory = not self.slots_on.keys().isdisjoint(plan.gpu_ids)
             self.next_index += 1
-            self.live[actor.index] = actor
+            self.step.live[actor.index] = actor
             actors.append(actor)
         return actors
 
     def _stop_billing(self, now_s: float, plan: ActorPlan) -> None:
         """End the allocation of earlier holders of these GPUs now at the latest, whatever the plan says of their release."""
-        for i, held in enumerate(self.held):
+        for i, held in enumerate(self.step.held):
             if held.plan.release != "done" and not set(plan.gpu_ids).isdisjoint(held.plan.gpu_ids):
-                self.held[i] = held._replace(plan=replace(held.plan, release="done"), done_s=now_s)
+                self.step.held[i] = held._replace(plan=replace(held.plan, release="done"), done_s=now_s)
 
     # --- slow actors --------------------------------------------------------------------------------------------------
 
@@ -215,25 +227,27 @@ class LostActorHandling(WallClockDispatch):
         """Take the responses off a slow actor where that is planned to pay for itself; returns whether anything was done."""
         if self.faults.slow_factor == math.inf:
             return False
-        for actor in [a for a in self.live.values() if a.speed.measured and not a.closing and a.responses]:
-            ratios = [a.speed.ratio for a in self.started if a is not actor and a.speed.measured]
+        for actor in [a for a in self.step.live.values() if a.speed.measured and not a.closing and a.responses]:
+            ratios = [a.speed.ratio for a in self.orders.started if a is not actor and a.speed.measured]
             if not ratios or now_s < actor.next_slow_check_s:
                 continue
             slowness = actor.speed.ratio / float(np.median(ratios))
             if slowness < self.faults.slow_factor:
                 continue
-            began_s = self.step_actors.now_s()
+            began_s = self.orders.step_actors.now_s()
             left = self._left(now_s, {actor.index})
             recovery = resolve([*actor.responses], left, self._survivor(actor, slowness))
-            actor.next_slow_check_s = now_s + (self.step_actors.now_s() - began_s) / MAX_SLOW_CHECK_SHARE
+            actor.next_slow_check_s = now_s + (self.orders.step_actors.now_s() - began_s) / MAX_SLOW_CHECK_SHARE
             if recovery is None:
                 continue
-            self.record.event(now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.responses))
+            self.step.record.event(
+                now_s, "slow", actor.holder, times_planned=round(slowness, 2), responses=len(actor.responses)
+            )
             for gpu in actor.plan.gpu_ids:  # nothing more is started there
                 self.faults_on[gpu] = self.faults.restarts + 1
             started = self._start_more(now_s, recovery.starts)
             receiver_of = dict(recovery.moves) | {r: a.index for a in started for r in a.plan.responses}
-            self._start(started)
-            self._apply(now_s, Cut(actor.index, tuple(Move(r, to) for r, to in receiver_of.items())))
+            self.orders.start(started)
+            self.dispatcher.apply(now_s, Cut(actor.index, tuple(Move(r, to) for r, to in receiver_of.items())), None)
             return True
         return False

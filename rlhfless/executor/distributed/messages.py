@@ -9,34 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
+from rlhfless.executor.step.failure import ActorError
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import Signals
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rlhfless.executor.step.record import StepRecord
-
-
-class ActorError(RuntimeError):
-    """Actors died or failed and the step could not be finished; the message says why.
-
-    Attributes:
-        record: the step up to then: completions, spans, events and allocations.
-        kept_in: the folder in which a run that keeps a trace has stored that record as a separate trace.
-        resume_with: options with which the run has to be resumed, because its cluster has become smaller.
-    """
-
-    record: StepRecord | None = None
-    kept_in: Path | None = None
-    resume_with: str = ""
 
 
 class NoRoom(ActorError):

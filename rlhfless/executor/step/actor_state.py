@@ -36,6 +36,16 @@ class Actor:
     def __post_init__(self) -> None:
         self.holder = holder_of(self.index)
 
+    def gain(self, response: int) -> None:
+        """Note that the response belongs to this actor from now on."""
+        self.expecting += 1
+        self.assigned += 1
+
+    def lose(self, response: int) -> None:
+        """Note that the response belongs to another actor from now on."""
+        self.expecting -= 1
+        self.assigned -= 1
+
     def can_move_to(self, receiver: Actor) -> bool:
         """Return whether the receiver can take over KV caches, whose layout differs between kinds or sizes of actors."""
         return (self.plan.kind, len(self.plan.gpu_ids)) == (receiver.plan.kind, len(receiver.plan.gpu_ids))

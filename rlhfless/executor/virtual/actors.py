@@ -66,16 +66,30 @@ class VirtualActor(Actor):
     engine: Engine = field(kw_only=True)
     pending: int = 0  # completions that are not known yet
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
-    last_counts: tuple[Any, Any] | None = None  # its responses and their tokens as they were last noted
+    ready_s: float = field(init=False)  # when its engine can decode
+    caught_up_s: float = -math.inf  # until when its engine was advanced without an event of its own
+    counted_s: float = -math.inf  # its engine's clock when its tokens were last counted
+    next_s: float = -math.inf  # lower bound on its next completion, see ``event_times.py``
+    trigger_s: float = -math.inf  # the same of the completion at which the rule wants to be asked
+    trigger_is_tight: bool = False  # it was asked for that completion, not only for its next one
     counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
+    gpus: int = field(init=False)
     signalling: SupportsSignals | None = field(init=False)  # the same
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.ready_s = self.engine.clock_s
+        self.gpus = len(self.plan.gpu_ids)
         self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
         self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
         self.signalling = self.engine if isinstance(self.engine, SupportsSignals) else None
+
+    @property
+    def missing_completions(self) -> int:
+        """Return how many completions, after those that its engine has committed, the rule waits for, at least one."""
+        assert self.trigger_completions is not None
+        return max(1, self.trigger_completions - self.completed - self.pending)
 
     def next_completions_s(self, count: int) -> FloatArray:
         """Return times as ``SupportsNextCompletions`` does. An engine that predicts only one event may complete any number at

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhfless.executor.virtual.actors import VirtualActor
 from solver.model.runtime_rules import ActorView, Signals, StepState
 from solver.model.workload import IntArray
 
@@ -25,27 +26,18 @@ class LazyView(ActorView):
     continues.
 
     Args:
-        unfinished_count: number of running and waiting responses.
+        of: the actor. counts: numbers of its unfinished (running and waiting) and of its arriving responses.
         list_responses: returns the running, waiting and arriving responses.
         weigh: returns the KV tokens that given responses take.
-        kv_capacity_tokens: of the actor's memory. Other arguments are those of ``ActorView``.
     """
 
     def __init__(
-        self,
-        actor: int,
-        gpus: int,
-        assigned: int,
-        completed: int,
-        free_slots: int,
-        unfinished_count: int,
-        kv_capacity_tokens: int,
-        list_responses: ListResponses,
-        weigh: Callable[[Ids], int],
+        self, of: VirtualActor, counts: tuple[int, int], list_responses: ListResponses, weigh: Callable[[Ids], int]
     ) -> None:
+        free_slots = of.engine.slots - of.expecting
         self.__dict__.update(
-            actor=actor, gpus=gpus, assigned=assigned, completed=completed, free_slots=free_slots,
-            _unfinished_count=unfinished_count, _capacity=kv_capacity_tokens, _list_responses=list_responses, _weigh=weigh,
+            actor=of.index, gpus=of.gpus, assigned=of.assigned, completed=of.completed, free_slots=max(0, free_slots),
+            _counts=counts, _capacity=of.latency.kv_capacity_tokens, _list_responses=list_responses, _weigh=weigh,
         )  # fmt: skip
 
     @cached_property
@@ -77,7 +69,13 @@ class LazyView(ActorView):
     @property
     def unfinished_count(self) -> int:
         """See ``ActorView``; it needs no computation."""
-        count: int = self.__dict__["_unfinished_count"]
+        count: int = self.__dict__["_counts"][0]
+        return count
+
+    @property
+    def arriving_count(self) -> int:
+        """See ``ActorView``; it needs no computation."""
+        count: int = self.__dict__["_counts"][1]
         return count
 
     def materialise(self) -> None:

@@ -33,7 +33,7 @@ from rlhfless.engine.vllm.factory import VllmEngineFactory
 from rlhfless.engine.vllm.temp_files import PREFIX
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.engine.vllm.weight_shipping import ShippedWeights
-from rlhfless.executor import ActorError, Lifecycle, RayPool, StepRecord
+from rlhfless.executor import Lifecycle, RayPool, StepFailed, StepRecord
 from rlhfless.system.scratch_folders import in_memory
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan
@@ -221,7 +221,7 @@ def test_an_actor_never_decodes_with_weights_that_are_not_the_steps(
     engines = factory_of(write_weights(model_of(3), tmp_path / "right", 7), 7)
     monkeypatch.setattr(VllmEngineFactory, "to_remote", lambda engines: ShippedWeights(engines, ShippedWeights.of(other).files))
     said = r"failed with InputError: .*has weights version 6, but the step needs version 7"
-    with pytest.raises(ActorError, match=said) as error:
+    with pytest.raises(StepFailed, match=said) as error:
         pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, Cluster(1, 1, 1))
     assert error.value.record is not None
     assert not error.value.record.completions

@@ -33,7 +33,7 @@ from vllm_samples import (
 from rlhfless.engine.vllm import adapter as vllm_adapter
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.errors import InputError
-from rlhfless.executor import ActorError, Executor, Faults, Lifecycle, ProcessPool, StepRecord, run_step
+from rlhfless.executor import Executor, Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
 from rlhfless.executor.distributed.worker.worker import Worker, failed
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Plan, PlanningError
@@ -185,7 +185,7 @@ def test_actors_that_die_or_cannot_start(tmp_path: Path) -> None:
         assert not multiprocessing.active_children(), "a process that is not kept ends with its actor"
     (folder / "model.safetensors").write_bytes(b"nothing that anybody could read")
     with ProcessPool(["cpu"], faults=Faults(restarts=0)) as pool:
-        with pytest.raises(ActorError, match=r"actor-0 \(process \d+ on cpu\) failed with \w+: .*[Ee]rror"):
+        with pytest.raises(StepFailed, match=r"actor-0 \(process \d+ on cpu\) failed with \w+: .*[Ee]rror"):
             pool.run_step(plan_of([range(4)]), requests(4), engines, LATENCY, TWO)
         assert not multiprocessing.active_children()
 

@@ -21,7 +21,7 @@ from chaos_counts import token_bytes
 from counting_engine import CountingEngines
 from executor_samples import Restless, plan_of
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import ActorError, ProcessPool
+from rlhfless.executor import StepFailed, ProcessPool
 from solver import Cluster, LatencyModel
 
 LATENCY = LatencyModel("tiny", 1, 2e-3, 0.0, max_batch=16, kv_capacity_tokens=1 << 20)
@@ -61,8 +61,8 @@ with ProcessPool(["cpu"] * 2) as pool:
     fill()
     try:
         step()
-    except ActorError as error:
-        print(error, "|", error.record is not None)
+    except StepFailed as error:
+        print(error, "|", error.record.step == 0)
     ballast.unlink()
     print("same" if token_bytes(step()) == undisturbed else "other")
 print(*Path("/dev/shm").iterdir())

@@ -15,11 +15,13 @@ from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedActor, ScriptedCrew
 
 from rlhfless.engine.protocol import EngineSpan
-from rlhfless.executor import ActorError, Faults, StepRecord
+from rlhfless.executor import Faults, StepFailed, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Speed
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport, RemoteActor, StartActor
+from rlhfless.executor.distributed.orders import WallOptions
 from rlhfless.executor.distributed.recovery import RemainingWork, Survivor, resolve, what_is_left
+from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace
 from solver import (
@@ -34,7 +36,6 @@ from solver import (
     Workload,
     known_lengths,
 )
-from solver.model.objective import NonGenerationPhases
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Decision, StepState
 from solver.replanning.replan import Replan
@@ -47,10 +48,8 @@ SOON = Faults(retries=50, restarts=50, silence_floor_s=0.3, min_start_timeout_s=
 def wall_step(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON, cold_start_s: float = 0.0) -> WallStep:
     step = uniform_step(LENGTHS)
     record = StepRecord("run", 0, plan, 0.0)
-    return WallStep(
-        plan, step.requests(), crew, step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", faults,
-        cold_start_s=cold_start_s,
-    )  # fmt: skip
+    how = StepOptions(step.latency, step.cluster, migration="move")
+    return WallStep(plan, step.requests(), crew, record, how, WallOptions(faults, cold_start_s=cold_start_s))
 
 
 def run(plan: Plan, crew: ScriptedCrew, faults: Faults = SOON) -> StepRecord:
@@ -138,7 +137,8 @@ def test_replanning_knows_actors_of_several_kinds_that_were_not_in_the_plan() ->
         asked.clear()
         planned = replace(plan, rule=Watched(known_lengths(step.truth), ActorClasses.of_plan(plan, models), 4.0))
         crew, record = Mortal({1: ActorLost("died"), 2: ActorLost("died")}, seed), StepRecord("run", 0, planned, 0.0)
-        WallStep(planned, step.requests(), crew, models, cluster, record, NonGenerationPhases(), "reserve", "move", SOON).run()
+        how = StepOptions(models, cluster, migration="move")
+        WallStep(planned, step.requests(), crew, record, how, WallOptions(SOON)).run()
         assert_whole(record)
         assert {e["holder"] for e in events(record, "lost")} == {"actor-1", "actor-2"}
         gpus = {int(a["holder"].removeprefix("actor-")): tuple(a["gpu_ids"]) for a in record.allocations}
@@ -216,7 +216,7 @@ def test_a_step_that_cannot_finish_says_why_and_keeps_what_was_finished() -> Non
     faults = replace(SOON, restarts=0)
     crew = ScriptedCrew(1, dies=0.04, faults=100)
     step = wall_step(plan_of(GROUPS), crew, faults)
-    with refused(ActorError) as error:
+    with refused(StepFailed) as error:
         step.run()
     record = error.value.record
     assert record is step.record
@@ -239,7 +239,7 @@ def test_retries_of_a_response_are_bounded() -> None:
             super().happens(actor)
 
     step = wall_step(plan_of(GROUPS), Poisoned(0), replace(SOON, retries=2))
-    with refused(ActorError, "actor 3"):
+    with refused(StepFailed, "actor 3"):
         step.run()
     assert len(events(step.record, "lost")) == 3
 
@@ -248,9 +248,9 @@ def test_what_no_actor_can_do_is_not_tried_again() -> None:
     step = wall_step(
         plan_of(GROUPS), Mortal({2: ActorLost("failed with ValueError: no ids", hopeless=True, trace="the trace")})
     )
-    with refused(ActorError, "ValueError") as error:
+    with refused(StepFailed, "ValueError") as error:
         step.run()
-    assert error.value.__notes__ == ["the trace"]
+    assert error.value.__cause__.__notes__ == ["the trace"]
 
 
 def test_where_memory_ran_out_the_next_actor_has_fewer_slots() -> None:
@@ -288,10 +288,8 @@ def test_an_actor_with_other_weights_is_not_believed() -> None:
 
     plan, step = plan_of(GROUPS), uniform_step(LENGTHS)
     record = StepRecord("run", 7, plan, 0.0)
-    WallStep(
-        plan, step.requests(), Stale(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", SOON,
-        weights_version=7,
-    ).run()  # fmt: skip
+    how = StepOptions(step.latency, step.cluster, migration="move")
+    WallStep(plan, step.requests(), Stale(0), record, how, WallOptions(SOON, weights_version=7)).run()
     assert_whole(record)
     assert events(record, "lost")[0]["why"] == "has weights of version 6, not 7"
     assert "actor-1" not in record.actor_of.values()
@@ -307,7 +305,7 @@ def test_an_interrupted_step_has_its_record() -> None:
     step = wall_step(plan_of(GROUPS), Interrupted(0))
     with pytest.raises(KeyboardInterrupt) as error:
         step.run()
-    record = error.value.record  # type: ignore[attr-defined]
+    record = StepFailed.of(error.value).record
     assert 0 < len(record.completions) < len(LENGTHS)
     assert len(record.allocations) == len(GROUPS)
 
@@ -392,11 +390,11 @@ def test_a_new_actor_is_planned_to_start_no_faster_than_any_has() -> None:
 
 def test_cold_starts_of_earlier_steps_and_of_this_one_count() -> None:
     step = wall_step(plan_of(GROUPS), ScriptedCrew(0), cold_start_s=7.0)
-    assert step._left(0.0, set()).cold_start_s == 7.0
+    assert step.failures._left(0.0, set()).cold_start_s == 7.0
     first = wall_step(plan_of(GROUPS), ScriptedCrew(0))
     first.run()
     starts_s = [s["end_s"] - s["start_s"] for s in first.record.spans if s["phase"] == "start"]
-    assert 0 < max(starts_s) == first._left(first.record.end_s, set()).cold_start_s
+    assert 0 < max(starts_s) == first.failures._left(first.record.end_s, set()).cold_start_s
 
 
 def test_a_slow_actor_is_relieved_only_where_that_pays() -> None:
@@ -433,9 +431,8 @@ def test_a_slow_actor_loses_its_responses_to_others() -> None:
     plan = plan_of([[0, 1, 2], [3, 4, 5]])
     record = StepRecord("run", 0, plan, 0.0)
     faults = replace(SOON, slow_factor=4.0, silence_floor_s=1e3, min_start_timeout_s=1e3)
-    WallStep(
-        plan, requests, Slow(0), step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move", faults
-    ).run()
+    how = StepOptions(step.latency, step.cluster, migration="move")
+    WallStep(plan, requests, Slow(0), record, how, WallOptions(faults)).run()
     (slow,) = events(record, "slow")
     assert slow["holder"] == "actor-0"
     assert slow["times_planned"] > 4

@@ -18,7 +18,7 @@ from error_messages import refused
 from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes
 
-from rlhfless.executor import ActorError, Faults, Lifecycle, RayPool, run_step
+from rlhfless.executor import Faults, Lifecycle, RayPool, StepFailed, run_step
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, PlanningError
 
@@ -117,7 +117,7 @@ def test_a_killed_actor_is_lost_with_rays_reason_and_what_cannot_be_retried_ends
     assert holder in details(record, "ready")
     until(lambda: free_gpus() == GPUS, "no GPU is held")
     pool.faults, kill = replace(PATIENT, retries=0), Kill(pool)
-    with pytest.raises(ActorError, match=r"\(process \d+ on cpu, node 127.0.0.1\) died: .* so the step was aborted$"):
+    with pytest.raises(StepFailed, match=r"\(process \d+ on cpu, node 127.0.0.1\) died: .* so the step was aborted$"):
         counting(pool, AtFirst(kill))
 
 
@@ -180,7 +180,7 @@ def test_actors_whose_gpus_others_hold_are_not_waited_for_for_ever(pool: RayPool
     others = [Other.remote() for _ in range(2)]
     assert all(ray.get([o.there.remote() for o in others]))
     pool.faults = Faults(min_start_timeout_s=1.0, restarts=0)
-    with pytest.raises(ActorError, match=r"actor-\d has not reported since it was started"):
+    with pytest.raises(StepFailed, match=r"actor-\d has not reported since it was started"):
         counting(pool)
     for other in others:
         ray.kill(other)

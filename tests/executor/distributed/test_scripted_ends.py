@@ -24,7 +24,7 @@ from scripted_strikes import (
 )
 from scripted_world import FAILURES, Actor, Punctual, Trouble
 
-from rlhfless.executor import ActorError, Executor
+from rlhfless.executor import Executor, StepFailed
 
 
 @EVERY_POOL_KIND
@@ -33,7 +33,7 @@ def test_when_all_die_the_error_says_why_and_what_was_finished_is_kept(pool_kind
         complete: list[int] = []
         on.world.hears.append(lambda a, r: complete.extend(c.response for c in r.completions))
         on.world.strikes.append(lambda a: a.suffer("kill") if len(complete) > 3 and a.works else None)
-        with refused(ActorError, "actor-", "SIGKILL", "responses", "restarts: 0"):
+        with refused(StepFailed, "actor-", "SIGKILL", "responses", "restarts: 0"):
             on.run(plan_of(TWO), lengths=LONG)
         record = on.records[-1]
         assert 3 < len(record.completions) < 12
@@ -51,7 +51,7 @@ def test_retries_of_a_response_are_bounded(retries: int, pool_kind: str) -> None
     """Whoever gets ready is killed; not once more or less often than is said."""
     with stage(pool_kind, Punctual(0), faults=replace(SOON, retries=retries)) as on:
         on.world.strikes.append(lambda a: a.suffer("kill") if has_weights(a) else None)
-        with refused(ActorError, "response ", str(retries + 1), str(retries)):
+        with refused(StepFailed, "response ", str(retries + 1), str(retries)):
             on.run(plan_of([range(12)]))
         assert len(events(on.records[-1], "lost")) == retries + 1
         assert on.pool.faults.retries == retries
@@ -62,7 +62,7 @@ def test_retries_of_a_response_are_bounded(retries: int, pool_kind: str) -> None
 def test_restarts_on_a_gpu_are_bounded(restarts: int, pool_kind: str) -> None:
     with stage(pool_kind, Punctual(0), faults=replace(SOON, restarts=restarts)) as on:
         on.world.strikes.append(lambda a: a.suffer("kill") if has_weights(a) else None)
-        with refused(ActorError, "12 responses", f"restarts: {restarts}"):
+        with refused(StepFailed, "12 responses", f"restarts: {restarts}"):
             on.run(plan_of([range(12)]))
         assert len(on.world.actors) == restarts + 1
 
@@ -78,7 +78,7 @@ def test_an_actor_that_fails_says_why_and_what_none_can_do_is_not_tried_again(po
                 record = on.run(plan_of(TWO), lengths=LONG)
                 assert why in events(record, "lost")[0]["why"], "another one may be able to"
                 continue
-            with refused(ActorError, "actor-0 (process 100", where, why):
+            with refused(StepFailed, "actor-0 (process 100", where, why):
                 on.run(plan_of(TWO), lengths=LONG)
             assert not events(on.records[-1], "retry")
 

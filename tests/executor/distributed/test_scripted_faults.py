@@ -28,7 +28,7 @@ from scripted_strikes import (
 )
 from scripted_world import Actor, Punctual
 
-from rlhfless.executor import ActorError
+from rlhfless.executor import StepFailed
 from rlhfless.executor.distributed.failure_handling import GRACE_S
 from solver.model.runtime_rules import StepState
 
@@ -118,7 +118,7 @@ def test_an_actor_that_never_starts_is_not_waited_for_for_ever(pool_kind: str) -
         assert (lost["holder"], lost["why"]) == ("actor-0", "has not reported since it was started")
         assert lost["time_s"] == pytest.approx(record.start_s + SOON.min_start_timeout_s + GRACE_S, abs=0.05)
     with (
-        refused(ActorError, "actor-0", "12 responses"),
+        refused(StepFailed, "actor-0", "12 responses"),
         stage(pool_kind, Punctual(0), faults=replace(SOON, restarts=0), start_s=lambda number: math.inf) as on,
     ):
         on.run(plan_of([range(12)]))

@@ -20,7 +20,7 @@ from scripted_strikes import (
 )
 from scripted_world import Actor, Punctual
 
-from rlhfless.executor import ActorError, Faults, Lifecycle
+from rlhfless.executor import Faults, Lifecycle, StepFailed
 
 
 @pytest.mark.parametrize("unavailable", [False, True])
@@ -48,7 +48,7 @@ def test_where_all_gpus_are_on_a_lost_node_the_step_says_so() -> None:
     plan = replace(plan, actors=tuple(replace(a, gpu_ids=(2 + i,)) for i, a in enumerate(plan.actors)))
     with stage("ray", Punctual(0)) as on:
         at(on, lambda a: on.pool.cluster.ray.lose(1), decodes(), 1)  # type: ignore[attr-defined]
-        with refused(ActorError, "node 10.0.0.1", "12 responses"):
+        with refused(StepFailed, "node 10.0.0.1", "12 responses"):
             on.run(plan, lengths=LONG)
         assert len(on.world.actors) == 2
 
@@ -77,7 +77,7 @@ def test_times_of_another_machine_are_put_on_this_clock() -> None:
 def test_weights_for_which_the_store_has_no_room_end_the_step_with_a_sentence() -> None:
     with stage("ray") as on:
         on.pool.cluster.ray.full = True  # type: ignore[attr-defined]
-        with refused(ActorError, "Ray's object store"):
+        with refused(StepFailed, "Ray's object store"):
             on.run(plan_of(TWO))
         on.pool.cluster.ray.full = False  # type: ignore[attr-defined]
         on.run(plan_of(TWO))

@@ -21,7 +21,7 @@ from scripted_engine import ScriptedEngines, requests_of
 from scripted_steps import GROUPS, LATENCY, LENGTHS, POOL_KINDS, SOON, Stage, events, spans, stage
 from scripted_world import Trouble
 
-from rlhfless.executor import ActorError, Lifecycle, PlanForecast, ShortestStep
+from rlhfless.executor import Lifecycle, PlanForecast, ShortestStep, StepFailed
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import held_gpu_seconds
 from solver import Cluster, NonGenerationPhases, Objective, Workload
@@ -41,9 +41,9 @@ def runs(on: Stage, *given: Any, **options: Any) -> None:
     ended: BaseException | None = None
     try:
         on.run(*given, **options)
-    except (ActorError, KeyboardInterrupt) as error:
+    except (StepFailed, KeyboardInterrupt) as error:
         ended = error
-    if isinstance(ended, ActorError):
+    if isinstance(ended, StepFailed):
         assert SAID.match(str(ended)), ended
         assert on.records[-1] is ended.record
     elif ended is not None:

@@ -17,8 +17,8 @@ from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
+from rlhfless.executor.step.step_state import StepOptions
 from solver import Cluster, Plan, PlanningError
-from solver.model.objective import NonGenerationPhases
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
 LENGTHS = [3, 9, 1, 14, 6, 22, 2, 17, 11, 5, 8, 30]
@@ -32,7 +32,7 @@ def scripted(rule: RuntimeRule | None, seed: int, groups: list[list[int]] = GROU
     step, plan = uniform_step(LENGTHS), plan_of(groups, rule, slots=3)
     record = StepRecord("run", 0, plan, 0.0)
     crew = ScriptedCrew(seed, obeys)
-    WallStep(plan, step.requests(), crew, step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move").run()
+    WallStep(plan, step.requests(), crew, record, StepOptions(step.latency, step.cluster, migration="move")).run()
     assert all(actor.closed for actor in crew.actors.values())
     return record
 

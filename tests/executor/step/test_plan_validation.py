@@ -12,8 +12,8 @@ from executor_samples import plan_of, uniform_step
 from rlhfless.engine.protocol import Request
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.distributed.executor import WallStep
+from rlhfless.executor.step.step_state import StepOptions
 from solver import LatencyModel, Plan, PlanningError
-from solver.model.objective import NonGenerationPhases
 
 STEP = uniform_step([3, 4, 5, 6, 7, 8])
 
@@ -28,7 +28,7 @@ def on_the_virtual_clock(plan: Plan, requests: Sequence[Request]) -> None:
 
 def on_the_wall_clock(plan: Plan, requests: Sequence[Request]) -> None:
     record = StepRecord("run", 0, plan, 0.0)
-    WallStep(plan, requests, None, STEP.latency, STEP.cluster, record, NonGenerationPhases(), "reserve", "cheaper")  # type: ignore[arg-type]
+    WallStep(plan, requests, None, record, StepOptions(STEP.latency, STEP.cluster))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("clock", [on_the_virtual_clock, on_the_wall_clock])

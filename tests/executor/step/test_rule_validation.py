@@ -13,7 +13,7 @@ from error_messages import refused
 from executor_samples import plan_of, run, uniform_step
 from wall_clock_steps import on_the_wall_clock
 
-from rlhfless.executor import RuleError, StepRecord
+from rlhfless.executor import RuleError, StepFailed, StepRecord
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
 
 
@@ -54,8 +54,9 @@ class Says:
 def test_a_rule_that_is_wrong_is_told_what_would_be_right(
     clock: Callable[..., StepRecord], decided: Any, sentence: tuple[str, ...]
 ) -> None:
-    with refused(RuleError, *sentence):
+    with refused(StepFailed, *sentence) as error:
         clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Says(decided)))
+    assert isinstance(error.value.__cause__, RuleError)
 
 
 @dataclass
@@ -101,13 +102,13 @@ TIME = "since the run's start, or None, are needed"
 def test_a_rule_that_asks_for_what_is_no_moment_is_told_what_would_be_right(
     clock: Callable[..., StepRecord], trigger: Any, sentence: tuple[str, ...]
 ) -> None:
-    with refused(RuleError, *sentence):
+    with refused(StepFailed, *sentence):
         clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(trigger)))
 
 
 @pytest.mark.parametrize("clock", [run, on_the_wall_clock])
 def test_a_time_that_has_passed_when_the_rule_observed_the_step_is_refused(clock: Callable[..., StepRecord]) -> None:
-    with refused(RuleError, "time_s", "0.04", "0.05"):
+    with refused(StepFailed, "time_s", "0.04", "0.05"):
         clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(Trigger(time_s=0.04), late=True)))
 
 

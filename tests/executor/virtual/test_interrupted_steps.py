@@ -16,7 +16,7 @@ from torch_wall_samples import CLUSTER, LATENCY, actor_plan, factory_of, request
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.executor import Executor, StepRecord, run_step
+from rlhfless.executor import Executor, StepFailed, StepRecord, run_step
 from rlhfless.trace import Trace
 from solver.model.objective import NonGenerationPhases
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
@@ -70,7 +70,7 @@ def test_an_interrupted_step_leaves_a_valid_trace(seed: int, release: str) -> No
             phases=NonGenerationPhases(1.0, 1.0, 1),
             migration="move",
         )
-    record: StepRecord = error.value.record  # type: ignore[attr-defined]
+    record = StepFailed.of(error.value).record
     assert seed < len(record.completions) < 18
     assert_valid(record)
 
@@ -95,7 +95,7 @@ def test_the_next_step_runs_in_the_same_kernel(clock: str, factory: TorchEngineF
         before = executor.run(actor_plan("static"), forced())
         with pytest.raises(KeyboardInterrupt) as error:
             executor.run(actor_plan("static", CtrlC(1, period_s=0.004, late=True)), forced())
-        record: StepRecord = error.value.record  # type: ignore[attr-defined]
+        record = StepFailed.of(error.value).record
         assert 5 <= len(record.completions) < 24
         assert_valid(record)
         assert record.start_s >= before.end_s

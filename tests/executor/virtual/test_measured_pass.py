@@ -48,7 +48,7 @@ def test_a_replay_goes_through_the_same_batches(policy, admission):
             assert set(np.flatnonzero(seconds[:, 0])) == computed
             assert (seconds[:, 1] > 0).all()
             joined += sum(len(c.joined) for c in journal.changes)
-        evicted += joined - len(ran.requests)
+        evicted += joined - len(ran.step.requests)
     assert joined > 0
     if admission == "preempt" or policy != "rlhfless":
         assert evicted > 0, "nobody joined twice, so this shows nothing"

@@ -13,6 +13,7 @@ from replay_samples import executed, factory, torch_requests, torch_step
 from rlhfless.engine.common.journal import Replayed
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import StepRecord
+from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.executor.virtual.retiming import retime
 from solver import NonGenerationPhases
@@ -46,23 +47,14 @@ def test_the_span_says_who_came_from_where_with_how_many_tokens(migration):
     step = uniform_step([6, 2, 8], transfer_base_s=0.01, prefill_base_s=0.02, prefill_per_token_s=0.001)
     plan = plan_of([(0, 1), (2,)], Once())
     asked = [replace(r, target_tokens=n) for r, n in zip(torch_requests(step), (6, 2, 8), strict=True)]
-    ran = VirtualStep(
-        plan,
-        asked,
-        factory(),
-        step.latency,
-        step.cluster,
-        StepRecord("run", 0, plan, 0.0),
-        NonGenerationPhases(),
-        "reserve",
-        migration,
-    )
+    how = StepOptions(step.latency, step.cluster, migration=migration)
+    ran = VirtualStep(plan, asked, factory(), StepRecord("run", 0, plan, 0.0), how)
     ran.run()
-    assert ran.record.moves == 1
+    assert ran.step.record.moves == 1
     if migration == "move":
-        assert again(ran.record) == []
+        assert again(ran.step.record) == []
         return
-    [(span, one)] = again(ran.record)
+    [(span, one)] = again(ran.step.record)
     context = asked[0].prompt_tokens + 2
     assert (one["response"], one["tokens"], one["from_actor"]) == (0, context - 1, "actor-0")
     assert one["seconds"] == pytest.approx(span["end_s"] - span["start_s"]) == pytest.approx(0.02 + 0.001 * context)
@@ -70,7 +62,7 @@ def test_the_span_says_who_came_from_where_with_how_many_tokens(migration):
     slower = {
         i: Replayed(3 * np.stack([j.prefill_s, j.decode_s], axis=1), 0.0) for i, j in ran.log.journals.items()
     }  # fmt: skip
-    told, _, _ = retime(ran.record, ran.log, ran.held, slower)
+    told, _, _ = retime(ran.step.record, ran.log, ran.held, slower)
     [(_, later)] = again(told)
     assert later == {**one, "seconds": pytest.approx(3 * one["seconds"])}
 
@@ -81,17 +73,16 @@ def test_the_simulated_engine_tells_what_the_torch_engine_tells(admission):
     for seed in range(2):
         step = torch_step(seed, prefill_base_s=1e-3)
         ran = executed(step, "static", Restless(seed), migration="recompute", admission=admission)
-        simulated = StepRecord("run", 0, ran.plan, 5.0)
-        done = ran.record.completions
+        simulated = StepRecord("run", 0, ran.step.plan, 5.0)
+        done = ran.step.record.completions
         known = [replace(r, target_tokens=done[r.response].response_tokens) for r in torch_requests(step)]
-        plan = replace(ran.plan, rule=Restless(seed, start_s=5.0))
-        VirtualStep(
-            plan, known, SimulatedEngine, step.latency, step.cluster, simulated,
-            NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1), admission, "recompute",
-        ).run()  # fmt: skip
+        plan = replace(ran.step.plan, rule=Restless(seed, start_s=5.0))
+        phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
+        how = StepOptions(step.latency, step.cluster, phases, admission, "recompute")
+        VirtualStep(plan, known, SimulatedEngine, simulated, how).run()
         found, asked = (
             sorted(again(record), key=lambda told: (told[0]["holder"], told[0]["start_s"], told[1]["response"]))
-            for record in (simulated, ran.record)
+            for record in (simulated, ran.step.record)
         )
         for (span, one), (expected_in, expected) in zip(found, asked, strict=True):
             assert (span["holder"], span["start_s"]) == (expected_in["holder"], pytest.approx(expected_in["start_s"]))
@@ -118,11 +109,11 @@ def test_whoever_is_named_was_moved_and_is_named_once(admission):
         ran = executed(
             torch_step(seed, prefill_base_s=1e-3), "static", Restless(seed), migration="recompute", admission=admission
         )
-        moves = [(one.response, one.sender, one.receiver) for one in ran.record.recomputes]
-        found = [(one["response"], one["from_actor"], span["holder"]) for span, one in again(ran.record)]
+        moves = [(one.response, one.sender, one.receiver) for one in ran.step.record.recomputes]
+        found = [(one["response"], one["from_actor"], span["holder"]) for span, one in again(ran.step.record)]
         for one in set(found):
             assert found.count(one) <= moves.count(one)
-        for span, one in again(ran.record):
+        for span, one in again(ran.step.record):
             assert 0 < one["tokens"] <= span["tokens"]
             assert 0 < one["seconds"] <= span["end_s"] - span["start_s"] + 1e-9
         named += len(found)

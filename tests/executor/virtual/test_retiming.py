@@ -18,9 +18,9 @@ from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.startup import ActorStartup
+from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.executor.virtual.retiming import RetimingLog, retime
-from solver import NonGenerationPhases
 from solver.model.runtime_rules import Cut, Move, Trigger
 
 seeds = st.integers(0, 10_000)
@@ -31,8 +31,8 @@ def own_seconds(journal: EngineJournal) -> Replayed:
 
 
 def told(ran: VirtualStep, seconds: dict[int, Replayed], prefill: Replayed | None = None) -> StepRecord:
-    record, held, startup = retime(ran.record, ran.log, ran.held, seconds, prefill)
-    bill(record, startup.plan, held, ran.cluster, ran.phases)
+    record, held, startup = retime(ran.step.record, ran.log, ran.held, seconds, prefill)
+    bill(record, startup.plan, held, ran.step.options.cluster, ran.step.options.phases)
     return record
 
 
@@ -77,7 +77,7 @@ def test_with_the_seconds_of_the_first_telling_it_is_the_first_record(seed, poli
     step = torch_step(seed)
     rule = Restless(seed) if policy == "restless" else None
     ran = executed(step, "static" if rule else policy, rule, migration=migration, admission=admission)
-    assert_same(told(ran, {i: own_seconds(j) for i, j in ran.log.journals.items()}), ran.record)
+    assert_same(told(ran, {i: own_seconds(j) for i, j in ran.log.journals.items()}), ran.step.record)
 
 
 @given(seeds, st.sampled_from(["restless", "fold"]), st.sampled_from(["move", "recompute"]), seeds)
@@ -137,7 +137,7 @@ def test_a_moved_response_joins_the_same_iteration_which_waits_for_it(cut):
     record = StepRecord("run", 0, plan, 0.0)
     ran = VirtualStep(
         plan, [replace(r, target_tokens=n) for r, n in zip(torch_requests(step), (6, 2, 8), strict=True)], factory(),
-        step.latency, step.cluster, record, NonGenerationPhases(), "reserve", "move",
+        record, StepOptions(step.latency, step.cluster, migration="move"),
     )  # fmt: skip
     ran.run()
     assert [c.joined[0].response for c in ran.log.journals[1].changes if c.joined] == [2, 0]
@@ -158,8 +158,8 @@ def test_a_moved_response_joins_the_same_iteration_which_waits_for_it(cut):
 def test_an_actor_that_did_nothing_holds_what_it_held():
     step = torch_step(3)
     ran = executed(step, "static")
-    nobody = [*ran.held, Allocation(99, "prefill", ran.plan.actors[0], 5.0, 6.5)]
-    _, held, _ = retime(ran.record, ran.log, nobody, {i: own_seconds(j) for i, j in ran.log.journals.items()})
+    nobody = [*ran.held, Allocation(99, "prefill", ran.step.plan.actors[0], 5.0, 6.5)]
+    _, held, _ = retime(ran.step.record, ran.log, nobody, {i: own_seconds(j) for i, j in ran.log.journals.items()})
     assert held[-1].done_s == 6.5
 
 

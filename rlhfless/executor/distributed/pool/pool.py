@@ -17,6 +17,7 @@ from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import StartActor, StepActors
+from rlhfless.executor.distributed.orders import WallOptions
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
@@ -26,6 +27,7 @@ from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord, holder_of
+from rlhfless.executor.step.step_state import StepOptions
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -134,8 +136,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
             ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
             TypeError: engines of another kind.
             MissingExtra, InputError: the engines cannot be made here.
-            ActorError: too many actors or their nodes were lost (see ``Faults``). All actors have ended; the pool can be used
-                again. The error, like any exception that ends a step early, has the ``record`` of what was done until then.
+            StepFailed: too many actors or their nodes were lost (see ``Faults``), which is an ``ActorError``, or another error
+                ended the step. It has the record. All actors have ended; the pool can be used again.
         """
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
@@ -146,14 +148,12 @@ class ActorPool(ABC, Generic[ActorHandle]):
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s))
         step_actors = self._new_step_actors(engines, record)
-        under_way = WallStep(
-            plan, requests, step_actors, latency, cluster, record, phases, admission, migration, faults, forecast,
-            step if version is None else version, self._idle.history.start_s,
-        )  # fmt: skip
+        options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
+        wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
+        under_way = WallStep(plan, requests, step_actors, record, options, wall)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]
             check_before_prefill(engines, plan, under_way.requests, models, admission)
-        under_way.on_progress = on_progress
         self._under_way = step_actors
         try:
             self._idle.begin(record, plan, phases)

@@ -1,0 +1,71 @@
+"""``StepFailed``: a step that has begun and was not finished, with the record of what was done until then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rlhfless.executor.step.record import StepRecord
+from solver.model.errors import PlanningError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ActorError(RuntimeError):
+    """Actors died or failed and the step could not be finished; the message says why. It is the cause of a ``StepFailed``."""
+
+
+class StepFailed(RuntimeError):
+    """A step that has begun was not finished. Its cause (``__cause__``) is the error that ended it.
+
+    An interrupt stays the interrupt that it is, so that it ends a notebook's cell or a program as usual. Then the
+    ``StepFailed`` is the interrupt's cause.
+
+        try:
+            record = executor.run(plan, requests)
+        except (StepFailed, KeyboardInterrupt) as error:
+            record = StepFailed.of(error).record  # rows of a valid trace, and the completions so far
+
+    Attributes:
+        record: the step up to then: completions, spans, events and allocations, in the latency model's seconds on the virtual
+            clock.
+        reason: one sentence about the cause, which is the message.
+        kept_in: the folder in which a run that keeps a trace has stored that record as a separate trace.
+        resume_with: options with which the run has to be resumed, because its cluster has become smaller.
+    """
+
+    def __init__(self, record: StepRecord, reason: str) -> None:
+        super().__init__(record, reason)
+        self.record, self.reason = record, reason
+        self.kept_in: Path | None = None
+        self.resume_with = ""
+
+    def __str__(self) -> str:
+        return self.reason
+
+    @staticmethod
+    def of(error: BaseException) -> StepFailed:
+        """Return the ``StepFailed`` that ``error`` is, or that is its cause because ``error`` interrupted the step.
+
+        Raises:
+            TypeError: ``error`` did not end a step that had begun.
+        """
+        for found in (error, error.__cause__):
+            if isinstance(found, StepFailed):
+                return found
+        raise TypeError(f"{type(error).__name__} did not end a step that had begun, so there is no record")
+
+
+@contextlib.contextmanager
+def ends_as_failed(record: StepRecord) -> Iterator[None]:
+    """Raise ``StepFailed`` from every error inside; an interrupt is raised again, from a ``StepFailed``."""
+    try:
+        yield
+    except Exception as error:
+        own = isinstance(error, PlanningError | ActorError)  # their messages are whole sentences
+        raise StepFailed(record, str(error) if own else f"{type(error).__name__}: {error}") from error
+    except BaseException as error:
+        said = f"step {record.step} was interrupted when {len(record.completions)} of its responses were complete"
+        raise error from StepFailed(record, said)

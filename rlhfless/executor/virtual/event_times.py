@@ -1,0 +1,136 @@
+"""When something happens on the virtual clock: a heap of the engines' next completions, of which only changed ones are asked.
+
+Engines that predict their completions (``SupportsNextCompletions``) need not be advanced, nor asked again, before the earliest
+of these. Their bounds stay in heaps until the engine changes; outdated entries are dropped when they come to the top.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlhfless.executor.step.rule_driver import RuleDriver
+from rlhfless.executor.virtual.actors import VirtualActor
+
+FORESEEN = 4  # completions that an engine is asked for beyond twice its share
+NEAR = 32  # completions of the step that are waited for one by one
+
+
+class EventTimes:
+    """Bounds on the times of completions of the ``live`` actors.
+
+    Args:
+        lazy: once all have begun, engines that predict their completions are left alone while none is due; else all engines go
+            on together.
+    """
+
+    def __init__(self, live: Mapping[int, VirtualActor], lazy: bool) -> None:
+        self._live, self._may_be_lazy, self._all_begun = live, lazy, False
+        self._unknown = set(live)  # whose next completion was not asked for since the engine has changed
+        self._next: list[tuple[float, int]] = []
+        self._triggers: list[tuple[float, int]] = []
+
+    def leaves_alone(self, actor: VirtualActor) -> bool:
+        """Return whether the actor's engine is only advanced when something of it is due, or read."""
+        return self._all_begun and actor.foreseeing is not None
+
+    def changed(self, actor: VirtualActor) -> None:
+        """Note that an engine was given, or lost, responses, or committed completions."""
+        actor.next_s = -math.inf
+        self._unknown.add(actor.index)
+
+    def advanced(self, actor: VirtualActor, completions: int) -> None:
+        """Note how many completions an advance has committed: who had none is asked for the next, and left alone until then."""
+        if completions:
+            self.changed(actor)
+        elif actor.index in self._unknown:
+            self._ask(actor)
+
+    def reaching(self, horizon_s: float) -> Sequence[VirtualActor]:
+        """Return the actors whose engines have to be advanced to the horizon, in order."""
+        actors = list(self._live.values())
+        if horizon_s == math.inf or not self._all_begun:
+            self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
+            return actors
+        due = {i for i in self._unknown if i in self._live}
+        while self._next and self._next[0][0] <= horizon_s:
+            next_s, index = heapq.heappop(self._next)
+            if index in self._live and self._live[index].next_s == next_s:
+                due.add(index)
+                self.changed(self._live[index])
+        return [actor for actor in actors if actor.index in due or actor.foreseeing is None]
+
+    def _ask(self, actor: VirtualActor) -> None:
+        """Ask an engine for its next completion."""
+        times_s = actor.next_completions_s(1)
+        actor.next_s = float(times_s[0]) if len(times_s) else math.inf
+        self._unknown.discard(actor.index)
+        heapq.heappush(self._next, (actor.next_s, actor.index))
+
+    def _next_s(self) -> float:
+        """Return a lower bound on the next completion of all engines."""
+        live, heap = self._live, self._next
+        for index in list(self._unknown):
+            if index in live:
+                self._ask(live[index])
+        self._unknown.clear()
+        while heap and (heap[0][1] not in live or live[heap[0][1]].next_s != heap[0][0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float, pending: int) -> float:
+        """Return a lower bound on the completion at which the rule wants to be asked; ``pending`` ones come in addition."""
+        bounds_s = [self._step_trigger_s(driver, pending)]
+        if self._all_begun:
+            bounds_s.append(self._actor_trigger_s(driver, now_s))
+        for actor in self._live.values():
+            if actor.trigger_completions is not None and not self.leaves_alone(actor):
+                bounds_s.append(actor.engine.peek_next_event_s(actor.missing_completions))
+        return min(bounds_s)
+
+    def _actor_trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float) -> float:
+        """Return a lower bound on the completion of an actor at which the rule wants to be asked.
+
+        Bounds are first those of the actor's next completion, and made tight when they are the earliest.
+        """
+        live, heap = self._live, self._triggers
+        for changed in [live[i] for i in (driver.changed | self._unknown) & live.keys()]:
+            changed.trigger_s, changed.trigger_is_tight = changed.next_s, False
+            heapq.heappush(heap, (changed.trigger_s, changed.index))
+        driver.changed.clear()
+        while heap:
+            bound_s, index = heap[0]
+            actor = live.get(index)
+            if actor is None or actor.trigger_s != bound_s or actor.trigger_completions is None or actor.foreseeing is None:
+                heapq.heappop(heap)
+            elif bound_s > now_s and actor.trigger_is_tight:
+                return bound_s
+            else:
+                actor.trigger_s, actor.trigger_is_tight = actor.engine.peek_next_event_s(actor.missing_completions), True
+                heapq.heapreplace(heap, (actor.trigger_s, index))
+                if actor.trigger_s <= now_s:
+                    return now_s
+        return math.inf
+
+    def _step_trigger_s(self, driver: RuleDriver[VirtualActor], pending: int) -> float:
+        """Return a lower bound on the completion of the step at which the rule wants to be asked.
+
+        Every engine predicts some of its next completions, more than its share. All completions before the latest predicted
+        time are known, so that time is a valid bound where the wanted completion comes later.
+        """
+        if driver.trigger_completions is None:
+            return math.inf
+        count = driver.trigger_completions - driver.step.completed - pending
+        if count < 1:
+            return math.inf  # the last of the pending ones comes first
+        actors = list(self._live.values())
+        if self._all_begun and count <= NEAR and all(actor.foreseeing is not None for actor in actors):
+            return self._next_s()
+        share = min(count, 2 * math.ceil(count / max(1, len(actors))) + FORESEEN)
+        predicted = [actor.next_completions_s(share) for actor in actors]
+        times_s = np.sort(np.concatenate([np.zeros(0), *predicted]))
+        predicted_until_s = min((t[-1] for t in predicted if len(t) == share < count), default=math.inf)
+        return float(min(predicted_until_s, times_s[count - 1] if len(times_s) >= count else math.inf))
