@@ -11,6 +11,7 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
@@ -27,5 +28,6 @@ __all__ = [
     "RuleError",
     "ShortestStep",
     "StepRecord",
+    "requests",
     "run_step",
 ]

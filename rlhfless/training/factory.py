@@ -23,6 +23,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.torch.pretrained import choose_device
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -33,7 +34,6 @@ from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner.process_group import check_learner
-from rlhfless.training.models.tiny_model import choose_device
 from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_state import RunStart, RunState

@@ -23,7 +23,9 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
+from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.system.scratch_folders import OwnFolder
@@ -33,8 +35,7 @@ from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_chec
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
-from rlhfless.training.models.char_tokenizer import CharTokenizer
-from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.models.warmup import warm_up
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 

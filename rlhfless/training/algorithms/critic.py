@@ -20,8 +20,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.training.logprobs import logits_to_logprobs
-from rlhfless.training.models.loading import load_pretrained
 
 CRITICS = ("head", "model")
 

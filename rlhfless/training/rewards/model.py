@@ -17,9 +17,9 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.training.micro_batches import micro_batches
-from rlhfless.training.models.loading import load_pretrained
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.rewards.response import Failure, Response
 
 

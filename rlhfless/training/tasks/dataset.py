@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError
 from rlhfless.trace.limits import Limits
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.problem import TextProblem, TextTokenizer
 from rlhfless.training.rewards.response import Response
 from rlhfless.training.rewards.rules import contains_answer

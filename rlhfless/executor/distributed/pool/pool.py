@@ -144,7 +144,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         version = engines.weights_version
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
-        record = StepRecord(run, step, plan, self._start_clock(start_s))
+        record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
         step_actors = self._new_step_actors(engines, record)
         under_way = WallStep(
             plan, requests, step_actors, latency, cluster, record, phases, admission, migration, faults, forecast,
