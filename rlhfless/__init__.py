@@ -17,7 +17,7 @@ from rlhfless.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rlhfless.engine import TorchEngine
     from rlhfless.executor import Executor, requests
-    from rlhfless.latency import load_profile
+    from rlhfless.latency import load_profile, profile_like
     from rlhfless.run import Hardware, Run, load
     from rlhfless.run.example import example
     from rlhfless.training import TrainConfig, Trainer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["Executor", "Hardware", "Run", "TorchEngine", "TrainConfig", "Trainer", "compare", "example",
-           "explore", "live", "load", "load_profile", "requests"]  # fmt: skip
+           "explore", "live", "load", "load_profile", "profile_like", "requests"]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -43,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
         "live": "widgets",
         "load": "run",
         "load_profile": "latency",
+        "profile_like": "latency",
         "requests": "executor",
     },
 )

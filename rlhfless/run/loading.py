@@ -19,11 +19,12 @@ from solver.model.objective import Objective
 def load(
     source: str | Path | OpenedLog | Trace | pd.DataFrame,
     gpus: int | None = None,
-    profile: str | None = None,
+    profile: str | Path | None = None,
     *,
     hardware: Hardware | None = None,
     assumptions: Assumptions | None = None,
     options: ImportOptions | None = None,
+    max_response_tokens: int | None = None,
     time_weight: float = 0.7,
     verbose: bool = True,
 ) -> Run:
@@ -38,6 +39,8 @@ def load(
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
         assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; not of an executed trace.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
+        max_response_tokens: the longest response that the run allowed; the trace's own, or the longest of the log, when None.
+            Schedules keep room for it.
         time_weight: 1 is time only, 0 is cost only.
         verbose: print the verdict.
 
@@ -54,6 +57,8 @@ def load(
         60
     """
     options = options or ImportOptions()
+    if max_response_tokens is not None:
+        options = replace(options, max_response_tokens=max_response_tokens)
     opened = _opened(source, options)
     trace = opened.trace
     given = assumptions or Assumptions()
@@ -71,7 +76,7 @@ def load(
     limit = options.max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
     assert completed.profile is not None
     setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
-    run = Run(opened, setting, completed.profile, given)
+    run = Run(opened, setting, str(completed.profile), given)
     if verbose:
         print(run.verdict)
     return run

@@ -38,6 +38,7 @@ from rlhfless.training.rewards import Rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_state import RunStart, RunState
 from rlhfless.training.tasks import Task, digest, make_task
+from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
@@ -80,13 +81,14 @@ class TrainerOverrides:
     executor: ProcessPool | RayPool | None = None
     predictor: LengthPredictor | None = None
     rewards: Rewards | None = None
+    dataset: GivenRows | None = None
 
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.
 
-        The model is left out because a run keeps its own weights.
+        The model is left out because a run keeps its own weights, the data set because its problems are compared.
         """
-        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("model", "dataset")}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
 
@@ -155,7 +157,8 @@ def resolve(
     if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
-    meta["run"] = config.task.name if overrides.task is None else overrides.task.name
+    given = overrides.task or overrides.dataset
+    meta["run"] = config.task.name if given is None else given.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
@@ -186,9 +189,15 @@ def _of_the_model(
         warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     given, prompts = config.task, config.task.prompts
-    task = overrides.task or make_task(
-        given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
-    )
+    if overrides.dataset is not None:
+        rewarded = overrides.rewards is not None
+        task: Task = task_of(
+            overrides.dataset, tokenizer, seed=config.seed, prompts=prompts, rewarded=rewarded, columns=given.columns()
+        )
+    else:
+        task = overrides.task or make_task(
+            given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
+        )
     problems = task.problems[:prompts]
     if len({problem.prompt_id for problem in problems}) < prompts:
         raise TrainError(

@@ -16,7 +16,7 @@ from training_samples import config  # noqa: E402
 
 from rlhfless.engine.torch.pretrained import choose_device, load_model  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
-from rlhfless.training.config import ReproducibilityWarning  # noqa: E402
+from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 from rlhfless.training.models import tiny_model as models  # noqa: E402
 
@@ -52,7 +52,7 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(untrained
     with refused(InputError, "'cuda'", "'cpu'", "'auto'"):
         Trainer(config(device="cuda"), tmp_path / "run", model=untrained, progress=False)
     assert not (tmp_path / "run").exists()
-    with refused(InputError, "'tpu'"):
+    with refused(TrainError, "'tpu'"):
         config(device="tpu")
 
 

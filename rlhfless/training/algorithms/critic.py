@@ -72,7 +72,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
 
     Raises:
         InputError: ``kind`` is neither, or the folder's model does not fit.
-        TrainError: the folder's model cannot be read, see ``load_pretrained``.
+        InputError: the folder's model cannot be read, see ``load_pretrained``.
     """
     hidden = policy.config.get_text_config().hidden_size
     if kind in CRITICS:

@@ -58,7 +58,7 @@ class ModelReward:
         """Load the reward model in a folder onto a device, without network access.
 
         Raises:
-            TrainError: the folder's model cannot be read, see ``load_pretrained``.
+            InputError: the folder's model cannot be read, see ``load_pretrained``.
             InputError: the folder has no tokenizer, or the model has more than one label.
         """
         model = load_pretrained(AutoModelForSequenceClassification, folder)
