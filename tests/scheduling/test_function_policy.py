@@ -33,9 +33,8 @@ def test_every_form_of_a_policy_is_taken() -> None:
 
 
 def test_what_is_no_policy_is_one_sentence() -> None:
-    problem = solver.PlanningProblem(
-        solver.Workload([5], [0, 0], [30, 20]), solver.Cluster(1, 1, 1), rl.load_profile("cpu-tiny-qwen2")
-    )
+    workload = solver.Workload([5], [0, 0], [30, 20], max_response_tokens=64)
+    problem = solver.PlanningProblem(workload, solver.Cluster(1, 1, 1), rl.load_profile("cpu-tiny-qwen2"))
     wrong: SchedulingPolicy = as_policy(lambda problem, options: None)  # type: ignore[arg-type,return-value]
     with refused(PolicyError, "<lambda>", "Plan"):
         wrong.plan(problem, PlanningOptions())
