@@ -108,3 +108,7 @@ __all__ = [
     "schedule_work",
     "together_or_split",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

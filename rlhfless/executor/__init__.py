@@ -8,6 +8,7 @@ from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.messages import ActorError
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
+from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.step.record import StepRecord
@@ -24,6 +25,7 @@ __all__ = [
     "Lifecycle",
     "PlanForecast",
     "ProcessPool",
+    "RayCluster",
     "RayPool",
     "RuleError",
     "ShortestStep",
@@ -31,3 +33,7 @@ __all__ = [
     "requests",
     "run_step",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

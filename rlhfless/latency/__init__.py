@@ -19,3 +19,7 @@ __all__ = [
     "scaled",
     "usd_per_gpu_hour",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

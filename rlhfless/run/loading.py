@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,9 +25,9 @@ def load(
     hardware: Hardware | None = None,
     assumptions: Assumptions | None = None,
     options: ImportOptions | None = None,
-    max_response_tokens: int | None = None,
     time_weight: float = 0.7,
     verbose: bool = True,
+    **reading: Any,
 ) -> Run:
     """Return a log or a trace with the GPUs that it is studied on, and print its verdict.
 
@@ -39,10 +40,10 @@ def load(
         hardware: further facts of the GPUs, such as their price and the GPUs per node; ``gpus`` and ``profile`` come first.
         assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; not of an executed trace.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
-        max_response_tokens: the longest response that the run allowed; the trace's own, or the longest of the log, when None.
-            Schedules keep room for it.
         time_weight: 1 is time only, 0 is cost only.
         verbose: print the verdict.
+        reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
+            trace's own, or the longest of the log, when it is not given.
 
     Raises:
         TraceError: the source is no trace or log, has no responses, or is wrong.
@@ -57,8 +58,9 @@ def load(
         60
     """
     options = options or ImportOptions()
-    if max_response_tokens is not None:
-        options = replace(options, max_response_tokens=max_response_tokens)
+    if unknown := sorted(set(reading) - {field.name for field in fields(ImportOptions)}):
+        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; see rlhfless.trace.ImportOptions")
+    options = replace(options, **reading)
     opened = _opened(source, options)
     trace = opened.trace
     given = assumptions or Assumptions()

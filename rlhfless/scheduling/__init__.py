@@ -121,3 +121,7 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
 
 __all__ = ["POLICIES", "FunctionPolicy", "PlanningOptions", "PolicyError", "PolicyFunction", "SchedulingPolicy", "as_policy",
            "ladder", "make_policy"]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

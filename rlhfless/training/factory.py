@@ -29,12 +29,12 @@ from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
-from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner.process_group import check_learner
-from rlhfless.training.rewards import Rewards
+from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_state import RunStart, RunState
 from rlhfless.training.tasks import Task, digest, make_task
@@ -82,6 +82,13 @@ class TrainerOverrides:
     predictor: LengthPredictor | None = None
     rewards: Rewards | None = None
     dataset: GivenRows | None = None
+
+    def __post_init__(self) -> None:
+        """Make objects of a policy's name or function, and of reward functions."""
+        if self.planner is not None:
+            object.__setattr__(self, "planner", as_policy(self.planner))
+        if self.rewards is not None:
+            object.__setattr__(self, "rewards", as_rewards(self.rewards))
 
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.

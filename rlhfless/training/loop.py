@@ -25,13 +25,13 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ActorError, ProcessPool, RayPool, StepRecord, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import OnProgress
-from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy, as_policy
+from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import options_for
+from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
@@ -39,10 +39,10 @@ from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
-from rlhfless.training.rewards import RewardFunction, Rewards, as_rewards
+from rlhfless.training.rewards import RewardFunction, Rewards
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.tasks import Problem, Task
-from rlhfless.training.tasks.given_rows import read_given, sizes_of
+from rlhfless.training.tasks.given_rows import run_over
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
@@ -72,10 +72,10 @@ class Trainer:
         predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
             also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
             follow it. The loop does not record model signals for it.
-        rewards: a function ``reward(completions, prompts=..., **columns) -> list[float]`` as in TRL, several of them, or
+        rewards: a function as in TRL, ``reward(completions, prompts=..., **columns) -> list[float]``, several of them, or
             ``Rewards``; replaces ``config.task.rewards``.
-        dataset: prompts to train on: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, or a .jsonl or
-            .parquet file; replaces ``config.task``. Without the key ``answer``, rewards have to be given.
+        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, a .jsonl or a .parquet file; replaces
+            ``config.task``. Without the key ``answer``, rewards have to be given.
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder``.
 
@@ -105,15 +105,8 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> None:
-        if task is not None and dataset is not None:
-            raise TrainError("task and dataset are given together; choose one of them")
-        rows = None if dataset is None else read_given(dataset, None if config is None else config.data_limits)
-        if config is None:
-            config = TrainConfig() if rows is None else TrainConfig(**sizes_of(rows))
-        overrides = TrainerOverrides(
-            task, model, algorithm, None if planner is None else as_policy(planner), executor, predictor,
-            None if rewards is None else as_rewards(rewards), rows,
-        )  # fmt: skip
+        config, rows = run_over(config, task, dataset)
+        overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards, rows)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
@@ -213,7 +206,7 @@ class Trainer:
             record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
         except ActorError as error:
             self._keep_unfinished(error, problems, workload)
-            error.resume_with = self._fewer_gpus()
+            error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:
             if options := options_for(error):
@@ -323,17 +316,6 @@ class Trainer:
         unjudged, epoch = np.full(len(which), np.nan), record.step // self.config.steps_per_epoch
         rows = rollout_rows(responses, unjudged, workload, record, epoch, samples, which)
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
-
-    def _fewer_gpus(self) -> str:
-        """Options to continue on a pool's cluster that has become smaller; empty if it has not, or cannot be asked."""
-        try:
-            if isinstance(self.actor_pool, RayPool):
-                self.actor_pool.check(self.cluster)
-        except FewerGpus as error:
-            return options_for(error)
-        except Exception:  # Ray itself may be gone
-            return ""
-        return ""
 
     def _learn(self, batch: Batch) -> dict[str, float]:
         """Run the algorithm on the step's responses and return its numbers."""

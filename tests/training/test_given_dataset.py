@@ -14,9 +14,9 @@ from training_samples import config
 
 import solver
 from rlhfless.errors import InputError
-from rlhfless.training import Trainer
+from rlhfless.training import ArithmeticTask, Trainer
 from rlhfless.training.config import TrainError
-from rlhfless.training.tasks.given_rows import read_given, sizes_of
+from rlhfless.training.tasks.given_rows import run_over
 
 ROWS = [{"prompt": f"{a}+{b}=", "level": a} for a, b in ((1, 2), (3, 4), (5, 6), (7, 8))]
 
@@ -47,9 +47,12 @@ def test_without_rewards_answers_are_needed(untrained: Path) -> None:
     with refused(InputError, 4):
         Trainer(config(prompts=8, prompts_per_step=8), model=untrained, dataset=ROWS, rewards=shorter, progress=False)
     with refused(TrainError, "task", "dataset"):
-        Trainer(model=untrained, dataset=ROWS, task=read_given(ROWS), progress=False)  # type: ignore[arg-type]
+        Trainer(model=untrained, dataset=ROWS, task=ArithmeticTask(0, 4), progress=False)
 
 
 def test_a_run_is_over_all_whole_steps_of_the_rows() -> None:
-    assert sizes_of(read_given(ROWS)) == {"prompts": 4, "prompts_per_step": 4}
-    assert sizes_of(read_given(ROWS * 20)) == {"prompts": 64, "prompts_per_step": 32}
+    for rows, sizes in ((ROWS, (4, 4)), (ROWS * 20, (64, 32))):
+        made, given = run_over(None, None, rows)
+        assert (made.task.prompts, made.rollout.prompts_per_step) == sizes
+        assert given is not None
+        assert given.rows == rows

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhfless.errors import InputError
 from rlhfless.training.rewards.combine import Rewards
-from rlhfless.training.rewards.response import Failure, Response, finite
+from rlhfless.training.rewards.response import Failure, Response, Reward, finite
 from solver.model.errors import as_given
 
 RewardFunction = Callable[..., Sequence[float | None]]
@@ -35,7 +35,7 @@ class BatchFunctionReward:
     """
 
     def __init__(self, function: RewardFunction, name: str | None = None) -> None:
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
         self.function = function
         parameters = inspect.signature(function).parameters.values()
         takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
@@ -77,7 +77,8 @@ def as_rewards(given: Rewards | RewardFunction | Sequence[RewardFunction]) -> Re
     )
     if not functions or not all(callable(function) for function in functions):
         raise InputError(f"rewards is {as_given(given)}; a function, a list of functions or Rewards is needed")
-    return Rewards([(BatchFunctionReward(function), 1.0) for function in functions])
+    parts: list[tuple[Reward, float]] = [(BatchFunctionReward(function), 1.0) for function in functions]
+    return Rewards(parts)
 
 
 def _columns(responses: Sequence[Response]) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""A data set that a user passes to the trainer: its rows, the sizes of a run over all of them, and its task."""
+"""A data set that a user passes to the trainer: its rows, a run over all of them, and its task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rlhfless.trace.limits import Limits
-from rlhfless.training.problem import TextTokenizer
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.problem import Task, TextTokenizer
 from rlhfless.training.tasks.dataset import DatasetTask
 from rlhfless.training.tasks.rows import Rows, read_rows
 
@@ -31,10 +32,21 @@ def read_given(dataset: Any, limits: Limits | None = None) -> GivenRows:
     return GivenRows(*read_rows(dataset, limits=limits))
 
 
-def sizes_of(given: GivenRows) -> dict[str, int]:
-    """Return the options ``prompts`` and ``prompts_per_step`` of a run over all whole steps of the rows."""
+def run_over(config: TrainConfig | None, task: Task | None, dataset: Any) -> tuple[TrainConfig, GivenRows | None]:
+    """Return the configuration of a run and the rows of its data set, None without one.
+
+    Without a configuration the run has the default options, and visits all whole steps of the rows.
+
+    Raises:
+        TrainError: both a task and a data set are given. InputError, TraceError, MissingExtra: see ``read_given``.
+    """
+    if dataset is None:
+        return config or TrainConfig(), None
+    if task is not None:
+        raise TrainError("task and dataset are given together; choose one of them")
+    given = read_given(dataset, None if config is None else config.task.limits)
     per_step = min(PROMPTS_PER_STEP, len(given.rows))
-    return {"prompts": len(given.rows) // per_step * per_step, "prompts_per_step": per_step}
+    return config or TrainConfig.from_options(prompts=len(given.rows) // per_step * per_step, prompts_per_step=per_step), given
 
 
 def task_of(
