@@ -100,6 +100,18 @@ class Executor:
         Raises:
             InputError: a prompt is a text, and the engine has no tokenizer.
             RuntimeError: the executor was closed.
+
+        Example:
+            >>> import rlhfless as rl, solver
+            >>> from rlhfless.engine import Request, SimulatedEngine
+            >>> latency, cluster = rl.load_profile("cpu-tiny-qwen2"), solver.Cluster(1, 2, 1, "cpu")
+            >>> workload = solver.Workload([6], [0, 0, 0], [40, 50, 90], max_response_tokens=100)
+            >>> plan = solver.random_split(solver.PlanningProblem(workload, cluster, latency), actors=1)
+            >>> requests = [Request(i, 6, 100, target_tokens=tokens) for i, tokens in enumerate([40, 50, 90])]
+            >>> with rl.Executor(SimulatedEngine, cluster, latency=latency) as executor:
+            ...     record = executor.run(plan, requests)
+            >>> record.trace.rollouts["response_tokens"].tolist()
+            [40, 50, 90]
         """
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one to run more steps")

@@ -48,10 +48,11 @@ def profile_like(
         ProfileError: the known profile does not exist, or a factor is no number above 0, or no KV cache fits the memory.
 
     Example:
-        >>> import rlhfless as rl
-        >>> file = rl.profile_like("h100-qwen2.5-3b-tp1", kind="h200", decode=1.4, memory_gib=131, path="out/h200.json")
+        >>> import pathlib, rlhfless as rl, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "h200.json")
+        >>> file = rl.profile_like("h100-qwen2.5-3b-tp1", kind="h200", decode=1.4, memory_gib=131, path=path)
         >>> known, own = rl.load_profile("h100-qwen2.5-3b-tp1"), rl.load_profile(file)
-        >>> own.kind, round(known.iteration_s(64, 64 * 1024) / own.iteration_s(64, 64 * 1024), 2)
+        >>> own.kind, round(float(known.iteration_s(64, 64 * 1024) / own.iteration_s(64, 64 * 1024)), 2)
         ('h200', 1.4)
     """
     for name, factor in (("decode", decode), ("prefill", prefill), ("start", start), ("memory_gib", memory_gib or 1.0)):

@@ -149,6 +149,14 @@ class Run:
 
         Raises:
             InputError: a limit is no number above 0, or no profile has such a kind and size.
+
+        Example:
+            >>> import pandas as pd, rlhfless as rl
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": range(100, 740, 10)})
+            >>> run = rl.load(log, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
+            >>> found = run.search(gpu_kinds=["l40s"], gpus=[8, 16])
+            >>> sorted(found.table["gpus"].tolist()), found.plans[0].plan.gpu_seconds > 0
+            ([8, 16], True)
         """
         limits = CapacityLimits(deadline_s, budget_usd)
         last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))
