@@ -20,13 +20,44 @@ if TYPE_CHECKING:
     from rlhfless.latency import load_profile, profile_like
     from rlhfless.run import Hardware, Run, load
     from rlhfless.run.example import example
-    from rlhfless.training import TrainConfig, Trainer
+    from rlhfless.training import (
+        ClusterConfig,
+        GrpoConfig,
+        OptimizerConfig,
+        PlannerConfig,
+        PpoConfig,
+        RolloutConfig,
+        TaskConfig,
+        TrainConfig,
+        Trainer,
+    )
     from rlhfless.widgets import compare, explore, live
 
 __version__ = "0.1.0"
 
-__all__ = ["Executor", "Hardware", "Run", "TorchEngine", "TrainConfig", "Trainer", "compare", "example",
-           "explore", "live", "load", "load_profile", "profile_like", "requests"]  # fmt: skip
+__all__ = [
+    "ClusterConfig",
+    "Executor",
+    "GrpoConfig",
+    "Hardware",
+    "OptimizerConfig",
+    "PlannerConfig",
+    "PpoConfig",
+    "RolloutConfig",
+    "Run",
+    "TaskConfig",
+    "TorchEngine",
+    "TrainConfig",
+    "Trainer",
+    "compare",
+    "example",
+    "explore",
+    "live",
+    "load",
+    "load_profile",
+    "profile_like",
+    "requests",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -35,6 +66,13 @@ __getattr__, __dir__ = lazy_names(
         "Hardware": "run",
         "Run": "run",
         "TorchEngine": "engine",
+        "ClusterConfig": "training",
+        "GrpoConfig": "training",
+        "OptimizerConfig": "training",
+        "PlannerConfig": "training",
+        "PpoConfig": "training",
+        "RolloutConfig": "training",
+        "TaskConfig": "training",
         "TrainConfig": "training",
         "Trainer": "training",
         "compare": "widgets",

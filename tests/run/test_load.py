@@ -225,7 +225,9 @@ def test_the_front_shows_its_names_and_no_others() -> None:
 
 
 def test_the_front_loads_nothing_heavy() -> None:
-    code = "import sys, rlhfless; print([m for m in ('numpy', 'pandas', 'plotly', 'torch', 'ortools') if m in sys.modules])"
+    heavy = "('numpy', 'pandas', 'plotly', 'torch', 'transformers', 'ortools', 'pyarrow')"
+    fronts = "import rlhfless, rlhfless.engine, rlhfless.training, rlhfless.report; dir(rlhfless)"
+    code = f"import sys; {fronts}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 
