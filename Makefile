@@ -56,11 +56,12 @@ dashboard: $(INSTALLED)  ## sliders over a step as a page without code; of a log
 
 cluster: $(CLUSTER)  ## set up with Ray and vLLM's CPU build: what docs/cluster.md needs on a machine without GPUs
 
-lint: $(INSTALLED)  ## ruff, mypy, import contracts
+lint: $(INSTALLED)  ## ruff, mypy, import contracts, imports of notebooks and docs
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-cache
+	$(PY) -m pytest -q tests/test_fronts.py -k import
 
 test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (10 minutes on two cores)
 	$(PY) -m pytest -m "not full and not nightly" $(BESIDE)

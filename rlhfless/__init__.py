@@ -10,45 +10,81 @@ Importing this package loads nothing heavy; every name below is loaded when it i
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from rlhfless.lazy_names import lazy_names
+
 if TYPE_CHECKING:
-    from rlhfless.executor import Executor
-    from rlhfless.latency import load_profile
+    from rlhfless.engine import TorchEngine
+    from rlhfless.executor import Executor, requests
+    from rlhfless.latency import load_profile, profile_like
     from rlhfless.run import Hardware, Run, load
     from rlhfless.run.example import example
-    from rlhfless.training import TrainConfig, Trainer
+    from rlhfless.training import (
+        ClusterConfig,
+        GrpoConfig,
+        OptimizerConfig,
+        PlannerConfig,
+        PpoConfig,
+        RolloutConfig,
+        TaskConfig,
+        TrainConfig,
+        Trainer,
+    )
     from rlhfless.widgets import compare, explore, live
 
 __version__ = "0.1.0"
 
-_PACKAGE_OF = {
-    "Executor": "executor",
-    "Hardware": "run",
-    "Run": "run",
-    "TrainConfig": "training",
-    "Trainer": "training",
-    "compare": "widgets",
-    "example": "run.example",
-    "explore": "widgets",
-    "live": "widgets",
-    "load": "run",
-    "load_profile": "latency",
-}
+__all__ = [
+    "ClusterConfig",
+    "Executor",
+    "GrpoConfig",
+    "Hardware",
+    "OptimizerConfig",
+    "PlannerConfig",
+    "PpoConfig",
+    "RolloutConfig",
+    "Run",
+    "TaskConfig",
+    "TorchEngine",
+    "TrainConfig",
+    "Trainer",
+    "compare",
+    "example",
+    "explore",
+    "live",
+    "load",
+    "load_profile",
+    "profile_like",
+    "requests",
+]
 
-__all__ = ["Executor", "Hardware", "Run", "TrainConfig", "Trainer", "compare", "example", "explore", "live", "load",
-           "load_profile"]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PACKAGE_OF:
-        raise AttributeError(f"module 'rlhfless' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"rlhfless.{_PACKAGE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Executor": "executor",
+        "Hardware": "run",
+        "Run": "run",
+        "TorchEngine": "engine",
+        "ClusterConfig": "training",
+        "GrpoConfig": "training",
+        "OptimizerConfig": "training",
+        "PlannerConfig": "training",
+        "PpoConfig": "training",
+        "RolloutConfig": "training",
+        "TaskConfig": "training",
+        "TrainConfig": "training",
+        "Trainer": "training",
+        "compare": "widgets",
+        "example": "run.example",
+        "explore": "widgets",
+        "live": "widgets",
+        "load": "run",
+        "load_profile": "latency",
+        "profile_like": "latency",
+        "requests": "executor",
+    },
+)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -23,7 +23,7 @@ from solver.model.offers import Latencies, Offer, offers_of
 from solver.model.plan import ActorPlan, HistoryEntry, Plan, Prefill, Reference
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
-from solver.model.workload import Workload
+from solver.model.workload import CutLengthsWarning, Workload
 from solver.planning.pareto_front import Front, pareto_front
 from solver.planning.plan_generation import plan_generation
 from solver.planning.random_split import random_split
@@ -48,6 +48,7 @@ __all__ = [
     "ClairvoyantBound",
     "Cluster",
     "Cut",
+    "CutLengthsWarning",
     "Decision",
     "Deduplication",
     "DraftLength",
@@ -107,3 +108,7 @@ __all__ = [
     "schedule_work",
     "together_or_split",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

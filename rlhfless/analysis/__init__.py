@@ -13,6 +13,7 @@ from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
 from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "configuration_lines",
     "evenly",
     "executed_steps",
+    "forecasts_of",
     "generation_checks",
     "generation_s",
     "last_visits",
@@ -47,6 +49,11 @@ __all__ = [
     "savings_of_executed",
     "stated_phases",
     "uses_of_account",
+    "value_of_information",
     "variants",
     "what_if",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -62,7 +62,7 @@ def _encoder(tokenizer: str | None) -> tuple[Encode, str]:
         return str.encode, "bytes"
     characters = Path(tokenizer) / "char_tokenizer.json"
     if characters.is_file():
-        from rlhfless.training.models.char_tokenizer import CharTokenizer
+        from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 
         return CharTokenizer.load(characters).encode, "tokens"
     from rlhfless.trace.importers.tokens import TokenCounter

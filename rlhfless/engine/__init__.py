@@ -1,1 +1,42 @@
-"""Engines that decode an actor's responses behind one protocol: simulated, with torch or with vLLM."""
+"""Engines that decode an actor's responses behind one protocol: simulated, with torch or with vLLM.
+
+Importing this package loads nothing heavy; torch is loaded with the first name that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlhfless.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
+    from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
+    from rlhfless.engine.simulated.engine import SimulatedEngine
+    from rlhfless.engine.torch.engine import TorchEngine
+    from rlhfless.engine.torch.factory import TorchEngineFactory
+    from rlhfless.engine.torch.model import DecoderModel, counting
+    from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.vllm.factory import VllmEngineFactory
+
+__all__ = ["Completion", "DecoderModel", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
+           "SimulatedEngine", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting"]  # fmt: skip
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Completion": "engine.protocol",
+        "DecoderModel": "engine.torch.model",
+        "Engine": "engine.protocol",
+        "EngineSpan": "engine.protocol",
+        "FaultInjectingFactory": "engine.simulated.disturbances",
+        "Progress": "engine.protocol",
+        "Request": "engine.protocol",
+        "Sampling": "engine.torch.sampling",
+        "SimulatedEngine": "engine.simulated.engine",
+        "TorchEngine": "engine.torch.engine",
+        "TorchEngineFactory": "engine.torch.factory",
+        "VllmEngineFactory": "engine.vllm.factory",
+        "counting": "engine.torch.model",
+    },
+)

@@ -7,10 +7,12 @@
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
+from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.step.failure import ActorError, StepFailed
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
@@ -23,10 +25,16 @@ __all__ = [
     "Lifecycle",
     "PlanForecast",
     "ProcessPool",
+    "RayCluster",
     "RayPool",
     "RuleError",
     "ShortestStep",
     "StepFailed",
     "StepRecord",
+    "requests",
     "run_step",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -16,6 +16,7 @@ from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.step.plan_validation import refuse_in_this_process
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.requests import encoded
 from rlhfless.executor.step.step_state import check_migration
 from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import OnReplayProgress, check_charging, run_step
@@ -33,7 +34,8 @@ class Executor:
     in the same kernel. ``StepFailed.of(error).record`` is what was done of the step, whose rows are a valid trace.
 
     Args:
-        engines: the engine factory, as for ``run_step``. latency, cluster: as for ``run_step``.
+        engine: the engine factory, as for ``run_step``; ``rlhfless.TorchEngine.from_pretrained`` makes one of a model's folder.
+        cluster, latency: as for ``run_step``.
         actor_pool: run on the wall clock, in the pool's processes or Ray actors; None emulates the plan's GPUs on this device,
             on the virtual clock.
         charging: of the virtual clock, ``profile`` or ``measured``. admission, migration: as for ``run_step``.
@@ -52,10 +54,10 @@ class Executor:
 
     def __init__(
         self,
-        engines: EngineFactory,
-        latency: Latencies,
+        engine: EngineFactory,
         cluster: Cluster | MixedCluster,
         *,
+        latency: Latencies,
         actor_pool: ProcessPool | RayPool | None = None,
         run: str = "run",
         charging: str = "profile",
@@ -67,11 +69,11 @@ class Executor:
         check_migration(migration)
         check_rule(admission)
         if actor_pool is None:
-            refuse_in_this_process(engines)
+            refuse_in_this_process(engine)
         if progress:
             _bar_class()
         self._closed = False
-        self.engines, self.latency, self.cluster, self.actor_pool = engines, latency, cluster, actor_pool
+        self.engines, self.latency, self.cluster, self.actor_pool = engine, latency, cluster, actor_pool
         self._how = {"run": run, "admission": admission, "migration": migration}
         self._charging, self._progress = charging, progress
         self.clock_s, self.next_step = 0.0, 0
@@ -92,12 +94,29 @@ class Executor:
     ) -> StepRecord:
         """Run the next step and return its record; see ``run_step``.
 
+        Args:
+            requests: as ``rlhfless.requests`` makes them; texts are encoded with the engine's tokenizer.
+
         Raises:
+            InputError: a prompt is a text, and the engine has no tokenizer.
             RuntimeError: the executor was closed.
+
+        Example:
+            >>> import rlhfless as rl, solver
+            >>> from rlhfless.engine import Request, SimulatedEngine
+            >>> latency, cluster = rl.load_profile("cpu-tiny-qwen2"), solver.Cluster(1, 2, 1, "cpu")
+            >>> workload = solver.Workload([6], [0, 0, 0], [40, 50, 90], max_response_tokens=100)
+            >>> plan = solver.random_split(solver.PlanningProblem(workload, cluster, latency), actors=1)
+            >>> requests = [Request(i, 6, 100, target_tokens=tokens) for i, tokens in enumerate([40, 50, 90])]
+            >>> with rl.Executor(SimulatedEngine, cluster, latency=latency) as executor:
+            ...     record = executor.run(plan, requests)
+            >>> record.trace.rollouts["response_tokens"].tolist()
+            [40, 50, 90]
         """
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one to run more steps")
         options: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
+        requests = encoded(requests, self.engines)
         with self._watching(len(requests)) as (on_progress, on_replay_progress):
             if self.actor_pool is not None:
                 record = self.actor_pool.run_step(

@@ -2,7 +2,7 @@
 
 Every plot has an ``..._info`` function that takes the same inputs and returns the plot's data, which is what tests check.
 ``plane_info(results).to_frame()`` is the table that ``plot_plane(results)`` draws. ``paper_style`` makes a copy of a figure for
-print; ``rlhfless.plots.export.files`` writes figures and tables.
+print; ``save`` and ``save_data`` write figures and tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ except ImportError as error:
 
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.export.files import save, save_data
+from rlhfless.plots.export.notebook_page import FiguresPage
 from rlhfless.plots.export.print_style import paper_style
+from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
@@ -49,6 +52,7 @@ __all__ = [
     "AccountInfo",
     "BeforeAfterInfo",
     "CurvesInfo",
+    "FiguresPage",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -107,6 +111,8 @@ __all__ = [
     "plot_waterfall",
     "prefill_info",
     "responses_info",
+    "save",
+    "save_data",
     "side_by_side_info",
     "steps_info",
     "time_weight_info",
@@ -115,4 +121,9 @@ __all__ = [
     "use_renderer",
     "value_of_information_info",
     "waterfall_info",
+    "why_no_pictures",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

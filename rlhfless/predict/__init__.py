@@ -30,3 +30,7 @@ __all__ = [
     "remaining_quantiles",
     "unknown_predictor",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,1 +1,30 @@
-"""The report of a trace or log: its computed findings, its sections, the HTML page, the notebook and the IPython magic."""
+"""The report of a trace or log: its computed findings, its sections, the HTML page, the notebook and the IPython magic.
+
+Importing this package loads nothing heavy; its parts are loaded with the first name that needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlhfless.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rlhfless.report.logged_run import at_prices, in_short
+    from rlhfless.report.schedules import SHOWN
+    from rlhfless.report.study import Assumptions, study_log
+    from rlhfless.report.write import write_report
+
+__all__ = ["SHOWN", "Assumptions", "at_prices", "in_short", "study_log", "write_report"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Assumptions": "report.study",
+        "SHOWN": "report.schedules",
+        "at_prices": "report.logged_run",
+        "in_short": "report.logged_run",
+        "study_log": "report.study",
+        "write_report": "report.write",
+    },
+)

@@ -8,3 +8,7 @@ from rlhfless.run.run import Run
 from rlhfless.run.verdict import Verdict
 
 __all__ = ["CapacityLimits", "CapacityResults", "Hardware", "PlannedStep", "Run", "StepComparison", "Verdict", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,7 @@
 """Capacity search: which GPU kind, how many GPUs, and how many per actor serve the lengths of a run best.
 
 Every candidate runs the run's last steps under the policy ``solver`` on simulated engines, so each has a plan behind it.
-Latency profiles of the same language model are the candidates; list prices are those of ``data/prices.csv``.
+Latency profiles of the same language model are the candidates. The run's own GPU kind has its price, the others list prices.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.what_if import profiles_of_the_same_model
 from rlhfless.errors import InputError
-from rlhfless.latency import load_profile
+from rlhfless.latency import PriceError, list_profiles, load_profile, read_profile
 from rlhfless.run.hardware import NODE_GPUS, Hardware
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
@@ -100,7 +99,7 @@ def search_capacity(
         InputError: no profile has such a kind and size; the message names those that exist.
     """
     limits = limits or CapacityLimits()
-    names = [profile, *profiles_of_the_same_model(profile)]
+    names = [profile, *_others_of_the_model(profile)]
     models = {name: load_profile(name) for name in names}
     chosen = [
         name for name, model in models.items()
@@ -122,6 +121,13 @@ def search_capacity(
     return CapacityResults(table.loc[order].reset_index(drop=True), tuple(found[i][1] for i in order))
 
 
+def _others_of_the_model(profile: str) -> list[str]:
+    """Return the shipped profiles of the language model of a profile, which may be a file of the user's."""
+    known = read_profile(profile)
+    shipped = [name for name in list_profiles() if name not in (profile, known["name"])]
+    return [name for name in shipped if read_profile(name)["model"] == known["model"]]
+
+
 def _candidate(
     logged: Sequence[LoggedStep], setting: SimulationConfig, profile: str, gpus: int, limits: CapacityLimits
 ) -> tuple[dict[str, Any], PlannedStep | None]:
@@ -131,10 +137,12 @@ def _candidate(
     row |= {"gpu_kind": latency.kind, "gpus_per_actor": latency.gpus_per_actor}
     try:
         per_node = min(NODE_GPUS, setting.cluster.gpus_per_node, gpus)
-        cluster, latency = Hardware(gpus, gpus_per_node=per_node, profile=profile).cluster()
+        own = latency.kind == setting.cluster.kind  # then the price is the run's
+        price = setting.cluster.usd_per_gpu_hour if own else None
+        cluster, latency = Hardware(gpus, gpus_per_node=per_node, profile=profile, usd_per_gpu_hour=price).cluster()
         sized = replace(setting, cluster=cluster, latency=latency, bound_work=0)
         simulated = simulate_steps(logged, sized, [POLICY])
-    except (InputError, PlanningError) as error:
+    except (InputError, PlanningError, PriceError) as error:
         return {**row, "missing": str(error)}, None
     means = simulated.steps[["time_s", "gpu_seconds", "cost_usd"]].mean()
     row |= {"actors": float(simulated.steps["actors"].median()), **means.to_dict()}

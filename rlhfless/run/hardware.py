@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
-from rlhfless.latency import load_profile, usd_per_gpu_hour
+from rlhfless.latency import PriceError, load_profile, usd_per_gpu_hour
 from rlhfless.report.write import DEFAULT_PROFILE
 from rlhfless.trace import Trace
 from solver.model.cluster import Cluster
@@ -32,7 +32,7 @@ class Hardware:
     gpus: int | None = None
     gpus_per_node: int | None = None
     gpus_per_actor: int | None = None
-    profile: str | None = None
+    profile: str | Path | None = None
     usd_per_gpu_hour: float | None = None
 
     def cluster(self, prewarmed: int = 0) -> tuple[Cluster, LatencyModel]:
@@ -49,7 +49,10 @@ class Hardware:
         per_node = min(NODE_GPUS, self.gpus) if self.gpus_per_node is None else self.gpus_per_node
         if self.gpus % per_node:
             raise InputError(f"gpus is {self.gpus}, which is no multiple of the {per_node} GPUs per node; give whole nodes")
-        price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        try:
+            price = usd_per_gpu_hour(latency.kind) if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour
+        except PriceError as error:
+            raise PriceError(f"{error}; or give hardware=Hardware(usd_per_gpu_hour=...)") from None
         per_actor = latency.gpus_per_actor if self.gpus_per_actor is None else self.gpus_per_actor
         return Cluster(self.gpus // per_node, per_node, per_actor, latency.kind, price, prewarmed=prewarmed), latency
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,13 +20,14 @@ from solver.model.objective import Objective
 def load(
     source: str | Path | OpenedLog | Trace | pd.DataFrame,
     gpus: int | None = None,
-    profile: str | None = None,
+    profile: str | Path | None = None,
     *,
     hardware: Hardware | None = None,
     assumptions: Assumptions | None = None,
     options: ImportOptions | None = None,
     time_weight: float = 0.7,
     verbose: bool = True,
+    **reading: Any,
 ) -> Run:
     """Return a log or a trace with the GPUs that it is studied on, and print its verdict.
 
@@ -40,6 +42,8 @@ def load(
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
         time_weight: 1 is time only, 0 is cost only.
         verbose: print the verdict.
+        reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
+            trace's own, or the longest of the log, when it is not given.
 
     Raises:
         TraceError: the source is no trace or log, has no responses, or is wrong.
@@ -54,6 +58,9 @@ def load(
         60
     """
     options = options or ImportOptions()
+    if unknown := sorted(set(reading) - {field.name for field in fields(ImportOptions)}):
+        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; see rlhfless.trace.ImportOptions")
+    options = replace(options, **reading)
     opened = _opened(source, options)
     trace = opened.trace
     given = assumptions or Assumptions()
@@ -71,7 +78,7 @@ def load(
     limit = options.max_response_tokens or (trace.meta.get("config") or {}).get("max_response_tokens")
     assert completed.profile is not None
     setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
-    run = Run(opened, setting, completed.profile, given)
+    run = Run(opened, setting, str(completed.profile), given)
     if verbose:
         print(run.verdict)
     return run

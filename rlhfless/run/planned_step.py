@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots import plot_before_after
-from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
 from solver.model.plan import Plan
 
@@ -26,7 +26,7 @@ class PlannedStep:
 
     logged: LoggedStep
     setting: SimulationConfig
-    policy: str | SchedulingPolicy
+    policy: str | SchedulingPolicy | PolicyFunction
 
     @cached_property
     def plan(self) -> Plan:
@@ -36,21 +36,21 @@ class PlannedStep:
 
     @property
     def _policy(self) -> SchedulingPolicy:
-        return make_policy(self.policy, tau=self.setting.tau) if isinstance(self.policy, str) else self.policy
+        return as_policy(self.policy, tau=self.setting.tau)
 
-    def compare(self, *others: str | SchedulingPolicy) -> StepComparison:
+    def compare(self, *others: str | SchedulingPolicy | PolicyFunction) -> StepComparison:
         """Run the step with its true lengths under other policies and under this one, on simulated engines.
 
         Args:
-            others: names or objects; ``static`` if none is given.
+            others: names, objects or functions; ``static`` if none is given.
 
         Raises:
             PolicyError: a policy is unknown, or is the planned one.
             PlanningError: a policy cannot plan the step.
         """
         own = self._policy
-        policies: Sequence[str | SchedulingPolicy] = others or ("static",)
-        if own.name in [other if isinstance(other, str) else other.name for other in policies]:
+        policies: Sequence[str | SchedulingPolicy | PolicyFunction] = others or ("static",)
+        if own.name in [as_policy(other).name for other in policies]:
             raise PolicyError(f"the plan is by {own.name}; compare it with another policy, such as 'static'")
         return StepComparison(simulate_steps([self.logged], self.setting, [*policies, own]))
 

@@ -17,7 +17,7 @@ from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.verdict import Verdict, verdict_of
-from rlhfless.scheduling import SchedulingPolicy
+from rlhfless.scheduling import PolicyFunction, SchedulingPolicy
 from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import OpenedLog, Trace
 
@@ -76,7 +76,7 @@ class Run:
 
     def simulate(
         self,
-        policies: Sequence[str | SchedulingPolicy] = POLICIES,
+        policies: Sequence[str | SchedulingPolicy | PolicyFunction] = POLICIES,
         *,
         steps: Collection[int] | None = None,
         predictor: Predictor | None = None,
@@ -84,7 +84,8 @@ class Run:
         """Plan and run the steps under every policy, on simulated engines, beside the lower bound.
 
         Args:
-            policies: names (``rlhfless.scheduling.POLICIES``) or objects with a method ``plan``. steps: all when None.
+            policies: names (``rlhfless.scheduling.POLICIES``), objects with a method ``plan``, or functions ``(problem,
+                options) -> Plan``. steps: all when None.
             predictor: of response lengths; the prompt's last visit when None.
 
         Raises:
@@ -101,13 +102,17 @@ class Run:
         return simulate(self.rollouts, self.setting, policies, predictor, steps)
 
     def plan(
-        self, step: int = -1, policy: str | SchedulingPolicy = "solver", *, predictor: Predictor | None = None
+        self,
+        step: int = -1,
+        policy: str | SchedulingPolicy | PolicyFunction = "solver",
+        *,
+        predictor: Predictor | None = None,
     ) -> PlannedStep:
         """Plan one step with lengths predicted from all earlier steps.
 
         Args:
             step: its number in the log; a negative one counts from the end.
-            policy: name or object. predictor: of response lengths; the prompt's last visit when None.
+            policy: name, object or function. predictor: of response lengths; the prompt's last visit when None.
 
         Raises:
             InputError: the log has no such step.
@@ -144,6 +149,14 @@ class Run:
 
         Raises:
             InputError: a limit is no number above 0, or no profile has such a kind and size.
+
+        Example:
+            >>> import pandas as pd, rlhfless as rl
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": range(100, 740, 10)})
+            >>> run = rl.load(log, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
+            >>> found = run.search(gpu_kinds=["l40s"], gpus=[8, 16])
+            >>> sorted(found.table["gpus"].tolist()), found.plans[0].plan.gpu_seconds > 0
+            ([8, 16], True)
         """
         limits = CapacityLimits(deadline_s, budget_usd)
         last = max(1, SEARCHED_RESPONSES * len(self.steps) // len(self.rollouts))

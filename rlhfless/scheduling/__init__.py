@@ -1,16 +1,18 @@
 """Scheduling policies by name: published systems, simple baselines and our own.
 
-``make_policy(name)`` is the registry: it makes every policy of this package.
+``make_policy(name)`` is the registry: it makes every policy of this package. ``as_policy`` takes objects and functions, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rlhfless.scheduling.baselines import LeastLoaded, Random, Static
 from rlhfless.scheduling.chunks import EqualChunks
 from rlhfless.scheduling.fold import Fold
 from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.function_policy import FunctionPolicy, PolicyFunction
 from rlhfless.scheduling.number_partitioning import KarmarkarKarp, LongestFirst
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError, SchedulingPolicy
 from rlhfless.scheduling.replan import OracleReplan, SolverReplan
@@ -18,6 +20,7 @@ from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.scheduling.solver import Solver
+from solver.model.errors import as_given
 
 POLICIES = (
     "static", "random", "least-loaded", "rlhfuse", "rlhfless", "spread", "fold",
@@ -63,6 +66,32 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
     return makers[name]()
 
 
+def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any) -> SchedulingPolicy:
+    """Return the policy that a user gives: by name, as an object, or as a function ``(problem, options) -> Plan``.
+
+    Args:
+        given: a function is called with predicted lengths, and its name is the policy's. parameters: of ``make_policy``.
+
+    Raises:
+        PolicyError: the name is unknown, or it is none of these.
+
+    Example:
+        >>> import rlhfless as rl, solver
+        >>> def two_actors(problem, options):
+        ...     return solver.random_split(problem, actors=2, seed=options.seed)
+        >>> run = rl.load(rl.example(), verbose=False)
+        >>> run.simulate([two_actors], steps=run.steps[-1:]).steps[["policy", "actors"]].values.tolist()
+        [['two_actors', 2]]
+    """
+    if isinstance(given, str):
+        return make_policy(given, **parameters)
+    if callable(getattr(given, "plan", None)) and not isinstance(given, type):
+        return given  # type: ignore[return-value]
+    if callable(given) and not isinstance(given, type):
+        return FunctionPolicy(given, getattr(given, "__name__", type(given).__name__))
+    raise PolicyError(f"policy is {as_given(given)}; a name, an object with a method plan, or a function is needed")
+
+
 def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     """Return policies that add one idea at a time, from a run's own dispatch to the oracle: right-sizing, release, spreading
     a prompt's samples, folding thin actors, re-planning with predictions, true lengths.
@@ -90,4 +119,9 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     )
 
 
-__all__ = ["POLICIES", "PlanningOptions", "PolicyError", "SchedulingPolicy", "ladder", "make_policy"]
+__all__ = ["POLICIES", "FunctionPolicy", "PlanningOptions", "PolicyError", "PolicyFunction", "SchedulingPolicy", "as_policy",
+           "ladder", "make_policy"]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

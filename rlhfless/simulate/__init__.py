@@ -10,3 +10,7 @@ from rlhfless.simulate.run import simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 
 __all__ = ["LoggedStep", "Simulation", "SimulationConfig", "logged_steps", "simulate", "simulate_steps"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

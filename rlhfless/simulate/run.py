@@ -19,7 +19,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
-from rlhfless.scheduling import PolicyError, SchedulingPolicy, make_policy
+from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
@@ -30,7 +30,7 @@ from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 def simulate(
     rollouts: pd.DataFrame,
     setting: SimulationConfig,
-    policies: Sequence[str | SchedulingPolicy],
+    policies: Sequence[str | SchedulingPolicy | PolicyFunction],
     predictor: Predictor | None = None,
     steps: Collection[int] | None = None,
     on_step: Callable[[int], object] | None = None,
@@ -39,7 +39,8 @@ def simulate(
 
     Args:
         rollouts: the rows of one run (``rlhfless.trace.read_rollouts``).
-        policies: names or policy objects; a non-clairvoyant policy never sees the true lengths.
+        policies: names, policy objects, or functions ``(problem, options) -> Plan``; only a clairvoyant policy sees the true
+            lengths.
         on_step: called with every step that is done under all policies (for progress bars).
 
     Raises:
@@ -57,16 +58,16 @@ def simulate(
 def simulate_steps(
     logged_steps: Iterable[LoggedStep],
     setting: SimulationConfig,
-    policies: Sequence[str | SchedulingPolicy],
+    policies: Sequence[str | SchedulingPolicy | PolicyFunction],
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
     if isinstance(policies, str) or not policies:
         raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
-    chosen = [
-        make_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) if isinstance(p, str) else p
-        for p in policies
-    ]
+    chosen = [as_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) for p in policies]
+    names = [p.name for p in chosen]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
     records: dict[str, list[tuple[StepRecord, pd.DataFrame]]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(records, 0.0)
     facts: list[dict[str, Any]] = []

@@ -1,9 +1,14 @@
 """Traces: the record of a run in four tables, from which every number and plot is computed."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.limits import Limits
+from rlhfless.trace.metrics.cross_check import checks_frame
 from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
@@ -13,6 +18,9 @@ from rlhfless.trace.recording.recorder import Recorder
 from rlhfless.trace.schema.tables import PHASES, ROLES, SCHEMA_VERSION, TABLES, Column, sorted_prompt_ids
 from rlhfless.trace.schema.validation import validate
 from rlhfless.trace.writer import TraceWriter
+
+if TYPE_CHECKING:
+    from rlhfless.trace.recording.trl_callback import TrlRecorder
 
 __all__ = [
     "PHASES",
@@ -32,7 +40,9 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceWriter",
+    "TrlRecorder",
     "allocation_metrics",
+    "checks_frame",
     "decode_capacity",
     "held_gpu_seconds",
     "import_log",
@@ -47,3 +57,15 @@ __all__ = [
     "validate",
     "with_step_times",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TrlRecorder":  # needs transformers
+        from rlhfless.trace.recording.trl_callback import TrlRecorder
+
+        return TrlRecorder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

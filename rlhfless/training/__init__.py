@@ -5,62 +5,60 @@ Importing this package loads nothing heavy; torch and transformers are loaded wi
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 from rlhfless.errors import missing_extra
+from rlhfless.lazy_names import lazy_names
 
 _MODULE_OF = {
-    "ArithmeticTask": "tasks.arithmetic",
-    "ArithmeticProblem": "tasks.arithmetic",
-    "CharTokenizer": "models.char_tokenizer",
-    "tiny_qwen2": "models.tiny_model",
-    "save_model": "models.tiny_model",
-    "load_model": "models.tiny_model",
-    "WarmUp": "models.warmup",
-    "warm_up": "models.warmup",
-    "token_logprobs": "logprobs",
-    "response_logprobs": "logprobs",
-    "make_task": "tasks",
-    "make_rewards": "rewards.registry",
-    "Batch": "algorithms.batch",
-    "Callback": "callbacks",
-    "TrainConfig": "config",
-    "TaskConfig": "config",
-    "RolloutConfig": "config",
-    "GrpoConfig": "config",
-    "PpoConfig": "config",
-    "OptimizerConfig": "config",
-    "PlannerConfig": "config",
-    "ClusterConfig": "config",
-    "Trainer": "loop",
-    "TrainedStep": "step_result",
-    "make_loggers": "loggers",
-    "make_algorithm": "algorithms.registry",
-    "make_learner": "learner.process_group",
-    "Grpo": "algorithms.grpo",
-    "GrpoOptions": "config.learning",
-    "Ppo": "algorithms.ppo",
-    "PpoOptions": "config.learning",
-    "Critic": "algorithms.critic",
-    "make_critic": "algorithms.critic",
-    "group_advantages": "algorithms.advantages",
-    "gae": "algorithms.advantages",
+    "ArithmeticProblem": "training.tasks.arithmetic",
+    "ArithmeticTask": "training.tasks.arithmetic",
+    "Batch": "training.algorithms.batch",
+    "Callback": "training.callbacks",
+    "CharTokenizer": "engine.tokenizers.char_tokenizer",
+    "ClusterConfig": "training.config",
+    "Critic": "training.algorithms.critic",
+    "DatasetTask": "training.tasks.dataset",
+    "FunctionReward": "training.rewards.combine",
+    "Grpo": "training.algorithms.grpo",
+    "GrpoConfig": "training.config",
+    "GrpoOptions": "training.config.learning",
+    "Gsm8kTask": "training.tasks.gsm8k",
+    "OptimizerConfig": "training.config",
+    "PlannerConfig": "training.config",
+    "Ppo": "training.algorithms.ppo",
+    "PpoConfig": "training.config",
+    "PpoOptions": "training.config.learning",
+    "PretrainedTokenizer": "engine.tokenizers.pretrained_tokenizer",
+    "Response": "training.rewards.response",
+    "RewardWarning": "training.rewards.response",
+    "Rewards": "training.rewards.combine",
+    "RolloutConfig": "training.config",
+    "TaskConfig": "training.config",
+    "TextProblem": "training.problem",
+    "TrainConfig": "training.config",
+    "TrainedStep": "training.step_result",
+    "Trainer": "training.loop",
+    "WarmUp": "training.models.warmup",
+    "gae": "training.algorithms.advantages",
+    "group_advantages": "training.algorithms.advantages",
+    "load_model": "engine.torch.pretrained",
+    "make_algorithm": "training.algorithms.registry",
+    "make_critic": "training.algorithms.critic",
+    "make_learner": "training.learner.process_group",
+    "make_loggers": "training.loggers",
+    "make_rewards": "training.rewards.registry",
+    "make_task": "training.tasks",
+    "response_logprobs": "training.logprobs",
+    "save_model": "training.models.tiny_model",
+    "tiny_qwen2": "training.models.tiny_model",
+    "token_logprobs": "training.logprobs",
+    "warm_up": "training.models.warmup",
 }
 
 __all__ = sorted(_MODULE_OF)
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULE_OF)
 
 
 def missing_torch(error: ImportError) -> ImportError:
     """Return the error to raise when torch or transformers is not installed; its message says how to install them."""
     return missing_extra("rlhfless.training", error.name, "torch")
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -146,6 +146,20 @@ def options_for(error: FewerGpus) -> str:
     return "" if error.largest is None else "--gpus {} --gpus-per-node {}".format(*error.largest)
 
 
+def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> str:
+    """Return the options to continue with on a Ray cluster that has become smaller; the empty text if it has not, or if it
+    cannot be asked.
+    """
+    try:
+        if isinstance(pool, RayPool):
+            pool.check(cluster)
+    except FewerGpus as error:
+        return options_for(error)
+    except Exception:  # Ray itself may be gone
+        return ""
+    return ""
+
+
 def same_bits(config: ClusterConfig, device: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine on the CPU guarantees
     that.

@@ -23,22 +23,23 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.torch.pretrained import choose_device
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
-from rlhfless.scheduling import SchedulingPolicy, make_policy
+from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner.process_group import check_learner
-from rlhfless.training.models.tiny_model import choose_device
-from rlhfless.training.rewards import Rewards
+from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
+from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
@@ -81,13 +82,21 @@ class TrainerOverrides:
     executor: ProcessPool | RayPool | None = None
     predictor: LengthPredictor | None = None
     rewards: Rewards | None = None
+    dataset: GivenRows | None = None
+
+    def __post_init__(self) -> None:
+        """Make objects of a policy's name or function, and of reward functions."""
+        if self.planner is not None:
+            object.__setattr__(self, "planner", as_policy(self.planner))
+        if self.rewards is not None:
+            object.__setattr__(self, "rewards", as_rewards(self.rewards))
 
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.
 
-        The model is left out because a run keeps its own weights.
+        The model is left out because a run keeps its own weights, the data set because its problems are compared.
         """
-        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("model", "dataset")}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
 
@@ -156,7 +165,8 @@ def resolve(
     if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
-    meta["run"] = config.task.name if overrides.task is None else overrides.task.name
+    given = overrides.task or overrides.dataset
+    meta["run"] = config.task.name if given is None else given.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
@@ -187,9 +197,15 @@ def _of_the_model(
         warnings.warn(warning + "but later responses are not the same bit for bit", ReproducibilityWarning, stacklevel=2)
     tokenizer = origin.tokenizer
     given, prompts = config.task, config.task.prompts
-    task = overrides.task or make_task(
-        given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
-    )
+    if overrides.dataset is not None:
+        rewarded = overrides.rewards is not None
+        task: Task = task_of(
+            overrides.dataset, tokenizer, seed=config.seed, prompts=prompts, rewarded=rewarded, columns=given.columns()
+        )
+    else:
+        task = overrides.task or make_task(
+            given.name, tokenizer, seed=config.seed, prompts=prompts, limits=given.limits, **given.columns()
+        )
     problems = task.problems[:prompts]
     if len({problem.prompt_id for problem in problems}) < prompts:
         raise TrainError(

@@ -25,13 +25,13 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import OnProgress
-from rlhfless.scheduling import PlanningOptions, SchedulingPolicy
+from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
-from rlhfless.training.engines import options_for
+from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
@@ -39,9 +39,10 @@ from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
-from rlhfless.training.rewards import Rewards
+from rlhfless.training.rewards import RewardFunction, Rewards
 from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.tasks import Problem, Task
+from rlhfless.training.tasks.given_rows import run_over
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
@@ -59,18 +60,22 @@ class Trainer:
     the same objects must be passed again to resume the run.
 
     Args:
-        config: options of the run.
+        config: options of the run; the defaults when None, on all whole steps of the ``dataset``.
         folder: where trace and checkpoints go; None keeps no trace (notebooks).
         task: replaces ``config.task``; its first ``config.task.prompts`` problems are trained on.
         model: a transformers folder, or a model with its tokenizer, which is trained in place; None warms up a new model. A
             resumed run has its own weights: a folder is not read, and a passed model takes over the run's weights.
         algorithm: made for the passed model; replaces ``config.algorithm``.
-        planner: plans steps; replaces ``config.planner.policy``.
+        planner: plans steps: a policy's name, an object, or a function ``(problem, options) -> Plan``; replaces
+            ``config.planner.policy``.
         executor: a pool for actors on the wall clock; replaces ``config.cluster.executor``.
         predictor: of lengths; replaces the moving average over ``config.planner.window`` epochs. An ``InFlightPredictor``
             also updates its forecast from tokens and finished siblings while responses are decoded, and rules that re-plan
             follow it. The loop does not record model signals for it.
-        rewards: replaces ``config.task.rewards``.
+        rewards: a function as in TRL, ``reward(completions, prompts=..., **columns) -> list[float]``, several of them, or
+            ``Rewards``; replaces ``config.task.rewards``.
+        dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, a .jsonl or a .parquet file; replaces
+            ``config.task``. Without the key ``answer``, rewards have to be given.
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
             them; later steps are removed from the trace.
@@ -86,21 +91,23 @@ class Trainer:
 
     def __init__(
         self,
-        config: TrainConfig = TrainConfig(),  # noqa: B008 (frozen)
+        config: TrainConfig | None = None,
         folder: str | Path | None = None,
         *,
         task: Task | None = None,
         model: str | Path | tuple[Any, Any] | None = None,
         algorithm: Algorithm | None = None,
-        planner: SchedulingPolicy | None = None,
+        planner: str | SchedulingPolicy | PolicyFunction | None = None,
         executor: ProcessPool | RayPool | None = None,
         predictor: LengthPredictor | None = None,
-        rewards: Rewards | None = None,
+        rewards: Rewards | RewardFunction | Sequence[RewardFunction] | None = None,
+        dataset: Any = None,
         callbacks: Sequence[Callback] = (),
         resume: bool | int = False,
         progress: bool = True,
     ) -> None:
-        overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards)
+        config, rows = run_over(config, task, dataset)
+        overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards, rows)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
@@ -200,7 +207,7 @@ class Trainer:
             record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
         except StepFailed as error:
             self._keep_unfinished(error, problems, workload)
-            error.resume_with = self._fewer_gpus()
+            error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:
             if options := options_for(error):
@@ -245,8 +252,9 @@ class Trainer:
         It comes from earlier epochs, in the first epoch from the reference answers.
         """
         c, rollout, names = self.config, self.config.rollout, [p.prompt_id for p in problems]
+        references = {p.prompt_id: p.reference_answer_tokens for p in problems if p.reference_answer_tokens}
         forecast = self.predictor.fit(self.state.position.history).forecast(
-            names, rollout.samples_per_prompt, {p.prompt_id: p.reference_answer_tokens for p in problems},
+            names, rollout.samples_per_prompt, references,
             max_response_tokens=rollout.max_response_tokens, prompt_tokens=self._prompt_tokens(problems),
             scenarios=c.planner.scenarios, seed=c.seed + self.next_step,
         )  # fmt: skip
@@ -309,17 +317,6 @@ class Trainer:
         unjudged, epoch = np.full(len(which), np.nan), record.step // self.config.steps_per_epoch
         rows = rollout_rows(responses, unjudged, workload, record, epoch, samples, which)
         error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
-
-    def _fewer_gpus(self) -> str:
-        """Options to continue on a pool's cluster that has become smaller; empty if it has not, or cannot be asked."""
-        try:
-            if isinstance(self.actor_pool, RayPool):
-                self.actor_pool.check(self.cluster)
-        except FewerGpus as error:
-            return options_for(error)
-        except Exception:  # Ray itself may be gone
-            return ""
-        return ""
 
     def _learn(self, batch: Batch) -> dict[str, float]:
         """Run the algorithm on the step's responses and return its numbers."""

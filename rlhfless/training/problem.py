@@ -32,7 +32,7 @@ class Problem(Protocol):
 
     @property
     def reference_answer_tokens(self) -> int:
-        """Tokens of the reference answer, from which the first epoch's lengths are predicted."""
+        """Tokens of the reference answer, from which the first epoch's lengths are predicted; 0 where it is unknown."""
         ...
 
 

@@ -15,12 +15,13 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
+from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.trace import TraceWriter
 from rlhfless.training.checkpoint import saved_steps
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
-from rlhfless.training.models.char_tokenizer import CharTokenizer
-from rlhfless.training.models.tiny_model import load_model, tiny_qwen2
+from rlhfless.training.models.tiny_model import tiny_qwen2
 from rlhfless.training.models.warmup import warm_up
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 from solver.model.plurals import counted

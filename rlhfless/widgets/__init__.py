@@ -47,3 +47,7 @@ __all__ = [
     "steps_of",
     "zoom",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -23,10 +23,11 @@ import pandas as pd
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.executor.step.progress import StepProgress
+from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps
 from rlhfless.trace import Trace, step_metrics
-from rlhfless.widgets.live_steps import Steps, rollout_rows_of
+from rlhfless.widgets.live_steps import Steps
 from rlhfless.widgets.what_if import billed
 from solver.model.cluster import MixedCluster
 from solver.model.errors import PlanningError
@@ -209,7 +210,7 @@ def snapshot_of(progress: StepProgress) -> ProgressSnapshot:
     record, now_s = progress.record, progress.now_s
     spans = [{**row, "end_s": min(row["end_s"], now_s)} for row in progress.spans() if row["start_s"] < now_s]
     trace = Trace(
-        rollout_rows_of(record), pd.DataFrame(progress.allocations()), pd.DataFrame(spans), pd.DataFrame(record.events),
+        rollout_rows(record), pd.DataFrame(progress.allocations()), pd.DataFrame(spans), pd.DataFrame(record.events),
         [{"step": record.step, **record.plan.to_dict()}],
     )  # fmt: skip
     return ProgressSnapshot(record.step, progress.completed, progress.of, now_s, trace)

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import pandas as pd
-
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import Executor, StepRecord
+from rlhfless.executor import Executor
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
@@ -100,7 +98,7 @@ class ExecutorSteps:
         plan, requests = self.work[self._done]
         record = self.executor.run(plan, requests)
         self._done += 1
-        return self._trace(record, requests)
+        return record.trace
 
     def setting(self) -> SimulationConfig:
         """See ``Steps``."""
@@ -110,14 +108,7 @@ class ExecutorSteps:
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""
         record = error.__dict__.get("record")
-        if record is None or not record.completions:
-            return None
-        return self._trace(record, self.work[self._done][1])
-
-    def _trace(self, record: StepRecord, requests: Sequence[Request]) -> Trace:
-        allocations, spans, events = (pd.DataFrame(rows) for rows in (record.allocations, record.spans, record.events))
-        plans = [{"step": record.step, **record.plan.to_dict()}]
-        return Trace(rollout_rows_of(record, requests), allocations, spans, events, plans)
+        return record.trace if record is not None and record.completions else None
 
 
 def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Steps:
@@ -136,22 +127,3 @@ def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -
     if hasattr(source, "step") and hasattr(source, "config") and hasattr(source, "next_step"):
         return TrainerSteps(source)
     raise TypeError(f"{type(source).__name__} cannot be run live; a Trainer or an Executor is needed")
-
-
-def rollout_rows_of(record: StepRecord, requests: Sequence[Request] = ()) -> pd.DataFrame:
-    """Return the rows of the complete responses; a prompt without a name is named by its number."""
-    prompt_of = {r.response: r for r in requests}
-    seen: dict[str, int] = {}
-    rows = []
-    for response in sorted(record.completions):
-        request = prompt_of.get(response)
-        name = str(response if request is None or request.prompt is None else request.prompt)
-        seen[name] = seen.get(name, -1) + 1
-        tokens = None if request is None else request.prompt_tokens
-        rows.append(
-            {
-                "run": record.run, "step": record.step, "prompt_id": name, "sample": seen[name], "prompt_tokens": tokens,
-                **record.rollout_times(response),
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)

@@ -204,6 +204,15 @@ def clairvoyant_bound(
 
     Raises:
         PlanningError: the cluster is a mixed one, or an argument is of the wrong type or below 0.
+
+    Example:
+        >>> import solver
+        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
+        >>> workload = solver.Workload([100] * 64, list(range(64)), list(range(100, 740, 10)))
+        >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 8, 1), latency)
+        >>> plan, bound = solver.random_split(problem, actors=4), solver.clairvoyant_bound(problem)
+        >>> bool(bound.shortest_s() <= plan.makespan_s), bool(bound.gpu_seconds(plan.makespan_s) <= plan.gpu_seconds)
+        (True, True)
     """
     check_problem(problem)
     if not is_whole(work, 0):

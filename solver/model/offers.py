@@ -18,6 +18,7 @@ from solver.model.workload import Workload
 
 Latencies = LatencyModel | Mapping[tuple[str, int], LatencyModel]
 """One latency model, or one for every (GPU kind, GPUs per actor) that actors may have."""
+UNNAMED = "gpu"  # the kind of GPUs and of latency models whose kind was not given
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,11 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
     """
     if isinstance(cluster, Cluster):
         model = latency_of(latency, cluster.kind, cluster.gpus_per_actor)
+        if _differ(cluster.kind, model.kind):
+            raise PlanningError(
+                f"the cluster's GPUs are of kind {cluster.kind!r}, but latency profile {model.name!r} is of {model.kind!r}; "
+                f"use kind={model.kind!r} or a profile of {cluster.kind!r}"
+            )
         if cluster.gpus_per_actor != model.gpus_per_actor:
             raise PlanningError(
                 f"the cluster gives {counted(cluster.gpus_per_actor, 'GPU')} to an actor, but latency profile {model.name!r} "
@@ -82,7 +88,18 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
                     f"latency model {model.name!r} is for {counted(model.gpus_per_actor, 'GPU')}, but is listed for "
                     f"{gpus} x {kind}; list it under its own number of GPUs"
                 )
+            if _differ(kind, model.kind):
+                raise PlanningError(
+                    f"latency model {model.name!r} is of kind {model.kind!r}, but is listed for {gpus} x {kind}; list it under "
+                    f"its own kind"
+                )
         offered = [(kind, model) for (kind, _), model in sorted(latency.items(), key=lambda item: item[0])]
+    kinds = [kind for kind, _ in offered]
+    if priced := [pool.kind for pool in cluster.pools if pool.kind not in kinds]:
+        raise PlanningError(
+            f"the GPUs of kind {priced[0]!r} have no latency model; there are models for "
+            f"{', '.join(dict.fromkeys(kinds)) or 'none'}, so add one or leave these GPUs out"
+        )
     offers = [
         Offer(i, pool.kind, pool.market, pool.usd_per_gpu_s, pool.prewarmed, model, pool.max_actors(model.gpus_per_actor))
         for i, pool in enumerate(cluster.pools)
@@ -94,6 +111,11 @@ def offers_of(cluster: Cluster | MixedCluster, latency: Latencies) -> tuple[Offe
         models = ", ".join(f"{m.gpus_per_actor} x {k}" for k, m in offered) or "none"
         raise PlanningError(f"no actor fits: the pools have {pools}, the latency models are for {models}")
     return tuple(offers)
+
+
+def _differ(kind: str, other: str) -> bool:
+    """Return whether two GPU kinds are named and differ; a kind that was not given is ``gpu``."""
+    return UNNAMED not in (kind, other) and kind.casefold() != other.casefold()
 
 
 def several(offers: Sequence[Offer]) -> bool:

@@ -5,6 +5,7 @@ GPUs, time and plans play no part.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -59,6 +60,23 @@ def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up:
     return whole
 
 
+class CutLengthsWarning(UserWarning):
+    """Some response lengths were above ``max_response_tokens`` and were cut to it; the message gives their number."""
+
+
+def _cut(tokens: IntArray, limit: int) -> IntArray:
+    """Return the lengths, those above the limit cut to it with a warning."""
+    above = int((tokens > limit).sum())
+    if above:
+        warnings.warn(
+            f"{above:,} of {counted(len(tokens), 'response length')} are above max_response_tokens={limit} and are cut to it, "
+            f"the longest from {int(tokens.max()):,} tokens; give a limit of at least that if the responses may be that long",
+            CutLengthsWarning,
+            stacklevel=3,
+        )
+    return np.minimum(tokens, limit)
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """The responses of one generation step.
@@ -68,7 +86,8 @@ class Workload:
         prompt_of: (R,) index into ``prompt_tokens`` for each response; groups may be ragged.
         response_tokens: (R,) predicted tokens of each response, fractions rounded up; or (S, R) scenarios, whose mean is used.
         generated_tokens: (R,) tokens already generated (re-planning), or 0.
-        max_response_tokens: no response gets longer than this; predictions above it are cut to it.
+        max_response_tokens: no response gets longer than this; predictions above it are cut to it, with a
+            ``CutLengthsWarning``.
         scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
             ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
 
@@ -132,7 +151,7 @@ class Workload:
         for name, value in (
             ("prompt_tokens", prompts),
             ("prompt_of", prompt_index),
-            ("response_tokens", np.minimum(tokens, max_response_tokens)),
+            ("response_tokens", _cut(tokens, int(max_response_tokens))),
             ("generated_tokens", generated),
             ("max_response_tokens", int(max_response_tokens)),
             ("scenarios", sampled),

@@ -125,6 +125,15 @@ def pareto_front(
 
     Raises:
         PlanningError: an argument is wrong, or nothing can be planned.
+
+    Example:
+        >>> import solver
+        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
+        >>> workload = solver.Workload([100], [0] * 64, list(range(100, 740, 10)))
+        >>> front = solver.pareto_front(solver.PlanningProblem(workload, solver.Cluster(1, 8, 1), latency), points=10)
+        >>> times, costs = [p.makespan_s for p in front.plans], [p.gpu_seconds for p in front.plans]
+        >>> times == sorted(times), costs == sorted(costs, reverse=True)
+        (True, True)
     """
     check_problem(problem)
     if not is_whole(points, 1):

@@ -50,6 +50,15 @@ def plan_generation(problem: PlanningProblem, *, time_limit_s: float = 1.0, seed
     Raises:
         PlanningError: the arguments are wrong, or no plan was found that meets the limits. The message names the value or the
             limit and by how much it is missed.
+
+    Example:
+        >>> import solver
+        >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-5, max_batch=64, start_s=1.0)
+        >>> workload = solver.Workload([100] * 8, [0, 1, 2, 3, 4, 5, 6, 7], [100, 200, 300, 400, 500, 600, 700, 2000])
+        >>> problem = solver.PlanningProblem(workload, solver.Cluster(1, 8, 1), latency, solver.Objective(time_weight=0.3))
+        >>> plan = solver.plan_generation(problem, deterministic=True)
+        >>> len(plan.actors), bool(plan.lower_bound <= plan.value)
+        (1, True)
     """
     check_problem(problem)
     check_search(time_limit_s, seed, deterministic)

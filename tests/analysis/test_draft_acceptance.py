@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from rlhfless.analysis.draft_acceptance import SOURCES, DraftSource, measure_drafts
 from rlhfless.analysis.draft_study import study_drafts
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.errors import InputError
 from rlhfless.trace import read_trace
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 
 SHIPPED = Path(__file__).parents[2] / "data"
 

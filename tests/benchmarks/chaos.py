@@ -54,9 +54,9 @@ def engines_of(kind: str, limit: int) -> Any:
     """A factory: of engines that count, or of a tiny model's."""
     if kind == "counting":
         return CountingEngines()
+    from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel
-    from rlhfless.training.models.char_tokenizer import CharTokenizer
     from rlhfless.training.models.tiny_model import tiny_qwen2
 
     tokenizer = CharTokenizer()

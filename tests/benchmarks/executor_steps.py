@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.decode_step import DecodeStep
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.kv_rows import KVRows
@@ -25,7 +26,6 @@ from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Workload
 from solver.model.problem import PlanningProblem

@@ -89,10 +89,10 @@ def shipped(rounds: int = 4, prompts: int = 128) -> Case:
     """The shipped weights, decoded with their signals."""
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel
+    from rlhfless.engine.torch.pretrained import load_model
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.latency import load_profile
     from rlhfless.scheduling import make_policy
-    from rlhfless.training.models.tiny_model import load_model
     from rlhfless.training.responses import make_requests
     from rlhfless.training.tasks.arithmetic import ArithmeticTask
 

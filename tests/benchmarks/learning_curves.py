@@ -25,10 +25,11 @@ import torch
 from task_dynamics import HELD_OUT, REQUIRED, accuracy
 
 from rlhfless.engine.torch.model import one_thread
+from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.errors import InputError
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import Trainer
-from rlhfless.training.models.tiny_model import load_model, save_model
+from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.run_start import make_model
 
 SIZE: dict[str, Any] = {

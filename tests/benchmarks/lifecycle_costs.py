@@ -32,6 +32,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep, StepRecord
@@ -39,7 +40,6 @@ from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.latency import load_profile
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.trace import Trace, held_gpu_seconds
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, Plan, Workload
 from solver.model.problem import PlanningProblem

@@ -153,7 +153,7 @@ from rlhfless.executor import Executor
 from rlhfless.widgets import live
 one = result.logged[-1]
 plan = solver.plan_generation(setting.problem(one.predicted.points))
-view = live(Executor(SimulatedEngine, setting.latency, setting.cluster), [(plan, one.requests())])
+view = live(Executor(SimulatedEngine, setting.cluster, latency=setting.latency), [(plan, one.requests())])
 view.run.run()
 view.run.wait()
 view

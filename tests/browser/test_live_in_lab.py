@@ -35,7 +35,7 @@ work = []
 for one in logged_steps(read_rollouts("hostile.jsonl")):
     problem = solver.PlanningProblem(one.predicted.points, s.cluster, s.latency, s.objective)
     work.append((solver.plan_generation(problem), one.requests()))
-runner = Executor(Slow, s.latency, s.cluster)
+runner = Executor(Slow, s.cluster, latency=s.latency)
 work = 100 * work  # it goes on for as long as the page is looked at
 """
 TRAINER = """

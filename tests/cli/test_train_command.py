@@ -21,9 +21,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rlhfless.cli import main
 from rlhfless.cli.train import HEADINGS, train
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import read_trace
 from rlhfless.training.config import ClusterConfig, PpoConfig, TaskConfig, TrainConfig
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 SMALL = (

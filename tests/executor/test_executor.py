@@ -15,6 +15,7 @@ from executor_samples import plan_of, random_step
 
 from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -22,7 +23,6 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Executor, StepFailed, StepRecord, run_step
 from rlhfless.executor.step.progress import OnProgress, StepProgress
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Plan, PlanningError
 
@@ -45,7 +45,7 @@ def requests() -> list[Request]:
 def test_steps_follow_one_another() -> None:
     step = random_step(3)
     plan = plan_of([range(0, 9), range(9, 18)])
-    with Executor(SimulatedEngine, step.latency, step.cluster, run="two steps") as executor:
+    with Executor(SimulatedEngine, step.cluster, latency=step.latency, run="two steps") as executor:
         first, second = (executor.run(plan, step.requests()) for _ in range(2))
     assert (first.step, second.step, first.run) == (0, 1, "two steps")
     assert second.start_s == first.end_s
@@ -112,7 +112,7 @@ def test_progress_is_reported_every_half_second_of_the_wall_clock(wall_s: float,
 
 
 def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
-    with Executor(engines(), LATENCY, CLUSTER, progress=True) as executor:
+    with Executor(engines(), CLUSTER, latency=LATENCY, progress=True) as executor:
         executor.run(plan_of([range(8)]), requests())
     shown = capsys.readouterr().err
     assert "step 0" in shown
@@ -121,7 +121,7 @@ def test_a_bar_counts_responses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_replays_that_measure_a_step_have_a_bar_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with Executor(engines(), LATENCY, CLUSTER, progress=True, charging="measured") as executor:
+    with Executor(engines(), CLUSTER, latency=LATENCY, progress=True, charging="measured") as executor:
         executor.run(plan_of([range(0, 4), range(4, 8)]), requests())
     shown = capsys.readouterr().err
     assert "8/8" in shown
@@ -145,7 +145,7 @@ class Pool:
 
 def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(capsys: pytest.CaptureFixture[str]) -> None:
     pool = Pool()
-    with Executor(engines(), LATENCY, CLUSTER, progress=True, actor_pool=pool) as executor:  # type: ignore[arg-type]
+    with Executor(engines(), CLUSTER, latency=LATENCY, progress=True, actor_pool=pool) as executor:  # type: ignore[arg-type]
         executor.run(plan_of([range(8)]), requests())
         assert not pool.closed
     shown = capsys.readouterr().err
@@ -165,12 +165,12 @@ def test_the_bar_counts_on_the_wall_clock_too_and_closing_ends_the_processes(cap
 )
 def test_options_are_checked_before_anything_runs(pool: Pool | None, option: dict[str, Any], sentence: tuple[str, ...]) -> None:
     with refused(PlanningError, *sentence):
-        Executor(SimulatedEngine, LATENCY, CLUSTER, actor_pool=pool, **option)  # type: ignore[arg-type]
+        Executor(SimulatedEngine, CLUSTER, latency=LATENCY, actor_pool=pool, **option)  # type: ignore[arg-type]
 
 
 def test_a_closed_executor_runs_nothing() -> None:
     step = random_step(3)
-    executor = Executor(SimulatedEngine, step.latency, step.cluster)
+    executor = Executor(SimulatedEngine, step.cluster, latency=step.latency)
     executor.close()
     with refused(RuntimeError):
         executor.run(plan_of([range(18)]), step.requests())
@@ -189,7 +189,7 @@ def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
 
     made.model.new_cache = noted  # type: ignore[method-assign]
     plan = plan_of([range(0, 4), range(4, 8)], slots=2)
-    with Executor(made, LATENCY, CLUSTER) as executor:
+    with Executor(made, CLUSTER, latency=LATENCY) as executor:
         before = executor.run(plan, requests())
 
         passes = iter(range(7))

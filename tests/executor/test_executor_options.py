@@ -16,8 +16,8 @@ def test_an_unknown_option_is_refused(option: str) -> None:
     plan = plan_of([range(0, 9), range(9, 18)])
     with (
         refused(ValueError, str(option), "'nonsense'"),
-        Executor(SimulatedEngine, step.latency, step.cluster, **{option: "nonsense"}) as executor,  # type: ignore[arg-type]
+        Executor(SimulatedEngine, step.cluster, latency=step.latency, **{option: "nonsense"}) as executor,  # type: ignore[arg-type]
     ):
         executor.run(plan, step.requests())
-    with Executor(SimulatedEngine, step.latency, step.cluster) as executor:
+    with Executor(SimulatedEngine, step.cluster, latency=step.latency) as executor:
         assert executor.run(plan, step.requests()).step == 0

@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.logprobs import response_logprobs
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 
 TOKENIZER = CharTokenizer()

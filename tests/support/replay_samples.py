@@ -9,13 +9,13 @@ import numpy as np
 from executor_samples import LIMIT, Restless, Step, random_step
 
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import NonGenerationPhases
 from solver.model.problem import PlanningProblem

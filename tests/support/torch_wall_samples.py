@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Progress, Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Faults, StepRecord
 from rlhfless.executor.distributed.failure_handling import GRACE_S
 from rlhfless.scheduling import PlanningOptions, make_policy
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Admission, Cluster, LatencyModel, Objective, Plan, Workload
 from solver.model.problem import PlanningProblem

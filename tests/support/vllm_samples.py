@@ -24,6 +24,7 @@ import pytest
 import torch
 
 from rlhfless.engine.protocol import Completion, Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
@@ -36,7 +37,6 @@ from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
 from rlhfless.executor.distributed.pool.lifecycle import StepHistory
 from rlhfless.system.scratch_folders import SHARED_MEMORY
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel

@@ -17,12 +17,11 @@ from learning_samples import small_model, word_tokenizer  # noqa: E402
 from transformers import AutoModelForSequenceClassification  # noqa: E402
 
 from rlhfless.cli import main  # noqa: E402
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer  # noqa: E402
+from rlhfless.engine.torch.pretrained import load_model, load_pretrained  # noqa: E402
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.latency.measure import CausalLM  # noqa: E402
 from rlhfless.training.algorithms.critic import make_critic  # noqa: E402
-from rlhfless.training.models.loading import load_pretrained  # noqa: E402
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer  # noqa: E402
-from rlhfless.training.models.tiny_model import load_model  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from training_samples import variety
 
-from rlhfless.training.models.char_tokenizer import CharTokenizer
-from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.engine.torch.pretrained import load_model
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 
 

@@ -14,10 +14,11 @@ pytest.importorskip("transformers")
 
 from training_samples import config  # noqa: E402
 
+from rlhfless.engine.torch.pretrained import choose_device, load_model  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.config import ReproducibilityWarning, TrainError  # noqa: E402
 from rlhfless.training.loop import Trainer, train  # noqa: E402
 from rlhfless.training.models import tiny_model as models  # noqa: E402
-from rlhfless.training.models.tiny_model import choose_device, load_model  # noqa: E402
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -48,7 +49,7 @@ def test_auto_takes_a_gpu_that_no_actor_holds(
 
 @without_gpu
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(untrained: Path, tmp_path: Path) -> None:
-    with refused(TrainError, "'cuda'", "'cpu'", "'auto'"):
+    with refused(InputError, "'cuda'", "'cpu'", "'auto'"):
         Trainer(config(device="cuda"), tmp_path / "run", model=untrained, progress=False)
     assert not (tmp_path / "run").exists()
     with refused(TrainError, "'tpu'"):

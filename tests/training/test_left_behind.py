@@ -12,11 +12,11 @@ import pytest
 from torch_wall_samples import until
 from training_samples import started
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.engines import VllmEngines
 from rlhfless.training.loop import Trainer
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 
 

@@ -15,6 +15,7 @@ import torch
 from error_messages import refused
 from training_samples import config, variety
 
+from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import make_policy
 from rlhfless.trace import read_trace
@@ -23,7 +24,6 @@ from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainError
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.loop import Trainer, train
-from rlhfless.training.models.tiny_model import load_model
 from rlhfless.training.rewards import FunctionReward, Rewards
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 

@@ -17,10 +17,10 @@ import pytest
 import torch
 from torch_wall_samples import until
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.loop import TrainedStep, Trainer
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import save_model, tiny_qwen2
 
 pytestmark = pytest.mark.skipif(

@@ -26,7 +26,7 @@ WORK: list[tuple[Plan, list[Request]]] = [(PLAN, STEP.requests()) for _ in range
 
 
 def executor() -> Executor:
-    return Executor(SimulatedEngine, STEP.latency, STEP.cluster)
+    return Executor(SimulatedEngine, STEP.cluster, latency=STEP.latency)
 
 
 class Gate:
@@ -167,7 +167,9 @@ def test_a_run_on_a_mixed_cluster_has_no_static_schedule_to_compare_with() -> No
     plan = plan_generation(
         PlanningProblem(STEP.truth, cluster, {("slow", 1): latency, ("fast", 1): latency}), time_limit_s=0.05
     )
-    view = live(Executor(SimulatedEngine, {("slow", 1): latency, ("fast", 1): latency}, cluster), [(plan, STEP.requests())] * 2)
+    view = live(
+        Executor(SimulatedEngine, cluster, latency={("slow", 1): latency, ("fast", 1): latency}), [(plan, STEP.requests())] * 2
+    )
     view.run.run()
     assert view.run.wait(60)
     assert (view.run.state, view.run.error) == ("done", None)

@@ -14,7 +14,8 @@ import functools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ except ImportError as error:
         raise
     raise missing_extra("the torch engine", error.name, "torch") from None
 
+if TYPE_CHECKING:
+    from rlhfless.engine.torch.factory import TorchEngineFactory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,6 +94,38 @@ class TorchEngine:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
         self._room = TokenRoom.of(model, admission)
         self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int = 4096,
+        device: str = "auto",
+        signals: Sequence[str] = (),
+    ) -> TorchEngineFactory:
+        """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
+
+        Args:
+            folder: written by a transformers model's ``save_pretrained``, with its tokenizer, or by ``rlhfless train``.
+            sampling: of tokens; temperature 1 without filters when None.
+            max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
+            device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
+            signals: as for the engine.
+
+        Raises:
+            InputError: the folder lacks a model of a known architecture, or its tokenizer; or the device is unknown or absent.
+            MissingExtra: transformers is not installed.
+        """
+        from rlhfless.engine.torch.factory import TorchEngineFactory
+        from rlhfless.engine.torch.pretrained import choose_device, load_model
+
+        model, tokenizer = load_model(folder, choose_device(device))
+        limit = min(max_tokens, model.config.max_position_embeddings)
+        return TorchEngineFactory(
+            DecoderModel(model, limit), tokenizer.eos_token_id, sampling or Sampling(), tuple(signals), tokenizer=tokenizer
+        )
 
     @property
     def clock_s(self) -> float:

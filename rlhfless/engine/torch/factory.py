@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class TorchEngineFactory:
     Attributes:
         signals: see ``TorchEngine``.
         real_time: charge the measured time of iterations, for actors in separate processes.
+        tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
 
     Raises:
         InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
@@ -42,6 +43,7 @@ class TorchEngineFactory:
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
     real_time: bool = False
+    tokenizer: Any = field(default=None, repr=False, compare=False)
 
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     several_gpus: ClassVar[bool] = False
@@ -65,7 +67,7 @@ class TorchEngineFactory:
         all.
         """
         measure_stable_rows(self.model)
-        return replace(self, real_time=True)
+        return replace(self, real_time=True, tokenizer=None)  # actors get token ids
 
     def compatibility_key(self, latency: LatencyModel) -> None:
         """Return the compatibility key of a process for these engines: None, because any process can make them."""

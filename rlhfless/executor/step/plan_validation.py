@@ -96,5 +96,5 @@ def refuse_in_this_process(engines: Any) -> None:
     if getattr(engines, "starts_server", False):
         raise TypeError(
             f"a {type(engines).__name__} decodes in processes of its own; give a pool: "
-            "Executor(engines, latency, cluster, actor_pool=ProcessPool())"
+            "Executor(engine, cluster, latency=latency, actor_pool=ProcessPool())"
         )

@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlhfless.engine.protocol import Completion, EngineSpan
+from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
+from rlhfless.executor.step.step_trace import step_trace
 from solver.model.plan import Plan
 from solver.model.runtime_rules import RuntimeRule
+
+if TYPE_CHECKING:
+    from rlhfless.trace import Trace
 
 Row = dict[str, Any]
 
@@ -57,6 +61,7 @@ class StepRecord:
         start_s, end_s: from the first allocated GPU to the last completion (later, when GPUs stay allocated longer).
         moves: responses handed from one actor to another.
         recomputes: those of them whose KV caches are recomputed, in the order of the hand-overs.
+        requests: of all responses; they name prompts and their lengths in ``trace``.
         rule: the copy of the plan's rule that served this step, with its state; None where the plan has none.
     """
 
@@ -70,6 +75,7 @@ class StepRecord:
     moves: int = 0
     recomputes: list[Recompute] = field(default_factory=list, repr=False)
     rule: RuntimeRule | None = field(default=None, repr=False)
+    requests: Sequence[Request] = field(default=(), repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(
         default_factory=list, repr=False
@@ -123,6 +129,15 @@ class StepRecord:
                 if row["kv_tokens"] is not None:
                     row["kv_tokens"] = round(row["kv_tokens"])
         return self._spans
+
+    @property
+    def trace(self) -> Trace:
+        """Return the step as a trace in memory, made when it is read: four tables, and the plan.
+
+        Raises:
+            TraceError: no response is complete.
+        """
+        return step_trace(self)
 
     def enter(self, together: Sequence[tuple[str, Completions]]) -> None:
         """Enter completions, with their holders, that are published together."""

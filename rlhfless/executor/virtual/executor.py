@@ -148,7 +148,7 @@ def run_step(
     if charging == "measured" and links is not None:
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
-    record = StepRecord(run, step, plan, start_s)
+    record = StepRecord(run, step, plan, start_s, requests=requests)
     options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
     executed = VirtualStep(plan, requests, engine_factory, record, options, links)
     executed.run()

@@ -1,7 +1,6 @@
 """Writes figures as files: an HTML page, an image, or the data as csv.
 
-    from rlhfless.plots.export.files import save, save_data
-    from rlhfless.plots import paper_style, plane_info
+    from rlhfless.plots import paper_style, plane_info, save, save_data
 
     save(figure, "out/plane.html")                           # works everywhere, also without a network
     save(figure, "out/plane.png", dpi=300)                   # PNG, SVG and PDF: the extra ``export`` and Chromium or Chrome

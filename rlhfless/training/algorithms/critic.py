@@ -20,8 +20,8 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.training.logprobs import logits_to_logprobs
-from rlhfless.training.models.loading import load_pretrained
 
 CRITICS = ("head", "model")
 
@@ -72,7 +72,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
 
     Raises:
         InputError: ``kind`` is neither, or the folder's model does not fit.
-        TrainError: the folder's model cannot be read, see ``load_pretrained``.
+        InputError: the folder's model cannot be read, see ``load_pretrained``.
     """
     hidden = policy.config.get_text_config().hidden_size
     if kind in CRITICS:

@@ -1,1 +1,1 @@
-"""The shipped tiny model, loading of pretrained models, tokenizers, supervised warm-up."""
+"""The shipped tiny model, and supervised warm-up."""

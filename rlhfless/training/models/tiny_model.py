@@ -1,4 +1,4 @@
-"""A language model small enough to train from scratch on two CPU cores; saves and loads models with their tokenizer.
+"""A language model small enough to train from scratch on two CPU cores; saves models with their tokenizer.
 
 The folder that ``save_model`` writes has ``config.json``, ``model.safetensors`` and the character tokenizer; transformers and
 vLLM read the first two as any Qwen2 model.
@@ -15,17 +15,15 @@ from rlhfless.training import missing_torch
 try:
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.engine.torch.pretrained import TOKENIZER_FILE
 from rlhfless.trace.storage import sync
 from rlhfless.training.config import TrainError
-from rlhfless.training.models.char_tokenizer import CharTokenizer
-from rlhfless.training.models.loading import load_pretrained
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
-
-TOKENIZER_FILE = "char_tokenizer.json"
 
 
 def tiny_qwen2(
@@ -92,32 +90,3 @@ def save_model(model: Any, tokenizer: CharTokenizer | PretrainedTokenizer, folde
         ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def choose_device(name: str, *, emulated: bool = True) -> torch.device:
-    """Return the device called ``cpu``, ``cuda`` or ``auto``.
-
-    Args:
-        emulated: whether actors are emulated in this process. Actors of a pool use the GPUs alone, unless ``cuda`` is asked
-            for.
-
-    Raises:
-        TrainError: torch finds no CUDA device.
-    """
-    has_cuda = torch.cuda.is_available()
-    if name == "cuda" and not has_cuda:
-        raise TrainError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda and emulated) else "cpu")
-
-
-def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
-    """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own; no network access.
-
-    Raises:
-        TrainError: ``folder`` lacks the model, has no safetensors of it, or transformers cannot read it.
-        InputError: it lacks the tokenizer.
-    """
-    model = load_pretrained(AutoModelForCausalLM, folder)
-    tokenizer_file = Path(folder) / TOKENIZER_FILE
-    tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
-    return model.to(device), tokenizer

@@ -21,9 +21,9 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.micro_batches import micro_batches, right_padded
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ It gets no reward, a warning says so, and it is left out of learning.
 
 from __future__ import annotations
 
+from rlhfless.training.rewards.batch_function import BatchFunctionReward, RewardFunction, as_rewards
 from rlhfless.training.rewards.combine import FunctionReward, Rewards
 from rlhfless.training.rewards.response import Failure, Response, Reward, RewardWarning, Scores
 
-__all__ = ["Failure", "FunctionReward", "Response", "Reward", "RewardWarning", "Rewards", "Scores"]
+__all__ = ["BatchFunctionReward", "Failure", "FunctionReward", "Response", "Reward", "RewardFunction", "RewardWarning",
+           "Rewards", "Scores", "as_rewards"]  # fmt: skip

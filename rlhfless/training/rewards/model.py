@@ -17,9 +17,9 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.engine.torch.pretrained import load_pretrained
 from rlhfless.training.micro_batches import micro_batches
-from rlhfless.training.models.loading import load_pretrained
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.rewards.response import Failure, Response
 
 
@@ -58,7 +58,7 @@ class ModelReward:
         """Load the reward model in a folder onto a device, without network access.
 
         Raises:
-            TrainError: the folder's model cannot be read, see ``load_pretrained``.
+            InputError: the folder's model cannot be read, see ``load_pretrained``.
             InputError: the folder has no tokenizer, or the model has more than one label.
         """
         model = load_pretrained(AutoModelForSequenceClassification, folder)

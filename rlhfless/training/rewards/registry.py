@@ -33,7 +33,7 @@ def make_rewards(names: Sequence[str], task: Task, *, timeout_s: float = USER_TI
 
     Raises:
         InputError: a name is unknown or given twice, or what it names does not fit.
-        TrainError: a reward model cannot be read.
+        InputError: a reward model cannot be read.
     """
     parts: list[tuple[Reward, float]] = []
     for text in names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.problem import Problem, Task, TextProblem, digest
 from rlhfless.training.tasks.arithmetic import ArithmeticTask
 from rlhfless.training.tasks.dataset import DatasetTask

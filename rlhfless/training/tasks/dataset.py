@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError
 from rlhfless.trace.limits import Limits
-from rlhfless.training.models.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.training.problem import TextProblem, TextTokenizer
 from rlhfless.training.rewards.response import Response
 from rlhfless.training.rewards.rules import contains_answer
@@ -25,7 +25,8 @@ class DatasetTask:
         seed, prompts: ``prompts`` rows are taken, in an order determined by ``seed``; a larger number begins with a
             smaller one. None takes all rows.
         prompt_column: a text, or a conversation as a list of {"role", "content"}.
-        answer_column: what rewards compare with. reference_column: a text as long as a good response; by default the answer's.
+        answer_column: what rewards compare with; None where the rewards need no answer.
+        reference_column: a text as long as a good response; by default the answer's.
         chat: apply the chat template to prompts; None does so if the tokenizer has one.
         reward: a rule of one response; by default 1 if the response contains the answer.
         instruction: text added to every plain-text prompt.
@@ -44,7 +45,7 @@ class DatasetTask:
         prompts: int | None = None,
         split: str = "train",
         prompt_column: str = "prompt",
-        answer_column: str = "answer",
+        answer_column: str | None = "answer",
         reference_column: str | None = None,
         chat: bool | None = None,
         reward: Callable[[Response], float] = contains_answer,
@@ -56,7 +57,8 @@ class DatasetTask:
         self.name, self.rule = name or source_name, reward
         location = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else "the data set"
         reference_column = reference_column or answer_column
-        require_columns(rows, {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}, location)
+        needed = {"prompt": prompt_column, "answer": answer_column, "reference": reference_column}
+        require_columns(rows, {purpose: column for purpose, column in needed.items() if column is not None}, location)
         if prompts is not None and not 1 <= prompts <= len(rows):
             raise InputError(f"{location}: has {len(rows)} rows, but prompts is {prompts}; give 1 to {len(rows)}")
         has_template = isinstance(tokenizer, PretrainedTokenizer) and tokenizer.has_chat_template
@@ -77,6 +79,8 @@ class DatasetTask:
         Raises:
             InputError: there is none.
         """
+        if self._columns[1] is None:
+            return ""
         answer = row[self._columns[1]]
         if answer is None or not str(answer).strip():
             raise InputError(f"{location} has no answer in column {self._columns[1]!r}")
@@ -85,7 +89,8 @@ class DatasetTask:
     def _problem(self, index: int, row: Mapping[str, Any], location: str) -> TextProblem:
         prompt, messages = self._prompt(row[self._columns[0]], location)
         answer = self.answer_of(row, location)
-        tokens = len(self._tokenizer.encode(str(row[self._columns[2]]), eos=True))
+        reference = self._columns[2]
+        tokens = 0 if reference is None else len(self._tokenizer.encode(str(row[reference]), eos=True))
         return TextProblem(f"{self.name}-{index}", prompt, answer, tokens, messages, row)
 
     def _prompt(self, value: Any, location: str) -> tuple[str, tuple[Mapping[str, str], ...]]:

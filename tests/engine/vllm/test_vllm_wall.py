@@ -211,7 +211,7 @@ def test_vllm_never_runs_in_the_process_that_asks(tmp_path: Path) -> None:
     environment, modules = dict(os.environ), set(sys.modules)
     named = ("VllmEngineFactory", "actor_pool=ProcessPool()")
     with refused(TypeError, *named):
-        Executor(engines, LATENCY, TWO)
+        Executor(engines, TWO, latency=LATENCY)
     for charging in ("profile", "measured"):
         with refused(TypeError, *named):
             run_step(plan, requests(4), engines, LATENCY, TWO, charging=charging)

@@ -129,7 +129,7 @@ def test_an_interrupted_step_has_its_record_and_the_next_one_runs(pool_kind: str
 def test_the_executor_goes_on_after_a_step_that_was_interrupted() -> None:
     with stage(seed=2, troubles=[Trouble("interrupt", 70)]) as on:
         engines = ScriptedEngines()
-        with Executor(engines, LATENCY, on.cluster, actor_pool=on.pool, migration="move") as executor:  # type: ignore[arg-type]
+        with Executor(engines, on.cluster, latency=LATENCY, actor_pool=on.pool, migration="move") as executor:  # type: ignore[arg-type]
             before = executor.run(plan_of(TWO), requests_of(LENGTHS))
             with pytest.raises(KeyboardInterrupt):
                 executor.run(plan_of(TWO), requests_of(LONG))

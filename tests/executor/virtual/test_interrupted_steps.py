@@ -91,7 +91,7 @@ def test_the_next_step_runs_in_the_same_kernel(clock: str, factory: TorchEngineF
     undisturbed = run_step(plan_of([range(24)]), forced(), factory, LATENCY, CLUSTER)
     engines = factory_of(longest=140)  # the executor gives the weights back
     charging = "measured" if clock == "measured" else "profile"
-    with Executor(engines, LATENCY, CLUSTER, charging=charging, migration="move") as executor:
+    with Executor(engines, CLUSTER, latency=LATENCY, charging=charging, migration="move") as executor:
         before = executor.run(actor_plan("static"), forced())
         with pytest.raises(KeyboardInterrupt) as error:
             executor.run(actor_plan("static", CtrlC(1, period_s=0.004, late=True)), forced())

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.factory import TorchEngineFactory
@@ -22,7 +23,6 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import Executor, run_step
 from rlhfless.executor.step.progress import StepProgress
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Admission, Cluster, LatencyModel
 
@@ -111,7 +111,7 @@ def test_a_closed_executor_has_no_weights_though_an_error_is_kept(
     measure_stable_rows(engines.model)
     before, weights = live_bytes(), engines.model.weight_bytes
     interrupt_at(monkeypatch, "read", 9)
-    with pytest.raises(KeyboardInterrupt) as kept, Executor(engines, LATENCY, CLUSTER) as executor:
+    with pytest.raises(KeyboardInterrupt) as kept, Executor(engines, CLUSTER, latency=LATENCY) as executor:
         executor.run(PLAN, requests())
     assert live_bytes() < before - 0.9 * weights
     assert kept.tb is not None

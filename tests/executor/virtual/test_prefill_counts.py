@@ -12,10 +12,10 @@ from prefill_samples import CLUSTER, LATENCY, LIMIT, SAMPLES
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting
 from rlhfless.executor import Faults, ProcessPool, StepRecord, run_step
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import ActorPlan, NonGenerationPhases, Plan
 from solver.model.admission import Admission

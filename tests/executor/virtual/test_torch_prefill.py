@@ -12,11 +12,11 @@ from prefill_samples import CLUSTER, LATENCY, LIMIT, PROMPTS, SAMPLES, dealt, pr
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel, counting, one_thread
 from rlhfless.engine.torch.prefixes import compute_prefixes
 from rlhfless.executor import StepRecord, run_step
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Plan
 from solver.model.problem import PlanningProblem

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rlhfless.engine.protocol import Request
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.scheduling import POLICIES, PlanningOptions, make_policy
 from rlhfless.scheduling.rlhfuse import RLHFuse
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver import Cluster, LatencyModel, Objective, Workload
 from solver.model.problem import PlanningProblem

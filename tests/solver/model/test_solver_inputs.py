@@ -176,3 +176,22 @@ WORK, HERE, MODEL = solver.Workload([1], [0, 0], [5, 9]), solver.Cluster(1, 4, 1
 def test_nonsense_asked_of_the_planner_is_refused_in_one_sentence(ask, sentence):
     with refused(solver.PlanningError, *sentence):
         ask()
+
+
+def test_lengths_above_the_limit_are_cut_and_counted():
+    with pytest.warns(solver.CutLengthsWarning, match=r"2 of 3 .*=100 .* 3,000 tokens"):
+        cut = solver.Workload([1], [0, 0, 0], [200, 3000, 100], max_response_tokens=100)
+    assert cut.response_tokens.tolist() == [100, 100, 100]
+
+
+def test_kinds_that_do_not_fit_together_are_refused():
+    workload, fast = solver.Workload([1], [0, 0], [30, 20]), latency(kind="fast")
+    with refused(solver.PlanningError, "'slow'", "'fast'"):
+        solver.PlanningProblem(workload, solver.Cluster(1, 1, 1, "slow"), fast)
+    pools = tuple(solver.GpuPool(kind, 1, 1, 2.0) for kind in ("fast", "slow"))
+    with refused(solver.PlanningError, "'fast'", "1 x slow"):
+        solver.PlanningProblem(workload, solver.MixedCluster(pools[1:]), {("slow", 1): fast})
+    with refused(solver.PlanningError, "'slow'", "fast"):
+        solver.PlanningProblem(workload, solver.MixedCluster(pools), fast)
+    for kind in ("gpu", "FAST"):  # not given, or written in another case
+        assert solver.PlanningProblem(workload, solver.Cluster(1, 1, 1, kind), fast).cluster.kind == kind

@@ -59,7 +59,7 @@ def make(name: str, options: dict[str, Any]) -> None:
     golden = GOLDEN / name
     from trl_trainer import tokenizer_of
 
-    from rlhfless.training.models.tiny_model import load_model
+    from rlhfless.engine.torch.pretrained import load_model
 
     torch.manual_seed(0)
     model, ours = load_model(ROOT / "data" / "models" / "arithmetic-grpo")

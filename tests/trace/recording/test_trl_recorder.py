@@ -19,9 +19,9 @@ from datasets import Dataset  # noqa: E402
 from tokenizers import decoders  # noqa: E402
 from trl_trainer import GRPOConfig, GRPOTrainer, tokenizer_of  # noqa: E402
 
+from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
 from rlhfless.trace import ImportOptions, import_log, read_trace  # noqa: E402
 from rlhfless.trace.recording.trl_callback import TrlRecorder  # noqa: E402
-from rlhfless.training.models.tiny_model import load_model  # noqa: E402
 from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"

@@ -11,12 +11,12 @@ pytest.importorskip("transformers")
 
 from learning_samples import TOKENIZER, gradient_of, noise_batch, small_model, still  # noqa: E402
 
+from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.base import frozen_copy  # noqa: E402
 from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic  # noqa: E402
 from rlhfless.training.algorithms.ppo import Ppo  # noqa: E402
 from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
-from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.config.learning import PpoOptions  # noqa: E402
 from rlhfless.training.logprobs import response_logprobs  # noqa: E402
 
@@ -177,12 +177,12 @@ def test_only_safetensors_are_read_as_a_critic(tmp_path):
     pickled = Qwen2ForSequenceClassification(config)
     pickled.config.save_pretrained(tmp_path)
     torch.save(pickled.state_dict(), tmp_path / "pytorch_model.bin")
-    with refused(TrainError, "model.safetensors"):
+    with refused(InputError, "model.safetensors"):
         make_critic(model, str(tmp_path))
     pickled.save_pretrained(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-1])
-    with refused(TrainError, "AutoModelForSequenceClassification"):
+    with refused(InputError, "AutoModelForSequenceClassification"):
         make_critic(model, str(tmp_path))
 
 

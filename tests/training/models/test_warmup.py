@@ -10,10 +10,11 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import one_thread  # noqa: E402
-from rlhfless.training.config import TrainError  # noqa: E402
-from rlhfless.training.models.char_tokenizer import CharTokenizer  # noqa: E402
-from rlhfless.training.models.tiny_model import load_model, save_model, tiny_qwen2  # noqa: E402
+from rlhfless.engine.torch.pretrained import load_model  # noqa: E402
+from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2  # noqa: E402
 from rlhfless.training.models.warmup import WarmUp, warm_up  # noqa: E402
 from rlhfless.training.tasks.arithmetic import ArithmeticTask  # noqa: E402
 
@@ -61,7 +62,7 @@ def test_saved_model_gives_the_same_logits(tmp_path):
         assert torch.equal(model(ids).logits, loaded(ids).logits)
     assert tokenizer == TOKENIZER
     (tmp_path / "model" / "model.safetensors").unlink()
-    with refused(TrainError, "model.safetensors"):
+    with refused(InputError, "model.safetensors"):
         load_model(tmp_path / "model")
 
 

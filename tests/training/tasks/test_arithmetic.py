@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless import training
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.training import tasks
-from rlhfless.training.models.char_tokenizer import CharTokenizer
 from rlhfless.training.tasks.arithmetic import STYLES, ArithmeticTask, is_held_out, solution
 
 TASK = ArithmeticTask(seed=3, prompts=64)

@@ -19,9 +19,8 @@ import torch  # noqa: E402
 from byte_tokenizer import byte_tokenizer  # noqa: E402
 from learning_samples import small_model, word_tokenizer  # noqa: E402
 
-from rlhfless.errors import MissingExtra  # noqa: E402
+from rlhfless.errors import InputError, MissingExtra  # noqa: E402
 from rlhfless.trace import Limits  # noqa: E402
-from rlhfless.training.config import TrainError  # noqa: E402
 from rlhfless.training.rewards import Response, Rewards, RewardWarning  # noqa: E402
 from rlhfless.training.rewards.model import ModelReward  # noqa: E402
 from rlhfless.training.rewards.registry import make_rewards  # noqa: E402
@@ -325,8 +324,8 @@ def test_wrong_reward_models_are_named(tmp_path: Path) -> None:
     torch.save(judge().state_dict(), tmp_path / "pytorch_model.bin")
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with refused(TrainError, "AutoModelForSequenceClassification"):
+    with refused(InputError, "AutoModelForSequenceClassification"):
         ModelReward.load(tmp_path)
     weights.unlink()
-    with refused(TrainError, "model.safetensors"):
+    with refused(InputError, "model.safetensors"):
         ModelReward.load(tmp_path)

@@ -146,7 +146,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         version = engines.weights_version
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
-        record = StepRecord(run, step, plan, self._start_clock(start_s))
+        record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
         step_actors = self._new_step_actors(engines, record)
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.model_folders import from_folder
-from rlhfless.training import missing_torch
 
 
 class PretrainedTokenizer:
@@ -38,7 +37,7 @@ class PretrainedTokenizer:
         try:
             from transformers import AutoTokenizer
         except ImportError as error:
-            raise missing_torch(error) from None
+            raise missing_extra("a tokenizer of transformers", error.name, "torch") from None
         missing = InputError(f"{folder}: holds no tokenizer; save it next to the model (tokenizer.json, tokenizer_config.json)")
         try:
             tokenizer = from_folder(AutoTokenizer, folder)

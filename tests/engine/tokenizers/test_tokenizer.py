@@ -4,7 +4,7 @@ from error_messages import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhfless.training.models.char_tokenizer import SYMBOLS, CharTokenizer
+from rlhfless.engine.tokenizers.char_tokenizer import SYMBOLS, CharTokenizer
 
 TEXTS = st.text(alphabet=SYMBOLS, max_size=60)
 

@@ -1,0 +1,77 @@
+"""Loads a pretrained transformers model from a folder: safetensors only, no code of the model, no network access."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
+from rlhfless.errors import InputError, missing_extra
+from rlhfless.system.model_folders import from_folder
+
+try:
+    import torch
+    from transformers import AutoModelForCausalLM
+except ImportError as error:
+    raise missing_extra("a pretrained model", error.name, "torch") from None
+
+TOKENIZER_FILE = "char_tokenizer.json"
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def load_pretrained(kind: Any, folder: str | Path) -> Any:
+    """Return the model in a folder, in float32 on the CPU, in evaluation mode.
+
+    Args:
+        kind: class of transformers that loads it, such as ``AutoModelForCausalLM``.
+
+    Raises:
+        InputError: ``folder`` lacks the model, or has no safetensors of it, or transformers cannot read it, or the model
+            contains its own code, which would have to be run.
+    """
+    if not (Path(folder) / "config.json").is_file():
+        raise InputError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
+    if not any(Path(folder).glob("*.safetensors")):
+        raise InputError(f"{folder}: holds no weights, model.safetensors is missing; save the weights as safetensors")
+    try:
+        return from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+    except InputError:
+        raise
+    except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
+        reason = textwrap.shorten(str(error), 200, placeholder=" ...")
+        raise InputError(
+            f"{folder}: its model cannot be loaded by {kind.__name__} ({reason}); give a folder written by "
+            "a model's save_pretrained"
+        ) from error
+
+
+def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
+    """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own; no network access.
+
+    Raises:
+        InputError: ``folder`` lacks the model or the tokenizer, has no safetensors, or transformers cannot read it.
+    """
+    model = load_pretrained(AutoModelForCausalLM, folder)
+    tokenizer_file = Path(folder) / TOKENIZER_FILE
+    tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
+    return model.to(device), tokenizer
+
+
+def choose_device(name: str, *, emulated: bool = True) -> torch.device:
+    """Return the device called ``cpu``, ``cuda`` or ``auto``.
+
+    Args:
+        emulated: whether actors are emulated in this process. Actors of a pool use the GPUs alone, unless ``cuda`` is asked
+            for.
+
+    Raises:
+        InputError: the name is none of these, or torch finds no CUDA device.
+    """
+    if name not in DEVICES:
+        raise InputError(f"device is {name!r:.80}; choose one of {', '.join(DEVICES)}")
+    has_cuda = torch.cuda.is_available()
+    if name == "cuda" and not has_cuda:
+        raise InputError("device is 'cuda', but torch finds no CUDA device here; choose 'cpu' or 'auto'")
+    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda and emulated) else "cpu")

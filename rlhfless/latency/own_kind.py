@@ -1,0 +1,108 @@
+"""Describes an own GPU kind by factors: a latency profile like a known one, but so many times as fast.
+
+The result is a profile file like any other, whose assumptions name the factors.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlhfless.latency.batch_changes import TimedChange
+from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, read_profile, save_profile
+from solver.model.errors import as_given, is_number
+from solver.model.latency import IterationTable
+
+GIB = 2**30
+
+
+def profile_like(
+    base: str | os.PathLike[str],
+    *,
+    kind: str = "own",
+    decode: float = 1.0,
+    prefill: float = 1.0,
+    start: float = 1.0,
+    memory_gib: float | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the profile of an own GPU kind, which is a known one times factors of speed, and return its file.
+
+    Give the file wherever a profile is needed, and a price for the kind, which has no list price:
+    ``rl.load(log, gpus=16, profile=file, hardware=rl.Hardware(usd_per_gpu_hour=3.0))``.
+    ``rlhfless profile`` measures a kind instead of assuming it.
+
+    Args:
+        base: name or file of the known profile. kind: name of the own GPU kind.
+        decode: how many times as fast an iteration is that feeds one token per response: 1.3 divides its seconds by 1.3.
+        prefill: the same of prompt tokens, fed in calls of their own or beside decoding.
+        start: the same of starting an actor, sending it weights and moving KV caches.
+        memory_gib: memory of a GPU, from which the KV cache's size follows; as in the known profile when None.
+        path: of the JSON file; ``NAME.json`` in the working directory when None. An existing file is replaced.
+
+    Raises:
+        ProfileError: the known profile does not exist, or a factor is no number above 0, or no KV cache fits the memory.
+
+    Example:
+        >>> import pathlib, rlhfless as rl, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "h200.json")
+        >>> file = rl.profile_like("h100-qwen2.5-3b-tp1", kind="h200", decode=1.4, memory_gib=131, path=path)
+        >>> known, own = rl.load_profile("h100-qwen2.5-3b-tp1"), rl.load_profile(file)
+        >>> own.kind, round(float(known.iteration_s(64, 64 * 1024) / own.iteration_s(64, 64 * 1024)), 2)
+        ('h200', 1.4)
+    """
+    for name, factor in (("decode", decode), ("prefill", prefill), ("start", start), ("memory_gib", memory_gib or 1.0)):
+        if not (is_number(factor, 0) and factor > 0):
+            raise ProfileError(f"{name} is {as_given(factor)}; a finite number above 0 is needed")
+    if not isinstance(kind, str) or not kind.strip():
+        raise ProfileError(f"kind is {as_given(kind)}; the name of the GPU kind is needed")
+    known = read_profile(base)
+    origin = known["name"]
+    name = origin.replace(known["kind"], kind, 1) if known["kind"] in origin else f"{kind}-{origin}"
+    factors = f"decode={decode:g}, prefill={prefill:g}, start={start:g}, memory_gib={memory_gib}"
+    changes = known["prefill"]["samples"]
+    profile = compose_profile(
+        name=name, model=known["model"], kind=kind, gpus_per_actor=known["gpus_per_actor"], precision=known["precision"],
+        table=_faster(known, decode, prefill),
+        changes=[
+            TimedChange(*row[:3], *(seconds / prefill for seconds in row[3:]))
+            for row in zip(*(changes[field] for field in TimedChange._fields), strict=True)
+        ],
+        start_s=known["start_s"] / start, sync_s=known["sync_s"] / start, transfer_base_s=known["transfer_base_s"] / start,
+        link=known["link"]["what"], link_bytes_per_s=known["link"]["bytes_per_s"] * start,
+        capacity=_capacity(known, memory_gib), max_batch=known["max_batch"],
+        origin=f"assumed: {origin} times factors of speed ({factors}); {origin} is {known['origin']}",
+        command=f"rlhfless.profile_like({origin!r}, kind={kind!r}, {factors})",
+        date=datetime.date.today().isoformat(), licence=known["licence"],
+        assumptions={**known["assumptions"], "step_s": f"assumed: {origin} times factors of speed ({factors})"},
+        token_budget=known["prefill"].get("mixed", {}).get("token_budget"),
+    )  # fmt: skip
+    return save_profile(f"{name}.json" if path is None else path, profile)
+
+
+def _faster(known: dict[str, Any], decode: float, prefill: float) -> IterationTable:
+    """Return the iteration table: up to ``max_batch`` fed tokens decode, those beyond it are prompt tokens."""
+    table = known["table"]
+    fed, seconds = np.array(table["batch"], dtype=float), np.array(table["step_s"], dtype=float)
+    full = np.array([np.interp(known["max_batch"], fed, column) for column in seconds.T])
+    decoding = fed[:, None] <= known["max_batch"]
+    faster = np.where(decoding, seconds / decode, full / decode + (seconds - full) / prefill)
+    return IterationTable(fed, np.array(table["context_tokens"], dtype=float), faster)
+
+
+def _capacity(known: dict[str, Any], memory_gib: float | None) -> dict[str, Any]:
+    """Return the entry ``kv_capacity`` for GPUs with this memory."""
+    capacity = dict(known["kv_capacity"])
+    if memory_gib is None:
+        return capacity
+    inputs = ("gpus", "weight_bytes", "kv_bytes_per_token", "usable_fraction", "reserve_bytes_per_gpu")
+    made = kv_capacity(memory_bytes_per_gpu=memory_gib * GIB, **{name: capacity[name] for name in inputs})
+    if not made["tokens"]:
+        raise ProfileError(
+            f"memory_gib is {memory_gib:g}, which has no room for a KV cache beside the weights of {known['model']}; give more"
+        )
+    return made

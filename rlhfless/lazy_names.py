@@ -1,0 +1,24 @@
+"""Names of a package's front that are loaded when they are first used, so that importing the package stays fast."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, module_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the functions ``__getattr__`` and ``__dir__`` of a package with these names and no others.
+
+    Args:
+        package: its ``__name__``. module_of: the module that defines each name, relative to ``rlhfless``.
+    """
+
+    def load(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}; it has {', '.join(sorted(module_of))}", name=name
+            )
+        return getattr(importlib.import_module(f"rlhfless.{module_of[name]}"), name)
+
+    return load, lambda: sorted(module_of)

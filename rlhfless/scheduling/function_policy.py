@@ -1,0 +1,42 @@
+"""A plain function as a scheduling policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlhfless.scheduling.policy import PlanningOptions, PolicyError, check_inputs
+from solver.model.errors import as_given
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+
+PolicyFunction = Callable[[PlanningProblem, PlanningOptions], Plan]
+"""Returns the plan of one step; it plans with predicted lengths."""
+
+
+@dataclass(frozen=True)
+class FunctionPolicy:
+    """The policy of a function ``(problem, options) -> Plan``.
+
+    Args:
+        function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan_generation`` do.
+        name: in results and traces. clairvoyant: the problem has the true lengths.
+    """
+
+    function: PolicyFunction
+    name: str
+    clairvoyant: bool = False
+
+    def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
+        """See ``SchedulingPolicy``.
+
+        Raises:
+            PolicyError: the function returned no plan.
+        """
+        check_inputs(problem, options)
+        made = self.function(problem, options)
+        if not isinstance(made, Plan):
+            raise PolicyError(
+                f"policy {self.name!r} returned {as_given(made)}; a Plan is needed, such as solver.random_split's"
+            )
+        return made

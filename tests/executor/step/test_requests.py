@@ -1,0 +1,58 @@
+"""Requests of prompts: numbered prompt by prompt, each with a random stream of its own; texts wait for a tokenizer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from error_messages import refused
+
+from rlhfless.engine import SimulatedEngine
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.errors import InputError
+from rlhfless.executor import requests
+from rlhfless.executor.step.requests import encoded
+
+
+class Engine:
+    """An engine factory that knows its tokenizer."""
+
+    tokenizer = CharTokenizer()
+
+
+def test_responses_are_numbered_prompt_by_prompt_and_differ_by_their_streams() -> None:
+    made = requests([[5, 6, 7], np.array([8, 9])], samples_per_prompt=2, max_response_tokens=64)
+    assert [(r.response, r.prompt, r.prompt_tokens, r.max_tokens) for r in made] == [
+        (0, 0, 3, 64), (1, 0, 3, 64), (2, 1, 2, 64), (3, 1, 2, 64),
+    ]  # fmt: skip
+    assert made[2].prompt_ids is not None
+    assert made[2].prompt_ids.tolist() == [8, 9]
+    streams = [r.seed for r in made] + [r.seed for r in requests([[5]], 4, seed=1)]
+    assert len(set(streams)) == 8
+    assert [r.seed for r in requests([[5, 6, 7], [1]], 2)] == streams[:4]
+
+
+def test_texts_are_encoded_by_the_given_tokenizer_or_the_engines() -> None:
+    texts = ["12+3=", "4*5="]
+    given = requests(texts, 2, tokenizer=CharTokenizer())
+    later = requests(texts, 2)
+    assert len(later) == 4
+    run = encoded(later, Engine())
+    assert [r.prompt_ids.tolist() for r in run] == [r.prompt_ids.tolist() for r in given]  # type: ignore[union-attr]
+    assert [(r.seed, r.prompt) for r in run] == [(r.seed, r.prompt) for r in given]
+    assert encoded(given, SimulatedEngine) is given
+
+
+def test_a_text_without_a_tokenizer_is_one_sentence() -> None:
+    with refused(InputError, "12+3=", "tokenizer"):
+        encoded(requests(["12+3="]), SimulatedEngine)
+    with refused(InputError, "12+3=", "tokenizer"):
+        _ = requests(["12+3="])[0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"prompts": []}, {"prompts": "a text"}, {"prompts": [[5], []]}, {"prompts": [[0.5]]}, {"prompts": [[-1]]},
+              {"prompts": [None]}, {"samples_per_prompt": 0}, {"max_response_tokens": 2.5}, {"seed": -1}]
+)  # fmt: skip
+def test_wrong_prompts_are_one_sentence(wrong: dict[str, object]) -> None:
+    with refused(InputError, next(iter(wrong))):
+        requests(**{"prompts": [[5]], **wrong})  # type: ignore[arg-type]

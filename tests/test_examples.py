@@ -1,0 +1,35 @@
+"""The examples in the docstrings of the functions that users call: they run, and show what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from typing import Any
+
+import pytest
+
+MAIN = {
+    "rlhfless.run.loading": ("load",),
+    "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search"),
+    "rlhfless.executor.executor": ("Executor.run",),
+    "rlhfless.executor.step.requests": ("requests",),
+    "rlhfless.latency.own_kind": ("profile_like",),
+    "rlhfless.scheduling": ("as_policy",),
+    "solver.planning.plan_generation": ("plan_generation",),
+    "solver.planning.pareto_front": ("pareto_front",),
+    "solver.bounds.clairvoyant": ("clairvoyant_bound",),
+}
+"""Modules of the main functions, and the functions of each; without a name: the module's own docstring."""
+EACH = [(module, name) for module, names in MAIN.items() for name in names] + [("rlhfless", "")]
+
+
+@pytest.mark.parametrize(("module", "name"), EACH, ids=lambda part: part)
+def test_an_example_shows_what_it_says(module: str, name: str) -> None:
+    found: Any = importlib.import_module(module)
+    for part in filter(None, name.split(".")):
+        found = getattr(found, part)
+    (example,) = doctest.DocTestFinder(recurse=False).find(found, name or module, globs={})
+    report: list[str] = []
+    result = doctest.DocTestRunner().run(example, out=report.append)
+    assert result.attempted > 0
+    assert result.failed == 0, "".join(report)

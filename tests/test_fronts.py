@@ -1,0 +1,105 @@
+"""Package fronts: they name what users need and show nothing else; notebooks, README and docs import from them only."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FRONTS = (
+    "rlhfless", "rlhfless.trace", "rlhfless.latency", "rlhfless.predict", "rlhfless.engine", "rlhfless.executor",
+    "rlhfless.scheduling", "rlhfless.simulate", "rlhfless.analysis", "rlhfless.plots", "rlhfless.training", "rlhfless.run",
+    "rlhfless.report", "rlhfless.widgets", "solver",
+)  # fmt: skip
+NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
+"""Names whose loading needs an optional package."""
+STILL_DEEPER: frozenset[str] = frozenset(
+    {
+        "notebooks/01_one_step.ipynb",
+        "notebooks/02_planning.ipynb",
+        "notebooks/03_executor.ipynb",
+        "notebooks/04_cluster.ipynb",
+        "notebooks/05_training.ipynb",
+        "notebooks/06_your_logs.ipynb",
+        "notebooks/07_what_if.ipynb",
+        "notebooks/08_paper/01_figures.ipynb",
+    }
+)
+"""Files that import from inner modules; this list may only become shorter."""
+INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?:\.\w+)+))", re.MULTILINE)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Notebooks, README and docs by path, with their text; of notebooks the cells' sources."""
+    for path in sorted((*ROOT.glob("notebooks/**/*.ipynb"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
+        text = path.read_text("utf-8")
+        if path.suffix == ".ipynb":
+            text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+        yield path.relative_to(ROOT).as_posix(), text
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_front_shows_its_names_and_no_others(front: str) -> None:
+    module = importlib.import_module(front)
+    assert dir(module) == sorted(module.__all__)
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name])
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_what_a_front_offers_is_documented(front: str) -> None:
+    module = importlib.import_module(front)
+    for name in module.__all__:
+        value = getattr(module, name) if name not in NEEDS else None
+        if callable(value) and hasattr(value, "__module__") and str(value.__module__).split(".")[0] in ("rlhfless", "solver"):
+            assert value.__doc__, f"{front}.{name}"
+
+
+def test_tab_completion_offers_these_names() -> None:
+    completer = pytest.importorskip("IPython.core.completer")
+    import rlhfless
+    import rlhfless.trace
+
+    shell = completer.IPCompleter(namespace={"rl": rlhfless, "trace": rlhfless.trace})
+    shell.use_jedi = False
+    for name, module in (("rl", rlhfless), ("trace", rlhfless.trace)):
+        offered = [completion.split(".")[-1] for completion in shell.complete(f"{name}.")[1]]
+        assert sorted(offered) == sorted(module.__all__)
+
+
+def test_notebooks_and_docs_import_from_fronts_only() -> None:
+    deeper = {path: INNER.findall(text) for path, text in sources() if INNER.search(text)}
+    found = {path: modules for path, modules in deeper.items() if path not in STILL_DEEPER}
+    assert not found, f"import from a package's front, such as rlhfless.trace: {found}"
+    assert set(deeper) >= {path for path in STILL_DEEPER if (ROOT / path).exists()}, "shorten STILL_DEEPER"
+
+
+def test_the_rule_sees_every_form_of_an_import() -> None:
+    for line in ("from rlhfless.trace.io import read_trace", "    import rlhfless.plots.style", "from solver.model import plan",
+                 ">>> from rlhfless.run.run import Run"):  # fmt: skip
+        assert INNER.search(line), line
+    for line in (
+        "from rlhfless.trace import read_trace",
+        "import solver",
+        "import rlhfless.trace as trace",
+        "from rlhfless import load",
+    ):
+        assert not INNER.search(line), line
+
+
+def test_lazy_fronts_name_what_type_checkers_see() -> None:
+    """The names under TYPE_CHECKING are those of ``__all__``."""
+    for front in ("rlhfless", "rlhfless.engine", "rlhfless.report"):
+        tree = ast.parse((ROOT / front.replace(".", "/") / "__init__.py").read_text("utf-8"))
+        guarded = next(node for node in tree.body if isinstance(node, ast.If))
+        named = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert named == set(importlib.import_module(front).__all__), front
