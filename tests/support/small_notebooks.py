@@ -20,9 +20,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "01_quick_start": {"LOG": RECORDED, "STEPS": 1},
     "02_your_log": {"STEPS": 1},
     "03_planning": {"LOG": RECORDED, "SLOTS": [8, 64], "DISCOUNTS": [0.0], "DEADLINE_S": 11.0},
-    "04_executor": {},
-    "05_training": {},
-    "06_cluster": {},
+    "04_executor": {"POLICIES": ["static", "solver+replan"]},
+    "05_training": {"STEPS": 1},
+    "06_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
     "07_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
     "08_paper": {},
 }

@@ -113,7 +113,7 @@ def _add_output(page: Page, output: Mapping[str, Any]) -> None:
         parts = {name: spec[name] for name in ("data", "layout", "frames") if name in spec}
         page.figure(go.Figure(parts, skip_invalid=True))
     elif WIDGET in shown:
-        if "HBox(" not in shown.get(PLAIN, "") and "Output(" not in shown.get(PLAIN, ""):
+        if "dashboard" in shown.get(PLAIN, ""):  # progress bars and other widgets are left out
             page.text(SENTENCE)
     elif MARKDOWN in shown:
         _add_text(page, shown[MARKDOWN])

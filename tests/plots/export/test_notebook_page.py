@@ -57,8 +57,8 @@ def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(
 
 
 def test_a_sentence_stands_in_the_place_of_a_dashboard(tmp_path: Path) -> None:
-    dashboard = output(widget={"model_id": "1"}, plain="Explorer()")
-    bar = output(widget={"model_id": "2"}, plain="HBox(children=())")
+    dashboard = output(widget={"model_id": "1"}, plain="This dashboard is not shown.")
+    bar = output(widget={"model_id": "2"}, plain="0%|")
     found = write_notebook_page(executed(tmp_path, ran(dashboard, bar)), tmp_path / "page.html").read_text("utf-8")
     assert found.count(SENTENCE) == 1, "a progress bar is no dashboard"
 
