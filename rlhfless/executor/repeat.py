@@ -15,7 +15,8 @@ def repeat(executor: Executor, plan: Plan, requests: Sequence[Request], *, steps
     """Return the records of ``steps`` runs; GPU time of actors that wait in a rest is in the record before it.
 
     Args:
-        executor: of an actor pool, on the wall clock. plan, requests: as for ``Executor.run``. rest_s: seconds between two runs.
+        executor: of an actor pool, on the wall clock. plan, requests: as for ``Executor.run``.
+        rest_s: seconds between two runs.
 
     Raises:
         ValueError: the executor has no actor pool, so nothing waits in a rest.

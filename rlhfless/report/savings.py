@@ -58,7 +58,7 @@ def savings_frame(savings: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame
     """
     heads = [head for kind in kinds for head in (f"{kind} saved", f"any schedule, at most ({kind})")]
     rows = [[cell for kind in kinds for cell in _cells(row, kind)] for _, row in savings.iterrows()]
-    return pd.DataFrame(rows, columns=heads, index=pd.Index([_name(row) for _, row in savings.iterrows()], name="schedule"))
+    return pd.DataFrame(rows, columns=heads, index=pd.Index(savings["policy"].astype(str), name="schedule"))
 
 
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:

@@ -106,9 +106,7 @@ class LogStudy:
 
     def plot_schedules(self) -> go.Figure:
         """Return time and cost of every schedule, beside the bound."""
-        shown = self.data.schedules.policies
-        names = {name: words for name, (words, _) in shown.items()}
-        return plot_plane(self.data.schedules.results(list(shown)).replace({"policy": names}))
+        return plot_plane(self.data.schedules.results(list(self.data.schedules.policies)))
 
     def __repr__(self) -> str:
         return "\n".join(in_short(self.data.findings))

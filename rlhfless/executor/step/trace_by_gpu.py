@@ -27,8 +27,6 @@ def trace_by_gpu(records: Sequence[StepRecord]) -> Trace:
         gpu_of = {held.holder: f"GPU {held.gpu_ids[0]}" for held in trace.allocations.itertuples()}
         return table.assign(step=traces[0].steps[0], holder=table["holder"].map(gpu_of))
 
-    held, did = (
-        pd.concat([by_gpu(trace, getattr(trace, name)) for trace in traces]).sort_values(["holder", "start_s"], ignore_index=True)
-        for name in ("allocations", "spans")
-    )
+    tables = [pd.concat([by_gpu(trace, getattr(trace, name)) for trace in traces]) for name in ("allocations", "spans")]
+    held, did = (table.sort_values(["holder", "start_s"], ignore_index=True) for table in tables)
     return Trace(traces[0].rollouts, held.assign(role="decode"), did)
