@@ -92,10 +92,10 @@ def hidden_state(path: Path) -> list[str]:
 
 
 def shows_figure(module: ast.Module) -> bool:
-    """Whether a cell ends with a figure: its last statement calls ``plot...``, or shows what such a call returns."""
+    """Whether a cell ends with a figure: its last statement calls ``plot...``, or changes the layout of a figure."""
     calls = [node.func for node in ast.walk(module.body[-1]) if isinstance(node, ast.Call)] if module.body else []
     names = [call.attr if isinstance(call, ast.Attribute) else call.id for call in calls if isinstance(call, FUNCTIONS)]
-    return any(name == "plot" or name.startswith("plot_") for name in names)
+    return any(name in ("plot", "update_layout") or name.startswith("plot_") for name in names)
 
 
 def imported(path: Path) -> set[str]:
