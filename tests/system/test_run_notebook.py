@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from error_messages import refused
-from notebook_rules import NOTEBOOKS, cells_of
+from notebook_rules import READ, cells_of
 from real_browser import drawn_page
 from small_notebooks import execute
 
@@ -68,14 +68,14 @@ def test_a_kernel_that_dies_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in EVERY_CHANGE else TIERS.get(n, pytest.mark.full)) for n in NOTEBOOKS]
+    "name", [pytest.param(n, marks=() if n in EVERY_CHANGE else TIERS.get(n, pytest.mark.full)) for n in READ]
 )
 def test_the_notebooks_run_and_their_pages_work(name: str, executed_notebook: Callable[[str], Path]) -> None:
     check_page(executed_notebook(name))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", READ)
 def test_the_notebooks_run_as_they_are_shipped(name: str, tmp_path: Path) -> None:
     (tmp_path / "executed").mkdir()
     check_page(execute(name, tmp_path / "executed", {}))
