@@ -19,8 +19,8 @@ PROFILE = "l40s-qwen2.5-3b-tp2"
 
 @pytest.fixture(scope="module")
 def study() -> LogStudy:
-    stated = Assumptions(prices={"spot": 0.5})
-    return rl.load(many_rollouts(), 16, PROFILE, assumptions=stated, verbose=False).study(max_steps=2)
+    stated, rollouts = Assumptions(prices={"spot": 0.5}), many_rollouts().rename(columns={"prompt": "prompt_id"})
+    return rl.load(rollouts, 16, PROFILE, assumptions=stated, verbose=False).study(max_steps=2)
 
 
 def test_it_says_what_the_report_says(study: LogStudy, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 from typing import Any, Protocol
 
+import numpy as np
+
 from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 
 
@@ -45,7 +47,8 @@ class KillOneActor:
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """See ``RuntimeRule``."""
-        if self.killed is None and len(state.actors) == self.actors and state.complete.mean() >= self.share:
-            self.killed, self.complete = self.pool.working[0], int(state.complete.sum())
+        complete = np.asarray(state.complete)
+        if self.killed is None and len(state.actors) == self.actors and complete.mean() >= self.share:
+            self.killed, self.complete = self.pool.working[0], int(complete.sum())
             os.kill(self.killed, signal.SIGKILL)
         return []
