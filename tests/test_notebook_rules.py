@@ -13,7 +13,6 @@ pytest.importorskip("nbformat", reason="nbformat is not installed")
 from notebook_rules import (
     LINKS_TITLE,
     NOTEBOOKS,
-    OURS,
     READ,
     ROOT,
     SHIPPED,
@@ -22,8 +21,6 @@ from notebook_rules import (
     code_of,
     free_names,
     hidden_state,
-    imported,
-    is_front,
     links_of,
     measure,
     parameters_cell,
@@ -76,9 +73,7 @@ def test_a_sentence_says_what_a_figure_shows(path: Path) -> None:
 
 
 @each_read
-def test_notebooks_import_from_fronts_and_define_no_helpers(path: Path) -> None:
-    ours = {module for module in imported(path) if module.split(".")[0] in OURS}
-    assert {module for module in ours if not is_front(module)} == set()
+def test_a_notebook_defines_no_helpers(path: Path) -> None:
     nodes = [node for module in code_of(path) for node in ast.walk(module)]
     assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in nodes) or path.stem == "cookbook", (
         "only the cookbook shows functions of the reader's own"
@@ -91,14 +86,6 @@ def test_notebooks_import_from_fronts_and_define_no_helpers(path: Path) -> None:
 )
 def test_a_figure_is_recognised(cell: str, shown: bool) -> None:
     assert shows_figure(ast.parse(cell)) == shown
-
-
-@pytest.mark.parametrize(
-    ("module", "front"),
-    [("rlhfless", True), ("rlhfless.plots", True), ("rlhfless.errors", False), ("rlhfless.plots.lengths", False)],
-)
-def test_a_front_is_recognised(module: str, front: bool) -> None:
-    assert is_front(module) == front
 
 
 @each_shipped

@@ -11,7 +11,7 @@ from importer_samples import many_rollouts
 
 import rlhfless as rl
 from rlhfless.errors import InputError
-from rlhfless.run import Assumptions
+from rlhfless.report import Assumptions
 from rlhfless.run.log_study import LogStudy
 
 PROFILE = "l40s-qwen2.5-3b-tp2"

@@ -98,19 +98,6 @@ def shows_figure(module: ast.Module) -> bool:
     return any(name in ("plot", "update_layout") or name.startswith("plot_") for name in names)
 
 
-def imported(path: Path) -> set[str]:
-    """Modules that a notebook imports from."""
-    nodes = [node for module in code_of(path) for node in ast.walk(module)]
-    whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
-    return whole | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-
-
-def is_front(module: str) -> bool:
-    """Whether it is ``rlhfless``, ``solver`` or a package directly in ``rlhfless``."""
-    package, *inner = module.split(".")
-    return not inner or (package == "rlhfless" and len(inner) == 1 and (ROOT / package / inner[0] / "__init__.py").is_file())
-
-
 class Measure(NamedTuple):
     """How much a reader has to read.
 
