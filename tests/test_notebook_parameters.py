@@ -38,6 +38,6 @@ def test_other_parameters_make_another_page(executed_notebook: Callable[[str], P
     for gpus in small["GPUS"]:
         assert f"{gpus} GPUs" in text
     assert f"Time against cost, {small['GPUS'][-1]} GPUs" in text
-    assert f"GPU timelines of step {small['STEP']}" in text
+    assert f"GPU timeline of step {small['STEP']}" in text
     tags = [cell.metadata.get("tags", []) for cell in cells_of(executed)]
     assert tags.index(["injected-parameters"]) == tags.index(["parameters"]) + 1
