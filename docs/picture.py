@@ -48,7 +48,7 @@ def dashboard(target: Path) -> Path:
         folder.mkdir()
         home.mkdir()
         source = str(rl.example())
-        notebook(folder / "explore.ipynb", f"from rlhfless.widgets import explore\nexplore({source!r}, usd_per_gpu_hour=1.0)")
+        notebook(folder / "explore.ipynb", f"from rlhfless.widgets import explore\nexplore({source!r})")
         page = opened.new_context(viewport=LARGE).new_page()
         with Lab(folder, home) as lab:
             lab.open(page, "explore.ipynb")

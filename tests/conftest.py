@@ -39,14 +39,14 @@ def executed_notebook(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     """Executes a shipped notebook with small parameters, once in a test run, whichever processes ask for it.
 
     Returns:
-        Name (``08_paper/01_figures``) to the executed copy; the page that it wrote lies beside it as ``page.html``.
+        Name (``07_what_if``) to the executed copy; its page lies beside it as ``page.html``.
     """
     from small_notebooks import SMALL, execute
 
     folder = shared_folder(tmp_path_factory) / "executed"
 
     def executed(name: str) -> Path:
-        return made_once(folder / name.replace("/", "_"), lambda place: execute(name, place, SMALL[name])) / "page.ipynb"
+        return made_once(folder / name, lambda place: execute(name, place, SMALL[name])) / "page.ipynb"
 
     return executed
 

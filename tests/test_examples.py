@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 MAIN = {
+    "rlhfless.run.example": ("example",),
     "rlhfless.run.loading": ("load",),
     "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search"),
     "rlhfless.executor.executor": ("Executor.run",),

@@ -19,19 +19,6 @@ FRONTS = (
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
-STILL_DEEPER: frozenset[str] = frozenset(
-    {
-        "notebooks/01_one_step.ipynb",
-        "notebooks/02_planning.ipynb",
-        "notebooks/03_executor.ipynb",
-        "notebooks/04_cluster.ipynb",
-        "notebooks/05_training.ipynb",
-        "notebooks/06_your_logs.ipynb",
-        "notebooks/07_what_if.ipynb",
-        "notebooks/08_paper/01_figures.ipynb",
-    }
-)
-"""Files that import from inner modules; this list may only become shorter."""
 INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?:\.\w+)+))", re.MULTILINE)
 
 
@@ -78,9 +65,7 @@ def test_tab_completion_offers_these_names() -> None:
 
 def test_notebooks_and_docs_import_from_fronts_only() -> None:
     deeper = {path: INNER.findall(text) for path, text in sources() if INNER.search(text)}
-    found = {path: modules for path, modules in deeper.items() if path not in STILL_DEEPER}
-    assert not found, f"import from a package's front, such as rlhfless.trace: {found}"
-    assert set(deeper) >= {path for path in STILL_DEEPER if (ROOT / path).exists()}, "shorten STILL_DEEPER"
+    assert not deeper, f"import from a package's front, such as rlhfless.trace: {deeper}"
 
 
 def test_the_rule_sees_every_form_of_an_import() -> None:

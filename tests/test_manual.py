@@ -74,7 +74,7 @@ def test_commands_are_found() -> None:
 
 def test_help_points_to_the_notebooks() -> None:
     told = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
-    for file in ("notebooks/01_one_step.ipynb", "notebooks/README.md", "docs/guide.md"):
+    for file in ("notebooks/01_quick_start.ipynb", "notebooks/README.md", "docs/guide.md"):
         assert file in told
         assert (ROOT / file).is_file()
     assert "make lab" in told

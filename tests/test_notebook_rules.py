@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("nbformat", reason="nbformat is not installed")
 from notebook_rules import (
     LINKS_TITLE,
     NOTEBOOKS,
+    READ,
     ROOT,
     SHIPPED,
     assigned,
@@ -20,11 +22,15 @@ from notebook_rules import (
     free_names,
     hidden_state,
     links_of,
+    measure,
     parameters_cell,
+    shows_figure,
     used,
 )
 
+MOST_WORDS, MOST_LINES = 400, 15
 each = pytest.mark.parametrize("path", NOTEBOOKS.values(), ids=list(NOTEBOOKS))
+each_read = pytest.mark.parametrize("path", READ.values(), ids=list(READ))
 each_shipped = pytest.mark.parametrize("path", SHIPPED.values(), ids=list(SHIPPED))
 
 
@@ -43,6 +49,43 @@ def test_a_notebook_begins_with_what_it_is_for(path: Path) -> None:
     assert title.startswith("# ")
     assert purpose.startswith("**What it is for:** to ")
     assert purpose.endswith(".")
+
+
+@each_read
+def test_a_notebook_is_short(path: Path) -> None:
+    found = measure(path)
+    assert found.words <= MOST_WORDS
+    assert found.longest <= MOST_LINES, "a helper belongs into the library"
+
+
+@each
+def test_a_figure_comes_early(path: Path) -> None:
+    assert any(shows_figure(module) for module in code_of(path)[:3]), "no figure in the first three code cells"
+
+
+@each_read
+def test_a_sentence_says_what_a_figure_shows(path: Path) -> None:
+    cells = cells_of(path)
+    for cell, following in pairwise(cells):
+        if cell.cell_type == "code" and shows_figure(ast.parse(cell.source)):
+            assert following.cell_type == "markdown", cell.source
+            assert not following.source.startswith("#"), f"a sentence about the figure comes first: {cell.source}"
+
+
+@each_read
+def test_a_notebook_defines_no_helpers(path: Path) -> None:
+    nodes = [node for module in code_of(path) for node in ast.walk(module)]
+    assert not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in nodes) or path.stem == "cookbook", (
+        "only the cookbook shows functions of the reader's own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [("plot_plane(a)", True), ("run.plot()", True), ("for n in m:\n    p.plot(n).show()", True), ("x = 1", False), ("", False)],
+)
+def test_a_figure_is_recognised(cell: str, shown: bool) -> None:
+    assert shows_figure(ast.parse(cell)) == shown
 
 
 @each_shipped
@@ -93,7 +136,7 @@ def test_a_cell_that_asks_blindly_is_found() -> None:
     assert not asks_blindly("model.to('cuda' if torch.cuda.is_available() else 'cpu')")
 
 
-@each
+@each_read
 def test_the_functions_that_are_used_are_linked_to_where_they_are_defined(path: Path) -> None:
     last = cells_of(path)[-1].source
     assert last.startswith(LINKS_TITLE)
@@ -102,10 +145,10 @@ def test_the_functions_that_are_used_are_linked_to_where_they_are_defined(path: 
 
 
 MANUALS = [ROOT / "data" / "README.md", *(ROOT / "tests" / "benchmarks").rglob("*.md"), *ROOT.glob("*.md")]
-MANUALS += [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
+MANUALS += [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.md")]
 
 
-@pytest.mark.parametrize("path", [*MANUALS, *SHIPPED.values()], ids=lambda path: os.path.relpath(path, ROOT))
+@pytest.mark.parametrize("path", [*MANUALS, *{**SHIPPED, **READ}.values()], ids=lambda path: os.path.relpath(path, ROOT))
 def test_relative_links_lead_to_files_of_the_project(path: Path) -> None:
     if path.suffix == ".ipynb":
         text = "\n".join(cell.source for cell in cells_of(path) if cell.cell_type == "markdown")

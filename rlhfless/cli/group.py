@@ -63,7 +63,7 @@ class OneLineGroup(click.Group):
     cls=OneLineGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     invoke_without_command=True,
-    epilog="The notebooks of the repository are the manual. Begin with notebooks/01_one_step.ipynb (`make lab`); "
+    epilog="The notebooks of the repository are the manual. Begin with notebooks/01_quick_start.ipynb (`make lab`); "
     "notebooks/README.md lists all. docs/guide.md has recipes for this command.",
 )
 @click.version_option(__version__, prog_name="rlhfless")

@@ -16,9 +16,11 @@ from rlhfless.cli.group import main
 )
 def run_notebook(notebook: Path, out: Path) -> None:
     """Execute NOTEBOOK without a browser and print the path of its page."""
+    from rlhfless.plots.export.notebook_page import write_notebook_page
     from rlhfless.system.run_notebook import run_notebook as execute
 
     executed = execute(notebook, out)
+    write_notebook_page(executed, out)
     click.echo(f"executed notebook: {executed}")
     click.echo(f"interactive page:  {out.resolve()}")
 

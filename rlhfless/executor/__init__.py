@@ -4,24 +4,31 @@
 ``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
 """
 
+from rlhfless.executor.distributed.actor_host import ActorHost
 from rlhfless.executor.distributed.failure_limits import Faults
+from rlhfless.executor.distributed.kill_one_actor import KillOneActor
 from rlhfless.executor.distributed.local.pool import ProcessPool
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, PlanForecast, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
+from rlhfless.executor.repeat import repeat
 from rlhfless.executor.step.failure import ActorError, StepFailed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
+from rlhfless.executor.step.tokens_hash import tokens_hash
+from rlhfless.executor.step.trace_by_gpu import trace_by_gpu
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
 
 __all__ = [
     "ActorError",
+    "ActorHost",
     "EngineFactory",
     "Executor",
     "Faults",
+    "KillOneActor",
     "Lifecycle",
     "PlanForecast",
     "ProcessPool",
@@ -31,8 +38,11 @@ __all__ = [
     "ShortestStep",
     "StepFailed",
     "StepRecord",
+    "repeat",
     "requests",
     "run_step",
+    "tokens_hash",
+    "trace_by_gpu",
 ]
 
 

@@ -9,10 +9,11 @@ never guessed.
 from rlhfless.paper.catalogue import FIGURES, chosen
 from rlhfless.paper.index import claims, findings
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure, Row
+from rlhfless.paper.reproduction import Reproduction, reproduce
 from rlhfless.paper.workloads import Sources
 from rlhfless.paper.write import described, write_figures
 
 __all__ = [
-    "FIGURES", "Caption", "Claim", "Numbers", "PaperFigure", "Row", "Sources", "chosen", "claims", "described", "findings",
-    "write_figures",
+    "FIGURES", "Caption", "Claim", "Numbers", "PaperFigure", "Reproduction", "Row", "Sources", "chosen", "claims", "described",
+    "findings", "reproduce", "write_figures",
 ]  # fmt: skip

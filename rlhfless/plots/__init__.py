@@ -17,7 +17,7 @@ except ImportError as error:
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
 from rlhfless.plots.export.files import save, save_data
-from rlhfless.plots.export.notebook_page import FiguresPage
+from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.plots.export.print_style import paper_style
 from rlhfless.plots.export.render import why_no_pictures
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
@@ -52,7 +52,6 @@ __all__ = [
     "AccountInfo",
     "BeforeAfterInfo",
     "CurvesInfo",
-    "FiguresPage",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -122,6 +121,7 @@ __all__ = [
     "value_of_information_info",
     "waterfall_info",
     "why_no_pictures",
+    "write_notebook_page",
 ]
 
 

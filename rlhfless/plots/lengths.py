@@ -16,7 +16,7 @@ from rlhfless.plots.palette import BLUE, SKY, VERMILLION
 from rlhfless.plots.style import MINUS, clean, counted, hover, message_figure, number, styled
 from rlhfless.trace import Trace
 
-MAX_SVG_POINTS = 1_500
+MAX_SVG_POINTS = 5_000
 MAX_POINTS = 20_000
 TITLE = "Predicted and actual response lengths"
 

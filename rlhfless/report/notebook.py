@@ -1,4 +1,4 @@
-"""Writes a logged run's report as a notebook: ``notebooks/06_your_logs.ipynb`` with its parameters filled in by papermill.
+"""Writes a logged run's report as a notebook: ``notebooks/02_your_log.ipynb`` with its parameters filled in by papermill.
 
 The notebook is written, not executed, and nothing is computed here. It reads the log again, so the user can change any value.
 """
@@ -18,7 +18,7 @@ from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import ImportOptions, TraceError
 from rlhfless.trace.storage import absolute
 
-TEMPLATE = "06_your_logs.ipynb"
+TEMPLATE = "02_your_log.ipynb"
 RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)[^)]+\)")
 """A link of Markdown that leads nowhere outside the project's folder."""
 

@@ -50,6 +50,17 @@ def savings_tables(page: Page, savings: Savings) -> None:
     )
 
 
+def savings_frame(savings: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame:
+    """Return savings as texts: one row per schedule, and per kind (``time``, ``GPU-seconds``) the range and the most.
+
+    Args:
+        savings: rows of ``Savings.reserved`` or ``Savings.given_back``.
+    """
+    heads = [head for kind in kinds for head in (f"{kind} saved", f"any schedule, at most ({kind})")]
+    rows = [[cell for kind in kinds for cell in _cells(row, kind)] for _, row in savings.iterrows()]
+    return pd.DataFrame(rows, columns=heads, index=pd.Index(savings["policy"].astype(str), name="schedule"))
+
+
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
     return _range(row, kind), _percent(row[f"{kind} most"])
 

@@ -20,7 +20,7 @@ from rlhfless.report.log_checks import contradicted
 from rlhfless.report.logged_run import in_short, run_sections
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
-from rlhfless.report.study import Assumptions, study_executed, study_log
+from rlhfless.report.study import Assumptions, ReportData, study_executed, study_log
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
 from solver.model.cluster import Cluster
@@ -43,6 +43,7 @@ def write_report(
     assumptions: Assumptions | None = None,
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
+    study: ReportData | None = None,
 ) -> Path:
     """Write the report of a trace or log as one HTML file that needs no network and no kernel.
 
@@ -53,6 +54,7 @@ def write_report(
             applies to an executed trace only; for a log use ``assumptions``.
         assumptions: about a log's run.
         max_steps: at most so many steps are simulated, evenly chosen; fewer when steps have thousands of responses.
+        study: what ``study_log`` found of this log, if it is computed already.
 
     Raises:
         TraceError: the source is no trace or log, holds several runs, or the file cannot be written.
@@ -60,7 +62,7 @@ def write_report(
         InputError: an assumption makes no sense.
     """
     path = page_path(out, TraceError)
-    return write_page(path, report_html(source, setting, assumptions, max_steps=max_steps), TraceError)
+    return write_page(path, report_html(source, setting, assumptions, max_steps=max_steps, study=study), TraceError)
 
 
 def report_html(
@@ -69,6 +71,7 @@ def report_html(
     assumptions: Assumptions | None = None,
     *,
     max_steps: int = MAX_SIMULATED_STEPS,
+    study: ReportData | None = None,
 ) -> str:
     """Return the page of ``write_report`` as text; the same arguments and exceptions."""
     log = _opened(source)
@@ -79,7 +82,8 @@ def report_html(
     if executed:
         _executed(page, log, setting, max_steps)
     else:
-        _logged(page, log, setting, assumptions or Assumptions(), max_steps)
+        stated = assumptions or Assumptions()
+        _logged(page, log, stated, study or study_log(log, setting, stated, max_steps))
     if log.summary is not None:
         page.section("How the log was read")
         for line in str(log.summary).splitlines():
@@ -117,9 +121,9 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
         )
 
 
-def _logged(page: Page, log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> None:
+def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
     """Add what a logged run wasted, and what to change."""
-    setting, calibrated, schedules, findings = study_log(log, setting, stated, max_steps)
+    setting, calibrated, schedules, findings = study
     page.section("In short")
     own = schedules.simulation.traces[findings.setup.dispatch]
     page.figure(plots.plot_overview(uses_of_account(findings.account), _empty_share(own), findings.best_cost))

@@ -55,7 +55,7 @@ def load(
         >>> import rlhfless as rl
         >>> run = rl.load(rl.example(), verbose=False)
         >>> len(run.steps)
-        60
+        8
     """
     options = options or ImportOptions()
     if unknown := sorted(set(reading) - {field.name for field in fields(ImportOptions)}):

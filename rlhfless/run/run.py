@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless.errors import InputError
 from rlhfless.predict import Predictor
-from rlhfless.report.study import Assumptions
+from rlhfless.report.study import Assumptions, study_log
 from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
@@ -22,6 +22,7 @@ from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simula
 from rlhfless.trace import OpenedLog, Trace
 
 if TYPE_CHECKING:
+    from rlhfless.run.log_study import LogStudy
     from rlhfless.widgets.explorer import Explorer
 
 SEARCHED_RESPONSES = 2_000  # of the last steps, in the capacity search
@@ -73,6 +74,22 @@ class Run:
             PlanningError: the responses cannot be planned on these GPUs.
         """
         return write_report(self.log, out, self.setting, self.assumptions, max_steps=max_steps)
+
+    def study(self, *, max_steps: int = 8) -> LogStudy:
+        """Return what a logged run wasted, what schedules would have saved, and what to change: the report, finding by finding.
+
+        Args:
+            max_steps: at most so many steps are simulated, evenly chosen.
+
+        Raises:
+            InputError: the log is the trace of an executed run, which has a report only.
+            PlanningError: the responses cannot be planned on these GPUs.
+        """
+        from rlhfless.run.log_study import LogStudy
+
+        if len(self.trace.allocations):
+            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
+        return LogStudy(self.log, study_log(self.log, self.setting, self.assumptions, max_steps), self.assumptions)
 
     def simulate(
         self,

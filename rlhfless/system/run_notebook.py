@@ -1,11 +1,7 @@
-"""Executes a notebook without a browser, as ``make run`` does.
-
-The notebook writes its page to the path in ``RLHFLESS_PAGE``.
-"""
+"""Executes a notebook without a browser, as ``make run`` does. The page is written by ``plots.export.notebook_page``."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +31,15 @@ def _client(cells: NotebookNode, **options: Any) -> NotebookClient:
     return Client(cells, **options)
 
 
-def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -> Path:
-    """Execute ``notebook`` in its own folder; returns the path of the executed copy, next to ``page``.
+def run_notebook(notebook: str | Path, out: str | Path, timeout_s: int = 900) -> Path:
+    """Execute ``notebook`` in its own folder; returns the path of the executed copy.
+
+    Args:
+        notebook: the file. out: the copy, or a page beside which it is put: its ending becomes ``.ipynb``.
+        timeout_s: the longest that a cell may take.
 
     Raises:
-        InputError: there is no such notebook, a cell failed, its kernel did not start or died, or no page was written.
+        InputError: there is no such notebook, a cell failed, or its kernel did not start or died.
         MissingExtra: nbclient is not installed.
     """
     try:
@@ -47,18 +47,18 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         from nbclient.exceptions import CellExecutionError, CellTimeoutError
     except ImportError as error:
         raise missing_extra("running a notebook", error.name, "notebook") from None
-    source, target = Path(notebook), Path(page).resolve()
+    source, target = Path(notebook), Path(out).resolve()
     executed = target.with_suffix(".ipynb")
     if source.resolve() in (target, executed):
         raise InputError(f"{source}: would be overwritten; give a page in another folder or with another name")
     if not source.is_file():
-        raise InputError(f"{source}: there is no such file; give a notebook such as notebooks/01_one_step.ipynb")
+        raise InputError(f"{source}: there is no such file; give a notebook such as notebooks/01_quick_start.ipynb")
     try:
         cells = nbformat.read(source, as_version=4)
     except (ValueError, nbformat.reader.NotJSONError):
         raise InputError(f"{source}: is not a notebook; a file written by Jupyter is needed") from None
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
+    target.unlink(missing_ok=True)  # no page of an earlier run stays beside a copy that failed
     client = _client(
         cells,
         timeout=timeout_s,
@@ -68,7 +68,7 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         extra_arguments=["--IPKernelApp.log_level=40"],  # errors only: the kernel listens on loopback, no need to warn
     )
     try:
-        client.execute(env={**os.environ, "RLHFLESS_PAGE": str(target)})
+        client.execute()
     except CellExecutionError as error:
         what = f"{error.ename}: {error.evalue}"
         raise InputError(f"{source}: a cell failed ({what}); the notebook up to that cell is {executed}") from None
@@ -80,6 +80,4 @@ def run_notebook(notebook: str | Path, page: str | Path, timeout_s: int = 900) -
         raise InputError(f"{source}: its kernel failed ({reason}); the notebook up to that cell is {executed}") from None
     finally:
         nbformat.write(cells, executed)
-    if not target.is_file():
-        raise InputError(f"{source}: ran, but wrote no page to RLHFLESS_PAGE ({target}); its last cell must write it")
     return executed

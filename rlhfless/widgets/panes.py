@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import missing_extra
+from rlhfless.plots.export import plotly_bundle
 from rlhfless.system.templates import Markup
 from rlhfless.widgets.latest_request import Newest
 
@@ -83,7 +84,7 @@ class Panes(ReloadFallback, widgets.VBox):  # type: ignore[misc]
 
     def draw(self, name: str, figure: go.Figure, request: int = 0) -> None:
         """Show a figure in a pane; ``request`` is stored in the page with the figure."""
-        assert {trace.type for trace in figure.data} <= plotly_js.TYPES, "what the page's plotly.js cannot draw"
+        assert {trace.type for trace in figure.data} <= plotly_bundle.TYPES, "what the page's plotly.js cannot draw"
         figure.update_layout(meta={"request": request})
         setattr(self, f"pane_{name}", figure.to_json())
 

@@ -1,8 +1,7 @@
 """The bundled plotly.js file, checked by its hash, and the widget model that sends it to a page once per kernel.
 
-The file is the cartesian bundle of plotly.js, a third of the whole library: ``vendor/README.md`` names its source. It is sent
-as binary data of an ordinary ipywidgets model, so it needs no network and no port. It is sent before a cell makes the kernel
-busy.
+The file is the cartesian bundle (``rlhfless.plots.export.plotly_bundle``). It is sent as binary data of an ordinary ipywidgets
+model, so it needs no network and no port. It is sent before a cell makes the kernel busy.
 """
 
 from __future__ import annotations
@@ -12,21 +11,13 @@ import threading
 from pathlib import Path
 
 from rlhfless.errors import missing_extra
+from rlhfless.plots.export.plotly_bundle import FILE, SHA256
 
 try:
     import ipywidgets as widgets
     import traitlets
 except ImportError as error:
     raise missing_extra("a dashboard", error.name, "notebook") from None
-
-VERSION = "4.1.1"
-SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
-FILE = Path(__file__).parent / "vendor" / f"plotly-cartesian-{VERSION}.min.js"
-TYPES = frozenset(
-    ("bar", "box", "contour", "heatmap", "histogram", "histogram2d", "histogram2dcontour", "image", "pie", "scatter",
-     "scatterternary", "violin")
-)  # fmt: skip
-"""Kinds of traces that the bundle draws."""
 
 
 def checked(file: Path = FILE, sha256: str = SHA256) -> tuple[bytes, str]:

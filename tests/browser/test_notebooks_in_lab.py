@@ -17,17 +17,17 @@ import nbformat
 import pytest
 from figures import move_slider_to_its_other_end, share_buttons
 from lab import ROOT, Lab, card, pane, run_all, shown_request, wait_drawn, wait_text
-from small_notebooks import SMALL, write_copy
+from small_notebooks import RECORDED, SMALL, write_copy
 
 pytestmark = pytest.mark.timeout(1800)
 FULL = pytest.mark.full
 PLOTLY = "application/vnd.plotly.v1+json"
-LIVE = ("01_one_step", "07_what_if")
-OFTEN = ("06_your_logs",)  # the others before a release; all are executed without a browser more often
+LIVE = ("01_quick_start", "07_what_if")
+OFTEN = ("02_your_log",)  # the others before a release; all are executed without a browser more often
 EXECUTED = sorted(
     str(path.relative_to(ROOT / "notebooks").with_suffix(""))
-    for path in (ROOT / "notebooks").rglob("[0-9]*.ipynb")  # the dashboard is a page of its own
-    if path.stem not in LIVE and not path.parent.name.startswith(".")
+    for path in (ROOT / "notebooks").glob("*.ipynb")
+    if path.stem not in (*LIVE, "dashboard")  # a page of its own
 )
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 DRAWN = "(count) => [...document.querySelectorAll('.js-plotly-plot')].filter((one) => one._fullData).length >= count"
@@ -55,7 +55,6 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
     shutil.copy(executed, lab.folder / "notebooks" / f"{name}.ipynb")
     lab.trust(f"notebooks/{name}.ipynb")
     lines, figures = told(nbformat.read(executed, as_version=4).cells)
-    assert lines
     assert len(figures) >= 2
     lab.open(page, f"notebooks/{name}.ipynb")
     page.wait_for_function(DRAWN, arg=len(figures))
@@ -67,35 +66,23 @@ def test_what_a_notebook_said_and_drew_is_on_its_page(
         page.evaluate("document.querySelector('.js-plotly-plot:has(.slider-container)').id = 'slides'")
         move_slider_to_its_other_end(page, "#slides")
     assert page.errors == []
-    picture(page.locator(".js-plotly-plot").last, f"notebook_{name.replace('/', '_')}")
+    picture(page.locator(".js-plotly-plot").last, f"notebook_{name}")
 
 
 @pytest.mark.full
-def test_the_first_notebook_runs_and_its_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
-    write_copy("01_one_step", lab.folder / "notebooks" / "01_one_step.ipynb", SMALL["01_one_step"])
-    lab.open(page, "notebooks/01_one_step.ipynb")
+def test_the_first_notebook_runs_and_its_sliders_plan(lab: Lab, page: Any, picture: Callable) -> None:
+    write_copy("01_quick_start", lab.folder / "notebooks" / "01_quick_start.ipynb", SMALL["01_quick_start"])
+    lab.open(page, "notebooks/01_quick_start.ipynb")
     run_all(page, 1500)
-    page.wait_for_function(DRAWN, arg=7)
+    page.wait_for_function(DRAWN, arg=4)
     assert all(page.evaluate(DATA))
-    slider = page.locator(".widget-interact").get_by_role("slider")
-    drawing = page.locator(".widget-interact .js-plotly-plot .annotation").first
-    assert "time weight 0.7:" in drawing.text_content()
-    slider.focus()
-    page.keyboard.press("Home")
-    page.wait_for_function(
-        "() => { const line = document.querySelector('.widget-interact .js-plotly-plot .annotation');"
-        " return line && line.textContent.startsWith('time weight 0:'); }"
-    )
+    slider_plans(page)
     assert page.errors == []
-    picture(page.locator(".js-plotly-plot").last, "notebook_01_one_step")
+    picture(page.locator(".js-plotly-plot").last, "notebook_01_quick_start")
 
 
-@pytest.mark.nightly
-def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
-    small = {"GPUS": [4, 8], "COMPARED_STEPS": 2}
-    write_copy("07_what_if", lab.folder / "notebooks" / "07_what_if.ipynb", small)
-    lab.open(page, "notebooks/07_what_if.ipynb")
-    run_all(page, 1500)
+def slider_plans(page: Any) -> None:
+    """Moving the slider of the time weight plans the step anew."""
     for name in ("timeline", "plane", "responses"):
         wait_drawn(page, name, 1)
     before = card(page, "GPU-seconds")
@@ -104,8 +91,16 @@ def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: C
     wait_text(page, "plane", "time weight 0,")
     wait_drawn(page, "timeline", shown_request(page, "plane"))
     assert card(page, "GPU-seconds") != before
+
+
+@pytest.mark.nightly
+def test_the_what_ifs_run_and_their_slider_plans(lab: Lab, page: Any, picture: Callable) -> None:
+    write_copy("07_what_if", lab.folder / "notebooks" / "07_what_if.ipynb", {"LOG": RECORDED, "GPUS": [4, 8]})
+    lab.open(page, "notebooks/07_what_if.ipynb")
+    run_all(page, 1500)
+    slider_plans(page)
     page.locator(f"{pane('numbers')} td.better").first.wait_for(state="attached")  # compare, below
-    assert len(page.evaluate(DATA)) >= 6
+    assert len(page.evaluate(DATA)) >= 4
     assert all(page.evaluate(DATA))
     assert page.errors == []
     picture(page.locator(".js-plotly-plot").last, "notebook_07_what_if")

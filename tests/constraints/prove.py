@@ -9,7 +9,7 @@ import sys
 
 PACKAGES = [
     "numpy", "pandas", "pyarrow", "ortools.sat.python.cp_model", "click", "torch", "transformers", "ray", "trl",
-    "jupyterlab", "ipywidgets", "plotly", "anywidget", "kaleido", "aiconfigurator_core", "sklearn", "vllm", "solver",
+    "jupyterlab", "ipywidgets", "plotly", "anywidget", "kaleido", "aiconfigurator_core", "vllm", "solver",
     "rlhfless",
 ]  # fmt: skip
 

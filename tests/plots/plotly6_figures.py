@@ -12,17 +12,18 @@ from pathlib import Path
 import plotly
 from every_plot import every_plot
 
-from rlhfless.plots.export.notebook_page import FiguresPage
+from rlhfless.plots.export.html_page import Page
 
 
 def build(folder: Path) -> None:
     """Build the figures and write both files."""
     figures = {name: make() for name, make in every_plot("l40s").items()}
     types = {name: [trace["type"] for trace in json.loads(figure.to_json())["data"]] for name, figure in figures.items()}
-    page = FiguresPage()
+    page = Page("Every plot", "")
     for name, figure in figures.items():
-        page.add(name, "", figure)
-    page.write("Every plot", "", folder / "page.html")
+        page.section(name)
+        page.figure(figure)
+    (folder / "page.html").write_text(page.render(""), encoding="utf-8")
     (folder / "figures.json").write_text(json.dumps({"plotly": plotly.__version__, "types": types}), encoding="utf-8")
 
 

@@ -231,8 +231,8 @@ def test_lengths_without_variation_or_predictions():
 
 
 def test_many_lengths_are_drawn_with_webgl():
-    many = [{**row, "sample": i} for i in range(600) for row in rollouts()[:4:2]] + [
-        {**rollouts()[1], "sample": 1000 + i} for i in range(600)
+    many = [{**row, "sample": i} for i in range(1700) for row in rollouts()[:4:2]] + [
+        {**rollouts()[1], "sample": 2000 + i} for i in range(1700)
     ]
     fig = plot_lengths(Trace([{**row, "prompt_id": i} for i, row in enumerate(many)]))
     assert fig.data[1].type == "scattergl"

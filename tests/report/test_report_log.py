@@ -333,11 +333,9 @@ def test_the_command_recognises_a_log_and_writes_page_and_notebook(tmp_path: Pat
 
 @pytest.mark.nightly
 def test_a_page_of_a_hundred_thousand_responses_stays_small(tmp_path: Path) -> None:
-    from plotly.offline import get_plotlyjs
-
     path = log_file(tmp_path / "logs", steps=50, prompts=500)
     page = report_html(open_log(path), SETTING)
-    assert len(page.encode()) - len(get_plotlyjs().encode()) <= 2_000_000
+    assert len(page.encode()) <= 3_500_000, "2 MB and plotly.js"
 
 
 @pytest.mark.full

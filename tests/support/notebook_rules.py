@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nbformat
 
@@ -23,8 +23,13 @@ NOTEBOOKS = {
 SHIPPED = {**NOTEBOOKS, "dashboard": FOLDER / "dashboard.ipynb"}
 """The numbered path, and the page that is served without its code, which links to no functions and reads a parameter from the
 environment."""
+READ = {**NOTEBOOKS, "cookbook": FOLDER / "cookbook.ipynb"}
+"""What is read: the path and the recipes."""
 OURS = ("rlhfless", "solver")
+ALIASES = {"rl": "rlhfless", "solver": "solver"}
+"""Names under which notebooks import the fronts whole."""
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+FUNCTIONS = (ast.Attribute, ast.Name)
 SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
 SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 LINKS_TITLE = "## The functions used here"
@@ -86,6 +91,35 @@ def hidden_state(path: Path) -> list[str]:
     return problems
 
 
+def shows_figure(module: ast.Module) -> bool:
+    """Whether a cell ends with a figure: its last statement calls ``plot...``, or changes the layout of a figure."""
+    calls = [node.func for node in ast.walk(module.body[-1]) if isinstance(node, ast.Call)] if module.body else []
+    names = [call.attr if isinstance(call, ast.Attribute) else call.id for call in calls if isinstance(call, FUNCTIONS)]
+    return any(name in ("plot", "update_layout") or name.startswith("plot_") for name in names)
+
+
+class Measure(NamedTuple):
+    """How much a reader has to read.
+
+    Attributes:
+        words: of all texts; a link counts as its text, a table as its cells. cells: of text and code.
+        longest: lines of the longest code cell, the one with the parameters left out.
+    """
+
+    words: int
+    cells: int
+    longest: int
+
+
+def measure(path: Path) -> Measure:
+    """Count the words, cells and lines of a notebook; the list of links at its end is no text."""
+    cells = cells_of(path)
+    texts = [cell.source for cell in cells if cell.cell_type == "markdown" and not cell.source.startswith(LINKS_TITLE)]
+    words = re.findall(r"[^\W_][\w'.,%+-]*", LINK.sub(r"\1", "\n".join(texts)))
+    code = [cell.source for cell in cells if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", [])]
+    return Measure(len(words), len(cells), max(len(source.splitlines()) for source in code))
+
+
 def used(path: Path) -> dict[str, Path]:
     """Functions and classes of ours that a notebook uses, as it writes them, with the files in which they are defined."""
     found: dict[str, Any] = {}
@@ -93,8 +127,9 @@ def used(path: Path) -> dict[str, Path]:
         for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
                 found |= {name.name: getattr(importlib.import_module(str(node.module)), name.name) for name in node.names}
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "solver":
-                found[f"solver.{node.attr}"] = getattr(importlib.import_module("solver"), node.attr)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ALIASES:
+                front = ALIASES[node.value.id]
+                found[f"{node.value.id}.{node.attr}"] = getattr(importlib.import_module(front), node.attr)
     defined = {name: what for name, what in found.items() if inspect.isroutine(what) or inspect.isclass(what)}
     return {name: Path(inspect.getsourcefile(inspect.unwrap(what)) or "") for name, what in defined.items()}
 

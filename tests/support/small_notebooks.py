@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEEDS = {"04_cluster": "ray", "06_your_logs": "tokenizers"}
+NEEDS = {"06_cluster": "ray"}
+RECORDED = "../data/traces/arithmetic-grpo"
 SMALL: Mapping[str, Mapping[str, Any]] = {
-    "01_one_step": {"GPUS": 8, "COMPARED_STEPS": 1},
-    "02_planning": {"SCENARIOS": 8, "CHECKED_STEPS": 2, "MIXED_LIMIT_S": 0.3},
-    "03_executor": {
-        "GPUS": 8, "PROMPTS": 8, "POLICIES": ["random", "static", "rlhfless", "solver+replan"], "EXAMPLES": 3,
-    },
-    "04_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
-    "05_training": {"STEPS": 1, "WATCHED_STEPS": 1, "PREPARE_ACTORS": 2},
-    "06_your_logs": {"STEPS": 2},
-    "07_what_if": {"PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25, "COMPARED_STEPS": 1},
-    "08_paper/01_figures": {},
-}  # fmt: skip
+    "01_quick_start": {"LOG": RECORDED, "STEPS": 1},
+    "02_your_log": {"STEPS": 1},
+    "03_planning": {"LOG": RECORDED, "SLOTS": [8, 64], "DISCOUNTS": [0.0], "DEADLINE_S": 11.0},
+    "04_executor": {"POLICIES": ["static", "solver+replan"]},
+    "05_training": {"STEPS": 1},
+    "06_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
+    "07_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
+    "08_paper": {},
+    "cookbook": {},
+}
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
 
 
@@ -35,7 +35,7 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
 
     Args:
         name: of the notebook under ``notebooks/``, without its ending.
-        folder: where ``page.ipynb``, the executed copy, and ``page.html``, the page that it wrote, are put.
+        folder: where ``page.ipynb``, the executed copy, and ``page.html``, its page, are put.
         parameters: values of the names that its cell tagged ``parameters`` binds.
 
     Returns:
@@ -43,6 +43,7 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
     """
     if name in NEEDS:
         pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed")
+    from rlhfless.plots.export.notebook_page import write_notebook_page
     from rlhfless.system.run_notebook import run_notebook
 
     root = folder / "root"  # notebooks read ../data
@@ -51,6 +52,7 @@ def execute(name: str, folder: Path, parameters: Mapping[str, Any]) -> Path:
     (root / "data").symlink_to(ROOT / "data")
     write_copy(name, copy, parameters)
     executed = run_notebook(copy, folder / "page.html")
+    write_notebook_page(executed, folder / "page.html")
     shutil.rmtree(root)
     return executed
 

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import pytest
 from error_messages import refused
 
+from rlhfless.plots.export import plotly_bundle
 from rlhfless.widgets import plotly_js
 from rlhfless.widgets.fallback import HTML, PLAIN, SENTENCE, ReloadFallback
 from rlhfless.widgets.panes import Panes, PanesView
@@ -22,7 +23,7 @@ FIGURE = ((("figure", 1),),)
 def test_the_file_that_ships_is_the_one_that_is_named() -> None:
     code, problem = plotly_js.checked()
     assert problem == ""
-    assert f"plotly.js (cartesian - minified) v{plotly_js.VERSION}".encode() in code[:200]
+    assert f"plotly.js (cartesian - minified) v{plotly_bundle.VERSION}".encode() in code[:200]
     told = (plotly_js.FILE.parent / "README.md").read_text("utf-8")
     assert plotly_js.SHA256 in told
     assert plotly_js.FILE.name in told
@@ -38,7 +39,7 @@ def test_its_licence_is_one_of_the_packages() -> None:
 
 def test_the_bundle_draws_the_kinds_of_traces_that_are_named() -> None:
     code = plotly_js.FILE.read_text("utf-8")
-    assert {kind for kind in plotly_js.TYPES if f'moduleType:"trace",name:"{kind}"' not in code} == set()
+    assert {kind for kind in plotly_bundle.TYPES if f'moduleType:"trace",name:"{kind}"' not in code} == set()
     with refused(AssertionError):
         Panes(FIGURE).draw("figure", go.Figure(go.Scattergl(x=[1], y=[2])))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhfless.plots.export.plotly_bundle import plotly_js
 from rlhfless.system.templates import Markup, render
 from rlhfless.trace.storage import write_text
 
@@ -23,6 +24,7 @@ class Page:
         self._parts: list[dict[str, Any]] = []
         self._sections: list[str] = []
         self._figures: dict[str, list[Markup]] = {}
+        self._types: set[str] = set()
 
     def section(self, title: str) -> None:
         """Start a section."""
@@ -57,6 +59,14 @@ class Page:
         """Add lines to copy, unchanged."""
         self._add("code", caption=caption, text="\n".join(lines))
 
+    def printed(self, text: str) -> None:
+        """Add text as a program printed it: lines and columns stay."""
+        self._add("printed", text=text)
+
+    def html(self, html: Markup) -> None:
+        """Add HTML whose texts are escaped, a table of a notebook's output for example."""
+        self._add("html", html=html)
+
     def figure(self, figure: Any) -> None:
         """Add a plotly figure."""
         self.choice("", {"": figure})
@@ -65,13 +75,12 @@ class Page:
         """Add figures of which the reader chooses one; ``selected`` (the first when None) is drawn first."""
         name, titles = f"figure-{len(self._figures) + 1}", list(figures)
         self._add("figure", name=name, label=label, titles=titles, selected=titles[0] if selected is None else selected)
+        self._types |= {trace.type for figure in figures.values() for trace in figure.data}
         # no text within a string of JSON can end the script
         self._figures[name] = [Markup(figure.to_json().replace("<", "\\u003c")) for figure in figures.values()]
 
     def render(self, footer: str) -> str:
         """Return the whole page as HTML."""
-        from plotly.offline import get_plotlyjs
-
         page = render(
             "plots/export/page.html.j2",
             title=self.title,
@@ -79,7 +88,7 @@ class Page:
             sections=self._sections,
             parts=self._parts,
             figures=self._figures,
-            plotly_js=Markup(get_plotlyjs()),
+            plotly_js=Markup(plotly_js(self._types)),
             footer=footer,
         )
         return page.encode("utf-8", "replace").decode("utf-8")

@@ -1,71 +1,125 @@
-"""Collects a notebook's results, section by section, and writes them as one HTML page for readers without a kernel.
+"""Writes an executed notebook as one HTML page for readers without a kernel: its texts, tables and figures, without code.
 
-A section is a title, a text and an optional plotly figure; notebook cells print it as they add it.
+Reads the notebook's file only. A dashboard's widgets need a kernel, so a sentence stands in their place.
 """
 
 from __future__ import annotations
 
-import os
-import textwrap
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlhfless import __version__
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, missing_extra
 from rlhfless.plots.export.html_page import Page, page_path, write_page
+from rlhfless.system.templates import Markup
 
-WIDTH = 120
-PAGE_VARIABLE = "RLHFLESS_PAGE"
-"""Environment variable that names the page, whatever the notebook says; ``run_notebook`` sets it."""
-
-
-class Section(NamedTuple):
-    """Text (paragraphs are separated by empty lines) and a plotly figure, or None."""
-
-    text: str
-    figure: Any = None
+FIGURE, HTML, PLAIN = "application/vnd.plotly.v1+json", "text/html", "text/plain"
+MARKDOWN, WIDGET = "text/markdown", "application/vnd.jupyter.widget-view+json"
+SENTENCE = "Here the notebook has a dashboard with sliders, which needs a kernel: run the notebook in JupyterLab."
+PURPOSE, LINKS_TITLE = "**What it is for:** ", "The functions used here"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class FiguresPage:
-    """A page of sections, in the order in which their titles were first added.
+def write_notebook_page(notebook: str | Path, out: str | Path) -> Path:
+    """Write the page of an executed notebook, and return the page's path.
 
-    Titles are unique: adding a title again replaces its section, so a cell that is run again changes the page but not its
-    length.
+    The title and the purpose of the first cell come first. Sections are the headings of the second level.
+
+    Args:
+        notebook: the executed ``.ipynb`` file. out: the HTML file; replaced atomically.
+
+    Raises:
+        MissingExtra: nbformat is not installed.
+        InputError: the file cannot be read as a notebook, or the page cannot be written.
     """
+    try:
+        import nbformat
+    except ImportError as error:
+        raise missing_extra("the page of a notebook", error.name, "notebook") from None
+    try:
+        cells = nbformat.read(notebook, as_version=4).cells
+    except (OSError, ValueError, nbformat.reader.NotJSONError):
+        raise InputError(f"{notebook}: is not a notebook; a file written by Jupyter is needed") from None
+    title, lead = Path(notebook).stem, ""
+    head = next((cell.source for cell in cells if cell.cell_type == "markdown"), "")
+    for block in _blocks(head):
+        title = _inline(block[2:]) if block.startswith("# ") else title
+        if block.startswith(PURPOSE):
+            purpose = _inline(block.removeprefix(PURPOSE))
+            lead = purpose[0].upper() + purpose[1:]
+    page = Page(title, lead)
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            if cell.source.startswith(f"## {LINKS_TITLE}"):
+                break
+            _add_text(page, cell.source)
+        elif cell.cell_type == "code":
+            for output in cell.outputs:
+                _add_output(page, output)
+    note = f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere."
+    return write_page(page_path(out, InputError), page.render(note), InputError)
 
-    def __init__(self) -> None:
-        self.sections: dict[str, Section] = {}
 
-    def add(self, title: str, text: str, figure: Any = None) -> Any:
-        """Add a section to the page; returns its figure, which a cell shows where the call is its last line."""
-        paragraphs = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-        self.sections[title] = Section("\n\n".join(paragraph for paragraph in paragraphs if paragraph), figure)
-        return figure
+def _add_text(page: Page, source: str) -> None:
+    for block in _blocks(source):
+        if block.startswith(("# ", PURPOSE)):
+            continue
+        if block.startswith("## "):
+            page.section(_inline(block[3:]))
+        elif block.startswith("#"):
+            page.heading(_inline(block.lstrip("# ")))
+        elif block.startswith("```"):
+            page.printed("\n".join(block.splitlines()[1:-1]))
+        elif block.startswith("|"):
+            head, _, *rows = [[_inline(cell.strip()) for cell in line.strip("|").split("|")] for line in block.splitlines()]
+            page.table("", head, rows, text_columns=len(head))
+        else:
+            for part in _items(block):
+                page.text(_inline(part.removeprefix("> ")))
 
-    def found(self, title: str, text: str, figure: Any = None) -> Any:
-        """Print the text of a section, and ``add`` it; returns its figure."""
-        self.add(title, text, figure)
-        for paragraph in self.sections[title].text.split("\n\n"):
-            print(textwrap.fill(paragraph, WIDTH))
-        return figure
 
-    def write(self, title: str, lead: str, out: str | Path) -> Path:
-        """Write the sections as one HTML file that needs no network and no kernel; sliders work in it.
+def _blocks(source: str) -> list[str]:
+    """Return the paragraphs, headings, tables and lists of Markdown."""
+    return [block.strip() for block in re.split(r"\n\s*\n", source) if block.strip()]
 
-        Args:
-            title, lead: of the page. out: the file, unless ``RLHFLESS_PAGE`` names another; it is replaced atomically, and its
-                folder is made.
 
-        Raises:
-            InputError: the file cannot be written.
-        """
-        path = page_path(os.environ.get(PAGE_VARIABLE) or out, InputError)
-        page = Page(title, lead)
-        for name, section in self.sections.items():
-            page.section(name)
-            for paragraph in filter(None, section.text.split("\n\n")):
-                page.text(paragraph)
-            if section.figure is not None:
-                page.figure(section.figure)
-        note = f"Written by rlhfless {__version__}. plotly.js is part of this file; nothing is loaded from elsewhere."
-        return write_page(path, page.render(note), InputError)
+def _items(block: str) -> Iterator[str]:
+    """Return a paragraph, or the items of a list with their marks."""
+    if not re.match(r"(-|\d+\.) ", block):
+        yield block
+        return
+    for item in re.split(r"\n(?=(?:-|\d+\.) )", block):
+        yield re.sub(r"^- ", "• ", item)
+
+
+def _inline(text: str) -> str:
+    """Return Markdown without its marks: links become their texts."""
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(text.split()))
+    return re.sub(r"\*\*(.+?)\*\*|`(.+?)`|(?<!\w)\*(.+?)\*(?!\w)", lambda found: next(filter(None, found.groups())), text)
+
+
+def _add_output(page: Page, output: Mapping[str, Any]) -> None:
+    if output["output_type"] == "stream":
+        if output["name"] == "stdout" and output["text"].strip():
+            page.printed(COLOURS.sub("", output["text"]).rstrip())
+        return
+    shown = output.get("data", {})
+    if FIGURE in shown:
+        import plotly.graph_objects as go
+
+        spec = shown[FIGURE]
+        parts = {name: spec[name] for name in ("data", "layout", "frames") if name in spec}
+        page.figure(go.Figure(parts, skip_invalid=True))
+    elif WIDGET in shown:
+        if "dashboard" in shown.get(PLAIN, ""):  # progress bars and other widgets are left out
+            page.text(SENTENCE)
+    elif MARKDOWN in shown:
+        _add_text(page, shown[MARKDOWN])
+    elif "<script" in shown.get(HTML, ""):
+        return  # plotly's renderer puts its library into the notebook
+    elif HTML in shown:
+        page.html(Markup(shown[HTML]))  # texts of logs are escaped where it is made
+    elif PLAIN in shown:
+        page.printed(shown[PLAIN])

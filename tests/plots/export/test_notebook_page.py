@@ -1,53 +1,84 @@
-"""What a notebook found becomes a page; cells may be run again, and figures are drawn wherever the notebook is."""
+"""What a notebook showed becomes a page without its code, and figures are drawn wherever the notebook is."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from error_messages import refused
 from real_browser import drawn_page
 
 pio = pytest.importorskip("plotly.io", reason="plotly is not installed")
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 import plotly.graph_objects as go  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.plots import use_renderer  # noqa: E402
-from rlhfless.plots.export.notebook_page import FiguresPage  # noqa: E402
+from rlhfless.plots.export.notebook_page import FIGURE, HTML, PLAIN, SENTENCE, WIDGET, write_notebook_page  # noqa: E402
+from rlhfless.plots.export.plotly_bundle import plotly_js  # noqa: E402
 from rlhfless.system.browser import find_browser  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def no_page_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RLHFLESS_PAGE", raising=False)
+NAMES = {"figure": FIGURE, "html": HTML, "plain": PLAIN, "widget": WIDGET}
 
 
-def test_a_cell_that_is_run_again_replaces_its_section(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page, figure = FiguresPage(), go.Figure(go.Scatter(x=[1], y=[2]))
-    assert page.found("First", "There are\n      3 actors.", figure) is figure
-    page.add("Second", "Kept, not told.")
-    page.found("First", "There are 4 actors.\n\n<b>Really</b>.", figure)
-    assert capsys.readouterr().out == "There are 3 actors.\nThere are 4 actors.\n<b>Really</b>.\n"
-    text = page.write("Title", "Lead.", tmp_path / "new" / "page.html").read_text("utf-8")
-    assert text.index(">First<") < text.index(">Second<")
-    assert "<p>There are 4 actors.</p>" in text
-    assert "<p>&lt;b&gt;Really&lt;/b&gt;.</p>" in text
-    assert "3 actors" not in text
+def executed(folder: Path, *cells: Any) -> Path:
+    """A notebook with these cells after its first one."""
+    head = nbformat.v4.new_markdown_cell("# A *title*\n\n**What it is for:** to test [pages](x.md).\n\nText of `code`.")
+    path = folder / "executed.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[head, *cells]), path)
+    return path
 
 
-def test_the_page_goes_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLHFLESS_PAGE", str(tmp_path / "named.html"))
-    assert FiguresPage().write("Title", "Lead.", tmp_path / "own.html") == tmp_path / "named.html"
-    assert not (tmp_path / "own.html").exists()
+def ran(*outputs: Any) -> Any:
+    return nbformat.v4.new_code_cell("secret_code()", outputs=list(outputs))
+
+
+def output(**data: Any) -> Any:
+    return nbformat.v4.new_output("display_data", data={NAMES[name]: value for name, value in data.items()})
+
+
+def test_texts_tables_and_figures_of_a_notebook_are_on_its_page_and_code_is_not(tmp_path: Path) -> None:
+    figure = json.loads(go.Figure(go.Bar(x=[1], y=[2])).to_json())
+    text = nbformat.v4.new_markdown_cell("## A section\n\n- one **item**\n- another\n\n| a | b |\n|---|---|\n| 1 | `two` |")
+    printed = nbformat.v4.new_output("stream", name="stdout", text="3 < 4\n")
+    frame = output(html=pd.DataFrame({"column": ["<b>x</b>"]}).to_html(), plain="a frame")
+    library = output(html="<script>window.Plotly</script>")
+    drawn = output(figure=figure, html="<script></script>")
+    page = write_notebook_page(executed(tmp_path, text, ran(printed, frame, library, drawn)), tmp_path / "a" / "p.html")
+    found = page.read_text("utf-8")
+    for part in ("<h1>A title</h1>", ">To test pages.<", "<p>Text of code.</p>", ">A section</h2>", "<p>• one item</p>",
+                 "<td class=\"text\">two</td>", "3 &lt; 4", "&lt;b&gt;x&lt;/b&gt;", '"figure-1": [{"data"'):  # fmt: skip
+        assert part in found, part
+    assert "secret_code" not in found
+    assert "window.Plotly<" not in found
+
+
+def test_a_sentence_stands_in_the_place_of_a_dashboard(tmp_path: Path) -> None:
+    dashboard = output(widget={"model_id": "1"}, plain="This dashboard is not shown.")
+    bar = output(widget={"model_id": "2"}, plain="0%|")
+    found = write_notebook_page(executed(tmp_path, ran(dashboard, bar)), tmp_path / "page.html").read_text("utf-8")
+    assert found.count(SENTENCE) == 1, "a progress bar is no dashboard"
+
+
+def test_the_list_of_functions_and_what_follows_is_left_out(tmp_path: Path) -> None:
+    links = nbformat.v4.new_markdown_cell("## The functions used here\n\n[`f`](f.py)")
+    assert "functions used" not in write_notebook_page(executed(tmp_path, links), tmp_path / "page.html").read_text("utf-8")
+
+
+def test_what_the_small_library_cannot_draw_brings_the_whole_one() -> None:
+    assert len(plotly_js({"bar", "scatter"})) < 2_000_000 < len(plotly_js({"bar", "scattergl"}))
 
 
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium here (apt-get install chromium)")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_figure_of_the_users_own_is_drawn(width: int, tmp_path: Path) -> None:
     """It says nothing of its height, margins or title."""
-    page = FiguresPage()
-    page.add("Mine", "", go.Figure([go.Scatter(x=[1], y=[2], name="one"), go.Scatter(x=[1], y=[3], name="two")]))
-    html = drawn_page(page.write("Title", "Lead.", tmp_path / "page.html"), viewport={"width": width, "height": 800})
+    figure = go.Figure([go.Scatter(x=[1], y=[2], name="one"), go.Scatter(x=[1], y=[3], name="two")])
+    page = write_notebook_page(executed(tmp_path, ran(output(figure=json.loads(figure.to_json())))), tmp_path / "page.html")
+    html = drawn_page(page, viewport={"width": width, "height": 800})
     assert html.count('class="scatterlayer') == 1
 
 
@@ -63,7 +94,9 @@ def test_a_page_with_an_error_ends_the_wait_for_its_figures(fails: str, tmp_path
 def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refused(InputError):
-        FiguresPage().write("Title", "Lead.", tmp_path / "file" / "page.html")
+        write_notebook_page(executed(tmp_path), tmp_path / "file" / "page.html")
+    with refused(InputError, "file"):
+        write_notebook_page(tmp_path / "file", tmp_path / "page.html")
 
 
 @pytest.mark.parametrize(
