@@ -16,7 +16,7 @@ def test_a_text_is_escaped_once_and_a_piece_is_not() -> None:
     piece = parts.paragraph(EVIL)
     assert isinstance(piece, Markup)
     assert f">{SAFE}<" in piece
-    assert piece in parts.table([("", "")], [[(piece, "")]], "")
+    assert piece in parts.table([("", "")], [[(piece, "")]], "", True)
     assert EVIL + piece == SAFE + str(piece), "joined with a piece, a text is escaped, too"
 
 
