@@ -1,6 +1,6 @@
 """What a schedule saves of the demonstration log, beside what it saves of every public log at hand.
 
-    python tests/benchmarks/saving_range.py [--time-weight 0.7] [--profile l40s-qwen2.5-3b-tp2]
+    python tests/benchmarks/saving_range.py [--logs NAME ...] [--time-weight 0.7] [--profile NAME] [--json FILE]
 
 Of every log all steps with history run on 16 GPUs under `static`, which holds all GPUs until the last response, and under
 `random`, `fold` and `solver`. One row per log: the best of the three by T^w C^(1-w), what it saves of the GPU-seconds and of
@@ -11,6 +11,8 @@ the prompts of one benchmark under five checkpoints of a reasoning model, each c
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -46,6 +48,9 @@ def mgsm() -> Log:
     return Log(validate("rollouts", rows), 8192, "2,000 prompts x 1 sample, five checkpoints as steps")
 
 
+READ = {"demonstration": demonstration, **{name: LOGS[name] for name in ("math500", "gsm8k", "gsm8k-visit")}, "mgsm": mgsm}
+
+
 def saving(log: Log, profile: str, time_weight: float) -> dict[str, object]:
     """The best schedule of a log and what it saves."""
     latency = load_profile(profile)
@@ -73,11 +78,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time-weight", type=float, default=0.7)
     parser.add_argument("--profile", default="l40s-qwen2.5-3b-tp2")
+    parser.add_argument("--logs", nargs="+", choices=tuple(READ), default=list(READ), help="only these")
+    parser.add_argument("--json", type=Path, help="write the rows to this file, too")
     options = parser.parse_args()
-    public = {name: LOGS[name] for name in ("math500", "gsm8k", "gsm8k-visit")}
-    for name, read in {"demonstration": demonstration, **public, "mgsm": mgsm}.items():
-        row = saving(read(), options.profile, options.time_weight)
-        print(name, *(f"{key}: {value}" for key, value in row.items()), sep="; ", flush=True)
+    rows = {}
+    for name in options.logs:
+        if name != "demonstration" and not DATA.is_dir():
+            print(f"{name}: skipped, there is no {DATA}")
+            continue
+        rows[name] = saving(READ[name](), options.profile, options.time_weight)
+        print(name, *(f"{key}: {value}" for key, value in rows[name].items()), sep="; ", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ SMALLEST = {
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
     "prefixes": "--tiny --markdown --json OUT",
+    "saving_range": "--logs demonstration --json OUT",
     "policies": "--fast --logs arithmetic --policies random static --markdown --json OUT",
     "emulation_honesty": "--tiny --repeats 1 --json OUT",
     "step_costs": "--tiny --json OUT",
