@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rlhfless.engine.protocol import Request
-from rlhfless.executor import Executor
+from rlhfless.executor import Executor, StepFailed
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.simulate import SimulationConfig
 from rlhfless.trace import Trace
@@ -107,8 +107,11 @@ class ExecutorSteps:
 
     def interrupted(self, error: BaseException) -> Trace | None:
         """Return the rows of the completed part of the step, where any response was complete."""
-        record = error.__dict__.get("record")
-        return record.trace if record is not None and record.completions else None
+        try:
+            record = StepFailed.of(error).record
+        except TypeError:  # the step had not begun
+            return None
+        return record.trace if record.completions else None
 
 
 def steps_of(source: Any, work: Sequence[tuple[Plan, Sequence[Request]]] = ()) -> Steps:

@@ -126,5 +126,5 @@ def _without_places(message: str) -> str:
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:<port>", message)
     message = re.sub(r"has no room for \d+ bytes", "has no room for <n> bytes", message)
     message = re.sub(r"[\d.]+ GiB are free", "<n> GiB are free", message)
-    message = re.sub(r"and \d+ slots of", "and <n> slots of", message)  # a CPU's kernels need a multiple of rows
+    message = re.sub(r"(and|grow to) \d+ slots of", r"\1 <n> slots of", message)  # a CPU's kernels need a multiple of rows
     return re.sub(r"0x[0-9a-f]{6,}", "0x<address>", message)

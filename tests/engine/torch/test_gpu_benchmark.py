@@ -122,7 +122,7 @@ def test_plans_come_back_from_json_with_their_rules_and_the_numbers_of_another_p
             assert getattr(plan.rule, "tau", None) == (0.7 if policy == "rlhfless" else None)
             moved = gpu_plans.read(plans[policy], workload, other)
             assert {(a.kind, a.max_batch) for a in moved.actors} == {("other", 3)}
-            takes = evaluate(moved, PlanningProblem(workload, gpu_plans.cluster_of(latency.kind), other))
+            takes = evaluate(moved, PlanningProblem(workload, gpu_plans.cluster_of(other.kind), other))
             assert (moved.makespan_s, moved.gpu_seconds) == (takes.makespan_s, takes.gpu_seconds)
 
 

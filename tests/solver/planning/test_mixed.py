@@ -234,8 +234,8 @@ def test_several_kinds_beat_each_alone_and_the_gap_is_small():
     assert plan.gap < 0.06
     norms = plan.reference.norms("usd")
     for key in models:
-        alone = {key: models[key]}
-        single = plan_mixed(mixed_problem(work, offers_of(cluster, alone), cluster, objective), 0.3)
+        alone, pools = {key: models[key]}, MixedCluster([pool for pool in cluster.pools if pool.kind == key[0]])
+        single = plan_mixed(mixed_problem(work, offers_of(pools, alone), pools, objective), 0.3)
         assert plan.value <= objective.value(single.makespan_s, single.cost_usd, norms) * 1.01
 
 
