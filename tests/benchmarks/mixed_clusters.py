@@ -109,7 +109,7 @@ def markdown(rows: list[dict[str, Any]], limits: tuple[float, ...]) -> str:
         lines.append(cells + [", ".join(f"{row[f'gap_{limit:g}s']:.1%}" for row in own) for limit in shown])
     table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *lines))
     said = [f"- the first plan within 100 ms in {sum((r['first_s'] or r['split_s']) <= 0.1 for r in rows)} of {len(rows)} rows"]
-    for limit, aim in ((2.0, 0.05), (10.0, 0.02)):
+    for limit, aim in ((2.0, 0.03), (10.0, 0.02)):
         met = [row for row in rows if row.get(f"gap_{limit:g}s", 1.0) <= aim]
         if limit in limits:
             by = ", ".join(f"{sum(r['slots'] == s for r in met)} with {s:,} slots" for s in sorted({r["slots"] for r in rows}))
