@@ -1,6 +1,6 @@
 """What a sharper forecast is worth: the policies by what they are told of the lengths, against random, fold and the limits.
 
-    python tests/benchmarks/value_of_information.py [--fast | --tiny] [--markdown] [--json FILE] [--logs NAME ...]
+    python tests/benchmarks/value_of_information.py [--fast | --tiny] [--markdown] [--json FILE] [--picture FILE] [--logs NAME ...]
 
 Three public logs (skipped when they are not beside the checkout), each as one step whose prompts were seen before, on two
 profiles, 16 GPUs, w = 0.7. Every policy plans from the same forecast and runs with the true lengths on simulated engines, which
@@ -37,6 +37,7 @@ from policies import DATA, GPUS, PROFILES, Log, arithmetic_epoch, gsm8k_visit, m
 
 from rlhfless.analysis.value_of_information import POLICIES, ValueOfInformation, value_of_information
 from rlhfless.latency import load_profile
+from rlhfless.plots import plot_value_of_information, save
 from rlhfless.simulate import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import validate
 from solver import Cluster, LengthForecast, Objective
@@ -159,6 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--markdown", action="store_true", help="print the tables of details/information.md in the end")
+    parser.add_argument("--picture", type=Path, help="write the figure of the last log and profile to this file (PNG, PDF, HTML)")
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--profile", nargs="+", default=list(PROFILES))
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
@@ -183,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             draws = 1 if options.tiny else 2 if options.fast else options.draws
             found = value_of_information(step, setting, policies=options.policies, draws=draws)
             took = time.perf_counter() - began
+            if options.picture is not None:
+                save(plot_value_of_information(found), options.picture)
             print(f"\n{name} ({log.about}), {profile}, {GPUS} GPUs, {draws} draws; {took:.0f} s\n{show(found)}")
             print("\n".join(verdicts(found)), flush=True)
             tables.append(markdown(name, profile, draws, found))
