@@ -1,6 +1,6 @@
 """What a sharper forecast is worth: the policies by what they are told of the lengths, against random, fold and the limits.
 
-    python tests/benchmarks/value_of_information.py [--fast | --tiny] [--markdown] [--json FILE] [--picture FILE] [--logs NAME ...]
+    python tests/benchmarks/value_of_information.py [--fast | --tiny] [--markdown] [--json FILE] [--picture FILE]
 
 Three public logs (skipped when they are not beside the checkout), each as one step whose prompts were seen before, on two
 profiles, 16 GPUs, w = 0.7. Every policy plans from the same forecast and runs with the true lengths on simulated engines, which
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", type=int, default=6)
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     parser.add_argument("--markdown", action="store_true", help="print the tables of details/information.md in the end")
-    parser.add_argument("--picture", type=Path, help="write the figure of the last log and profile to this file (PNG, PDF, HTML)")
+    parser.add_argument("--picture", type=Path, help="write the figure of the last log and profile to this file")
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--profile", nargs="+", default=list(PROFILES))
     parser.add_argument("--policies", nargs="+", default=list(POLICIES))
