@@ -17,6 +17,7 @@ from rlhfless.system.templates import Markup
 from rlhfless.trace import Limits, Trace
 from rlhfless.widgets import html as html_parts
 from rlhfless.widgets.fallback import ReloadFallback
+from rlhfless.widgets.loaded_run import LoadedRun
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.run_table import Compared, compared, read_runs
 
@@ -79,13 +80,14 @@ def numbers_html(shown: Compared) -> Markup:
     return html
 
 
-def compare(traces: Mapping[str, Trace | str | Path], *, limits: Limits | None = None) -> Comparison:
+def compare(traces: Mapping[str, LoadedRun | Trace | str | Path], *, limits: Limits | None = None) -> Comparison:
     """Compare several runs or policies: numbers with differences marked, time against cost, timelines.
 
     The same without widgets: ``compared(traces)``, ``plot_plane``, ``plot_timelines``.
 
     Args:
-        traces: name to trace or trace folder; the first is the base of the comparison. ``simulate(...).traces`` is one.
+        traces: name to trace, loaded run (``rlhfless.load``) or trace folder; the first is the base of the
+            comparison. ``simulate(...).traces`` is one.
         limits: maximal amounts to read of each folder; None takes the default.
 
     Raises:

@@ -26,6 +26,7 @@ from rlhfless.widgets.explorer_cards import plan_cards
 from rlhfless.widgets.explorer_panels import actors_table, plane, response_html
 from rlhfless.widgets.fallback import ReloadFallback
 from rlhfless.widgets.latest_request import LatestRequestWorker, Newest
+from rlhfless.widgets.loaded_run import LoadedRun
 from rlhfless.widgets.panes import Panes
 from rlhfless.widgets.settings import PREDICTORS, Settings, changed, latency_of, models
 from rlhfless.widgets.what_if import POLICIES, QUICK_POLICIES, Alternatives, PlannedRun, WhatIf
@@ -250,7 +251,7 @@ def _as_read(value: float) -> float:
 
 
 def explore(
-    trace: Trace | pd.DataFrame | str | Path,
+    trace: LoadedRun | Trace | pd.DataFrame | str | Path,
     step: int | None = None,
     settings: Settings | None = None,
     *,
@@ -262,7 +263,8 @@ def explore(
     The same without widgets: ``WhatIf(trace, step).plan(Settings(...))``, then ``.alternatives(...)``.
 
     Args:
-        trace: a trace, rollouts, or the path of either. step: to plan; the last one when None.
+        trace: what ``rlhfless.load`` returned, with its GPUs, profile, price and time weight; a trace, rollouts, or the path
+            of either. step: to plan; the last one when None.
         settings: initial settings; those of the run where None. changes: single initial settings.
         limits: maximal amounts to read of a path; None takes the default.
 
@@ -271,5 +273,9 @@ def explore(
         InputError: there is no such setting, or one is of another type or out of its range.
         ProfileError: there is no such profile, or its file is broken.
     """
+    if isinstance(trace, LoadedRun):
+        if settings is None:
+            return trace.explore(-1 if step is None else step, **changes)
+        trace = trace.trace
     what_if = WhatIf(trace, step, limits=limits)
     return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhfless.trace import Limits, Trace, TraceError, read_trace, step_metrics
+from rlhfless.widgets.loaded_run import LoadedRun
 
 SUMS = ("time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd")
 LESS_IS_BETTER = (*SUMS, "idle_share")
@@ -39,8 +40,8 @@ class Compared(NamedTuple):
     differs: dict[str, list[str]]
 
 
-def read_run(trace: Trace | str | Path, name: str = "", limits: Limits | None = None) -> Trace:
-    """Return a trace, or read it from its folder.
+def read_run(trace: LoadedRun | Trace | str | Path, name: str = "", limits: Limits | None = None) -> Trace:
+    """Return a trace, that of a loaded run, or read it from its folder.
 
     Args:
         name: the user's name for it, for messages. limits: maximal amounts to read of its folder; None takes the default.
@@ -50,6 +51,8 @@ def read_run(trace: Trace | str | Path, name: str = "", limits: Limits | None = 
     """
     if isinstance(trace, Trace):
         return trace
+    if isinstance(trace, LoadedRun):
+        return trace.trace
     if isinstance(trace, str | Path):
         return read_trace(trace, limits)
     raise TraceError(
@@ -57,8 +60,8 @@ def read_run(trace: Trace | str | Path, name: str = "", limits: Limits | None = 
     )
 
 
-def read_runs(traces: Mapping[str, Trace | str | Path], limits: Limits | None = None) -> dict[str, Trace]:
-    """Return name to trace, from traces and folders; ``limits`` as in ``read_run``.
+def read_runs(traces: Mapping[str, LoadedRun | Trace | str | Path], limits: Limits | None = None) -> dict[str, Trace]:
+    """Return name to trace, from traces, loaded runs and folders; ``limits`` as in ``read_run``.
 
     Raises:
         TraceError: they have no names, or one is no trace.
@@ -68,11 +71,14 @@ def read_runs(traces: Mapping[str, Trace | str | Path], limits: Limits | None = 
     return {name: read_run(trace, str(name), limits) for name, trace in traces.items()}
 
 
-def compared(traces: Mapping[str, Trace | str | Path], step: int | None = None, *, limits: Limits | None = None) -> Compared:
+def compared(
+    traces: Mapping[str, LoadedRun | Trace | str | Path], step: int | None = None, *, limits: Limits | None = None
+) -> Compared:
     """Compare the numbers of several traces.
 
     Args:
-        traces: name to trace or trace folder; each of one run. step: this one alone; all steps that they share when None.
+        traces: name to trace, loaded run or trace folder; each of one run.
+        step: this one alone; all steps that they share when None.
         limits: see ``read_run``.
 
     Raises:

@@ -155,7 +155,9 @@ class WhatIf:
         if isinstance(source, str | Path):
             source = read_trace(source, limits) if Path(source).is_dir() else read_rollouts(source, limits)
         if not isinstance(source, Trace | pd.DataFrame):
-            raise TraceError(f"{source!r:.80} is no log; a trace, a frame of rollouts or the path of either is needed")
+            raise TraceError(
+                f"the log is of type {type(source).__name__}; a trace, a frame of rollouts or the path of either is needed"
+            )
         if max_response_tokens is not None and not (isinstance(max_response_tokens, Integral) and max_response_tokens > 0):
             raise InputError(f"max_response_tokens is {max_response_tokens!r:.80}; a whole number above 0 is needed")
         trace = source if isinstance(source, Trace) else Trace(source)  # refuses what are no rollouts

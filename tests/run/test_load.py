@@ -41,6 +41,7 @@ from rlhfless.run import CapacityLimits, Hardware, Run
 from rlhfless.run.verdict import SCHEDULES
 from rlhfless.scheduling import PolicyError
 from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, step_metrics
+from rlhfless.widgets import Settings
 from solver import random_split
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,18 @@ def test_a_policy_of_the_users_own_plans_a_step() -> None:
 
     compared = loaded().plan(policy=OneActor()).compare("static")  # type: ignore[arg-type]
     assert compared.results["actors"].tolist()[-1] == 1
+
+
+def test_the_front_explores_and_compares_a_run() -> None:
+    run = rl.load(
+        rl.example(), 8, "h100-qwen2.5-3b-tp1", hardware=Hardware(usd_per_gpu_hour=1.5), time_weight=0.2, verbose=False
+    )
+    settings = rl.explore(run, tau=0.5).settings
+    assert (settings.profile, settings.gpus, settings.usd_per_gpu_hour) == ("h100-qwen2.5-3b-tp1", 8, 1.5)
+    assert (settings.time_weight, settings.tau) == (0.2, 0.5)
+    assert rl.explore(run, run.steps[2]).what_if.step == run.steps[2]
+    assert rl.explore(run, settings=Settings(gpus=4)).settings == Settings(gpus=4)
+    assert rl.compare({"run": run}).shown.table.equals(rl.compare({"run": run.trace}).shown.table)
 
 
 def test_the_report_is_that_of_the_command(tmp_path: Path) -> None:
