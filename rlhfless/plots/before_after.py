@@ -25,11 +25,13 @@ from rlhfless.plots.timeline_grid import (
     panel_sizes,
     timelines_info,
 )
+from rlhfless.scheduling.solver import FALLBACKS_IN_SHORT
 from rlhfless.trace import Trace
 
 TITLE = "One step before and after"
 SAME = 0.005  # difference of times that is not told
 MOVING = ("transfer", "migrate")
+LINE_PX = 18  # of the fallback, under the last heading
 COST_PX, BETWEEN_PX = 34, 128  # a bar of the cost; from the last time axis to the bars, with the legend between them
 
 
@@ -42,12 +44,14 @@ class BeforeAfterInfo(NamedTuple):
             decode capacity), of actors that decode.
         bound_gpu_seconds: that no schedule which takes as long as the last one is below; NaN when unknown.
         missing: why there is nothing to show, or the empty text.
+        fallback: which fallback the last schedule runs, and why, in short; the empty text where it runs none.
     """
 
     schedules: TimelinesInfo
     totals: pd.DataFrame
     bound_gpu_seconds: float
     missing: str = ""
+    fallback: str = ""
 
     def to_frame(self) -> pd.DataFrame:
         """Return ``totals``, and a row ``lower bound`` where it is known."""
@@ -96,7 +100,15 @@ def before_after_info(
     if not missing and not (totals[["time_s", "gpu_seconds"]] > 0).all(axis=None):
         missing = "A schedule has no allocations or takes no time, so its cost is unknown."
     least = math.nan if bound is None or missing else float(bound(float(totals["time_s"].iloc[-1])))
-    return BeforeAfterInfo(schedules, totals, least if math.isfinite(least) else math.nan, missing)
+    fallback = "" if missing else fallback_of(list(traces.values())[-1], list(schedules.timelines.values())[-1].step)
+    return BeforeAfterInfo(schedules, totals, least if math.isfinite(least) else math.nan, missing, fallback)
+
+
+def fallback_of(trace: Trace, step: int) -> str:
+    """Return in short which fallback the plan of a step is, and why; the empty text where it is none."""
+    plan = next((plan for plan in trace.plans if plan.get("step") == step), {})
+    chosen = str((plan.get("notes") or {}).get("chosen", ""))
+    return FALLBACKS_IN_SHORT.get(chosen, chosen)
 
 
 def _calm(schedules: TimelinesInfo) -> TimelinesInfo:
@@ -134,13 +146,16 @@ def plot_before_after(
     timelines = info.schedules.timelines
     sizes, bars = panel_sizes(info.schedules), cost_bars(info)
     cost_px = COST_PX * len(bars)
-    inner = sum(sizes) + GAP_PX * (len(sizes) - 1) + BETWEEN_PX + cost_px
+    gap_px = GAP_PX + (LINE_PX if info.fallback else 0)
+    inner = sum(sizes) + gap_px * (len(sizes) - 1) + BETWEEN_PX + cost_px
     headings = [
         heading(f"<b>{words}</b>", timeline, len(info.schedules.moves[name]))
         for words, (name, timeline) in zip(bars["name"], timelines.items(), strict=False)
     ]
+    if info.fallback:
+        headings[-1] += f"<br><span style='font-size:12px'>{clean(info.fallback, 80)}</span>"
     fig = make_subplots(rows=len(sizes) + 1, cols=1, subplot_titles=[*headings, "<b>Cost of the step</b>"])
-    _place(fig, [*sizes, cost_px], inner)
+    _place(fig, [*sizes, cost_px], inner, gap_px)
     note = add_panels(
         fig, info.schedules._replace(moves={name: moves.iloc[:0] for name, moves in info.schedules.moves.items()})
     )
@@ -202,7 +217,7 @@ def _bound_words(info: BeforeAfterInfo) -> str:
     return f"no schedule that takes as long as {last} saves more than {percent(info.most)} of the GPU-seconds<br>"
 
 
-def _place(fig: go.Figure, sizes: list[float], inner: float) -> None:
+def _place(fig: go.Figure, sizes: list[float], inner: float, gap_px: float) -> None:
     """Give every panel its height, from the top; the last one, of costs, stands apart."""
     top = inner
     for panel, size in enumerate(sizes, start=1):
@@ -210,7 +225,7 @@ def _place(fig: go.Figure, sizes: list[float], inner: float) -> None:
             top = size
         fig.update_yaxes(domain=[max(0.0, (top - size) / inner), min(1.0, top / inner)], row=panel, col=1)
         fig.layout.annotations[panel - 1].update(y=top / inner, yanchor="bottom", align="left")
-        top -= size + GAP_PX
+        top -= size + gap_px
 
 
 def _add_costs(fig: go.Figure, bars: pd.DataFrame, row: int) -> None:

@@ -10,6 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from rlhfless.plots import plot_before_after
+from rlhfless.plots.before_after import fallback_of
+from rlhfless.plots.style import clean
 from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.simulate import LoggedStep, Simulation, SimulationConfig, simulate_steps
 from solver.model.plan import Plan
@@ -81,8 +83,15 @@ class StepComparison:
         """Return the timelines on one time axis, the planned one below, and the cost of each beside the bound."""
         return plot_before_after(self.simulation.traces, bound=self.simulation.bounds[0].gpu_seconds)
 
+    @property
+    def _fallbacks(self) -> list[str]:
+        """Which schedules run a fallback, and why, one line each."""
+        (step,) = self.simulation.logged
+        said = {name: fallback_of(trace, step.step) for name, trace in self.simulation.traces.items()}
+        return [f"{name} ran {words}" for name, words in said.items() if words]
+
     def __repr__(self) -> str:
-        return repr(self.simulation)
+        return "\n".join([repr(self.simulation), *(f"  {line}" for line in self._fallbacks)])
 
     def _repr_html_(self) -> str:
-        return self.simulation._repr_html_()
+        return self.simulation._repr_html_() + "".join(f"<div>{clean(line, 200)}</div>" for line in self._fallbacks)

@@ -55,6 +55,11 @@ RANDOM_IS_BEST = "The random split runs: no other plan is surely better on scena
 FOLDING_IS_BEST = (
     "Round-robin with folding runs, as without predictions: no plan is surely better on scenarios that it was not chosen on."
 )
+FALLBACKS_IN_SHORT = {
+    RANDOM_IS_BEST: "random split: no other plan was surely better",
+    FOLDING_IS_BEST: "round-robin with folding: no plan was surely better",
+}
+"""``notes["chosen"]`` of a plan, for headings and tables."""
 
 
 @dataclass(frozen=True)

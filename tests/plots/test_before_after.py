@@ -10,6 +10,7 @@ from plot_samples import EVIL, degenerate_traces, sample_trace, tables
 
 from rlhfless.plots import before_after_info, plot_before_after
 from rlhfless.plots.before_after import cost_bars
+from rlhfless.scheduling.solver import FOLDING_IS_BEST
 from rlhfless.trace import Trace
 
 TRACES = degenerate_traces()
@@ -58,6 +59,18 @@ def test_actors_that_end_last_are_on_top_and_predictions_are_left_out() -> None:
     assert first.allocations["row"].tolist() == [1, 0]
     assert first.planned.empty
     assert set(first.spans["phase"]) == {"prefill", "decode"}
+
+
+def test_the_fallback_of_the_policy_solver_stands_under_its_heading() -> None:
+    plans = [{"step": 0, "actors": [], "notes": {"chosen": FOLDING_IS_BEST}}]
+    fallback = sample_trace(1, plans=plans)
+    fig = plot_before_after({"static": shorter(), "solver": fallback})
+    headings = [one.text for one in fig.layout.annotations]
+    assert "round-robin with folding: no plan was surely better" in headings[1]
+    assert "folding" not in headings[0]
+    plain = plot_before_after({"static": fallback, "solver": shorter()})
+    assert "folding" not in "".join(one.text for one in plain.layout.annotations)
+    assert fig.layout.height > plain.layout.height, "there is room for the line"
 
 
 def test_a_schedule_that_loses_says_so() -> None:

@@ -40,6 +40,7 @@ from rlhfless.report.study import Assumptions
 from rlhfless.run import CapacityLimits, Hardware, Run
 from rlhfless.run.verdict import SCHEDULES
 from rlhfless.scheduling import PolicyError
+from rlhfless.scheduling.solver import FOLDING_IS_BEST
 from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, step_metrics
 from rlhfless.widgets import Settings
 from solver import random_split
@@ -133,6 +134,17 @@ def test_a_policy_of_the_users_own_plans_a_step() -> None:
 
     compared = loaded().plan(policy=OneActor()).compare("static")  # type: ignore[arg-type]
     assert compared.results["actors"].tolist()[-1] == 1
+
+
+def test_a_comparison_says_which_fallback_ran() -> None:
+    run = rl.load(rl.example(), verbose=False)
+    planned = run.plan(step=-1)
+    assert planned.plan.notes["chosen"] == FOLDING_IS_BEST
+    compared = planned.compare("static")
+    said = "solver ran round-robin with folding: no plan was surely better"
+    assert repr(compared).endswith(said)
+    assert said in compared._repr_html_()
+    assert "folding" not in repr(run.plan(step=-1, policy="random").compare("static"))
 
 
 def test_the_front_explores_and_compares_a_run() -> None:
