@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 
 from rlhfless.scheduling.policy import PlanningOptions, PolicyError, check_inputs
 from solver.model.errors import as_given
@@ -20,12 +21,25 @@ class FunctionPolicy:
 
     Args:
         function: returns a ``Plan``, as ``solver.random_split`` and ``solver.plan_generation`` do.
-        name: in results and traces. clairvoyant: the problem has the true lengths.
+        name: in plans, results and traces. clairvoyant: the problem has the true lengths.
+
+    Raises:
+        PolicyError: the function cannot be called with these two arguments.
     """
 
     function: PolicyFunction
     name: str
     clairvoyant: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            takes = signature(self.function)
+        except ValueError:  # a function of C may not say what it takes
+            return
+        try:
+            takes.bind(None, None)
+        except TypeError:
+            raise PolicyError(f"policy {self.name!r} takes {takes}; a policy takes (problem, options)") from None
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``.
@@ -39,4 +53,4 @@ class FunctionPolicy:
             raise PolicyError(
                 f"policy {self.name!r} returned {as_given(made)}; a Plan is needed, such as solver.random_split's"
             )
-        return made
+        return replace(made, policy=self.name)

@@ -275,7 +275,8 @@ def explore(
     """
     if isinstance(trace, LoadedRun):
         if settings is None:
-            return trace.explore(-1 if step is None else step, **changes)
+            shown: Explorer = trace.explore(-1 if step is None else step, **changes)
+            return shown
         trace = trace.trace
     what_if = WhatIf(trace, step, limits=limits)
     return Explorer(what_if, changed(what_if.default if settings is None else settings, changes))

@@ -22,6 +22,8 @@ def test_a_function_is_a_policy_with_its_name() -> None:
     assert steps["actors"].tolist()[1] == 1
     planned = run.plan(policy=one_actor)
     assert len(planned.plan.actors) == 1
+    assert planned.plan.policy == "one_actor"
+    assert repr(planned).startswith("Plan by 'one_actor'")
     assert planned.compare("static").results["policy"].tolist() == ["static", "one_actor"]
 
 
@@ -38,6 +40,10 @@ def test_what_is_no_policy_is_one_sentence() -> None:
     wrong: SchedulingPolicy = as_policy(lambda problem, options: None)  # type: ignore[arg-type,return-value]
     with refused(PolicyError, "<lambda>", "Plan"):
         wrong.plan(problem, PlanningOptions())
+    with refused(PolicyError, "(problem)", "(problem, options)"):
+        as_policy(lambda problem: None)  # type: ignore[arg-type,misc]
+    with refused(PolicyError, "(problem, options, seed)"):
+        as_policy(lambda problem, options, seed: None)  # type: ignore[arg-type,misc]
     for given in (3, Static, None):
         with refused(PolicyError, "policy"):
             as_policy(given)  # type: ignore[arg-type]
