@@ -79,6 +79,14 @@ def saved(row: pd.Series, kind: str) -> str:
     return _range(row, kind)
 
 
+def more(row: pd.Series, kind: str) -> str:
+    """Return in words the range that a schedule takes more of ``kind``, where it saves none: ``1.0% to 2.0% more``."""
+    low, high = (_percent(max(0.0, -float(row[f"{kind} {end}"]))) for end in ("high", "low"))
+    if high == _percent(0.0):
+        return "no more"
+    return f"{low} more" if low == high else f"{low} to {high} more"
+
+
 def _range(row: pd.Series, kind: str) -> str:
     low, high = (_percent(row[f"{kind} {end}"]) for end in ("low", "high"))
     return low if low == high else f"{low} to {high}"

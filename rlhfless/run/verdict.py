@@ -25,7 +25,7 @@ from rlhfless.analysis import (
 )
 from rlhfless.plots import plot_overview
 from rlhfless.plots.style import counted, number
-from rlhfless.report.savings import at_most, saved
+from rlhfless.report.savings import at_most, more, saved
 from rlhfless.report.study import Assumptions, calibrate_log
 from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import OpenedLog, Trace, allocation_metrics, decode_capacity
@@ -33,6 +33,9 @@ from solver.model.cluster import Cluster
 from solver.model.objective import NonGenerationPhases
 
 SCHEDULES = ("random", "fold", "solver")
+TOLD = 0.0005  # share of the time that is not rounded to 0.0%
+TIE = 0.005  # of T^w C^(1-w), below which no schedule is named as the better one
+IF_RELEASED = "if the released GPUs are not paid for or are used by others"
 MAX_STEPS = 4
 MAX_RESPONSES = 4_000
 
@@ -51,6 +54,7 @@ class Verdict:
         time_weight: of the objective that ranks the schedules.
         basis: the source of the run's own times, in words.
         uses: where the GPU-seconds and dollars went (``analysis.billed_uses``).
+        ranges: what the ranges of savings are, in words; the empty text where they have no width.
         assumed: what was assumed about the GPUs, one sentence each.
     """
 
@@ -64,15 +68,23 @@ class Verdict:
     time_weight: float
     basis: str
     uses: pd.DataFrame
+    ranges: str = ""
     assumed: tuple[str, ...] = ()
 
     @property
     def best(self) -> pd.Series | None:
         """The row of ``savings`` with the least ``T^w C^(1-w)``; None without rows."""
-        if self.savings.empty:
-            return None
+        return None if self.savings.empty else self.savings.loc[self._log_values.idxmin()]
+
+    @property
+    def tied(self) -> pd.DataFrame:
+        """The rows of ``savings`` with at most 0.5 % more than the least ``T^w C^(1-w)``, the best among them."""
+        return self.savings if self.savings.empty else self.savings[self._log_values <= self._log_values.min() + np.log1p(TIE)]
+
+    @property
+    def _log_values(self) -> pd.Series:
         time, cost = (1 - self.savings[f"{kind} mean"] for kind in ("time", "GPU-seconds"))
-        return self.savings.loc[(self.time_weight * np.log(time) + (1 - self.time_weight) * np.log(cost)).idxmin()]
+        return self.time_weight * np.log(time) + (1 - self.time_weight) * np.log(cost)
 
     def plot(self) -> go.Figure:
         """Return the overview: where GPU-seconds and dollars went, and what the best schedule would save."""
@@ -92,15 +104,37 @@ class Verdict:
         best = self.best
         if best is None:
             return "No step generated a response, so there is nothing to save."
-        most = at_most(best, "GPU-seconds")
         if best["GPU-seconds mean"] <= 0 and best["time mean"] <= 0:
+            most = at_most(best, "GPU-seconds")
             return f"No simulated schedule of {', '.join(SCHEDULES)} saves anything; {most} of the GPU-seconds is possible."
-        low, high = sorted((best["time low"], best["time high"]))
-        time = f"and {saved(best, 'time')} of the time" if high > 0 else f"for {-high:.0%} to {-low:.0%} more time"
-        return (
-            f"The schedule {best['policy']}, which releases GPUs early, saves {saved(best, 'GPU-seconds')} of the GPU-seconds "
-            f"{time}; any schedule that takes as long saves {most}."
-        )
+        row, tied = best, self.tied
+        if len(tied) > 1:
+            row = _widest(tied)
+            who = f"Several schedules tie ({', '.join(tied['policy'])}): releasing GPUs early, they save"
+        else:
+            who = f"The schedule {best['policy']}, which releases GPUs early, saves"
+        released = f" ({IF_RELEASED})" if row["GPU-seconds mean"] > max(0.0, row["time mean"]) + TIE else ""
+        savings = f"{who} {saved(row, 'GPU-seconds')} of the GPU-seconds{released} {_time(row)}"
+        ranges = f" ({self.ranges})" if self.ranges and " to " in savings else ""
+        return f"{savings}; any schedule that takes as long saves {at_most(row, 'GPU-seconds')}{ranges}."
+
+
+def _widest(rows: pd.DataFrame) -> pd.Series:
+    """Return the savings of several schedules as one row: the ranges that hold all of theirs."""
+    low, high = (rows[[name for name in rows if str(name).endswith(end)]] for end in (" low", (" high", " most")))
+    return pd.concat([rows[["time mean", "GPU-seconds mean"]].mean(), low.min(), high.max()])
+
+
+def _time(row: pd.Series) -> str:
+    """Return the time that is saved, or that a schedule takes more, in words."""
+    return f"and {saved(row, 'time')} of the time" if row["time high"] >= TOLD else f"for {more(row, 'time')} time"
+
+
+def _ranges(steps: int, dispatches: int = 1) -> str:
+    """Return what the ranges of savings cover (``analysis.savings.compared``), in words."""
+    over = [f"5th to 95th percentile over {steps} resampled steps"] if steps > 1 else []
+    over += [f"over the {dispatches} possible dispatches of the run"] if dispatches > 1 else []
+    return f"ranges: {', and '.join(over)}" if over else ""
 
 
 def verdict_of(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -> Verdict:
@@ -129,7 +163,8 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
     return Verdict(
         _in_words(setting.cluster), tuple(steps), used.gpu_s, float(used.lines["usd"].sum()), used.idle_share,
         decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
-        f"simulated, dispatch {setup.dispatch}", uses_of_account(used), stated.not_stated,
+        f"simulated, dispatch {setup.dispatch}", uses_of_account(used), _ranges(len(steps), len(setup.candidates)),
+        stated.not_stated,
     )  # fmt: skip
 
 
@@ -149,7 +184,7 @@ def _of_executed(trace: Trace, setting: SimulationConfig) -> Verdict:
     return Verdict(
         _in_words(setting.cluster), every, gpu_s, usd, idle, decode_capacity(held).empty_share, table,
         setting.objective.time_weight, "measured" if trace.meta.get("clock") == "wall" else "on the virtual clock",
-        billed_uses(trace),
+        billed_uses(trace), _ranges(len(steps)),
     )  # fmt: skip
 
 
