@@ -41,7 +41,7 @@ def load(
         assumptions: about the run that was logged, such as its dispatch and its learner's GPUs; not of an executed trace.
         options: how to read a log: columns of a table, the tokenizer of texts, the longest response that the run allowed.
         time_weight: 1 is time only, 0 is cost only.
-        verbose: print the verdict.
+        verbose: print the verdict, and a line before it is computed.
         reading: single options of reading, such as ``max_response_tokens``, the longest response that the run allowed: the
             trace's own, or the longest of the log, when it is not given.
 
@@ -80,6 +80,7 @@ def load(
     setting = SimulationConfig(cluster, latency, Objective(time_weight), max_response_tokens=limit)
     run = Run(opened, setting, str(completed.profile), given)
     if verbose:
+        print("simulating a few steps for the verdict (some seconds) ...", flush=True)
         print(run.verdict)
     return run
 

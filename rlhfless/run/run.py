@@ -63,16 +63,19 @@ class Run:
         """What the GPUs did, and what a schedule would have saved, in two sentences; computed once, in seconds."""
         return verdict_of(self.log, self.setting, self.assumptions)
 
-    def report(self, out: str | Path, *, max_steps: int = 8) -> Path:
+    def report(self, out: str | Path, *, max_steps: int = 8, verbose: bool = True) -> Path:
         """Write the interactive page about this run, and return its path.
 
         Args:
             out: the HTML file; replaced atomically. max_steps: at most so many steps are simulated, evenly chosen.
+            verbose: print a line before the work, which can take a minute.
 
         Raises:
             TraceError: the file cannot be written.
             PlanningError: the responses cannot be planned on these GPUs.
         """
+        if verbose:
+            print(f"writing {out} (about a minute) ...", flush=True)
         return write_report(self.log, out, self.setting, self.assumptions, max_steps=max_steps)
 
     def study(self, *, max_steps: int = 8) -> LogStudy:

@@ -89,7 +89,7 @@ class Simulation:
 
     def __repr__(self) -> str:
         lines = (
-            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound {bound} by {method}), {usd} USD"
+            f"  {name}: {time} s, {gpu} GPU-seconds (lower bound in {time} s: {bound}, by {method}), {usd} USD"
             for name, time, gpu, bound, usd, method in self._rows()
         )
         return "\n".join([f"Simulation of {counted(self.steps['step'].nunique(), 'step')}", *lines])

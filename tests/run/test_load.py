@@ -69,7 +69,7 @@ def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, 
     path = WRITERS[framework](tmp_path, logged)
     run = rl.load(path, 16, PROFILE, options=ImportOptions(tokenizer=TOKENIZER))
     said = capsys.readouterr().out
-    assert said.strip() == str(run.verdict)
+    assert said.splitlines() == ["simulating a few steps for the verdict (some seconds) ...", str(run.verdict)]
     assert "16 L40S GPUs" in said
     assert run.verdict.savings["policy"].tolist() == list(SCHEDULES)
     assert 0 <= run.verdict.idle_share <= 1
@@ -117,6 +117,9 @@ def test_a_plan_is_compared_with_other_schedules_on_the_true_lengths() -> None:
     assert compared.results["policy"].tolist() == ["static", "random", "solver"]
     alone = run.simulate(["solver"], steps=[run.steps[-1]]).steps
     assert compared.results["gpu_seconds"].iloc[-1] == pytest.approx(alone["gpu_seconds"].iloc[0])
+    for result in compared.results.itertuples():
+        bound = f"(lower bound in {result.time_s:.4g} s: {result.bound_gpu_seconds:.4g}, by "
+        assert any(f"  {result.policy}: " in line and bound in line for line in repr(compared).splitlines())
     assert (compared.results["bound_gpu_seconds"] <= compared.results["gpu_seconds"] * (1 + 1e-9)).all()
     assert len(compared.plot().data) > 0
     assert len(planned.plan.actors) == compared.results["actors"].iloc[-1]
@@ -159,9 +162,13 @@ def test_the_front_explores_and_compares_a_run() -> None:
     assert rl.compare({"run": run}).shown.table.equals(rl.compare({"run": run.trace}).shown.table)
 
 
-def test_the_report_is_that_of_the_command(tmp_path: Path) -> None:
+def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rollouts().to_csv(tmp_path / "log.csv", index=False)
-    page = loaded(tmp_path / "log.csv").report(tmp_path / "front.html", max_steps=1)
+    run = loaded(tmp_path / "log.csv")
+    page = run.report(tmp_path / "front.html", max_steps=1)
+    assert capsys.readouterr().out == f"writing {page} (about a minute) ...\n"
+    run.report(tmp_path / "again.html", max_steps=1, verbose=False)
+    assert capsys.readouterr().out == ""
     arguments = ["report", "--gpus", "16", "--profile", PROFILE, "--steps", "1", str(tmp_path / "log.csv")]
     done = CliRunner().invoke(main, [*arguments, "-o", str(tmp_path / "command.html")])
     assert done.exit_code == 0, done.output
