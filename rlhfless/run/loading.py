@@ -58,8 +58,9 @@ def load(
         8
     """
     options = options or ImportOptions()
-    if unknown := sorted(set(reading) - {field.name for field in fields(ImportOptions)}):
-        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; see rlhfless.trace.ImportOptions")
+    known = [field.name for field in fields(ImportOptions)]
+    if unknown := sorted(set(reading) - set(known)):
+        raise InputError(f"{unknown[0]} is no argument of load and no option of reading; those are {', '.join(known)}")
     options = replace(options, **reading)
     opened = _opened(source, options)
     trace = opened.trace

@@ -221,8 +221,18 @@ def test_a_limit_and_other_options_of_reading_are_arguments() -> None:
     assert loaded(max_response_tokens=longest + 100).setting.max_response_tokens == longest + 100
     with refused(TraceError, longest):
         loaded(max_response_tokens=longest - 1).plan()
-    with refused(InputError, "max_tokens"):
+    with refused(InputError, "max_tokens", "max_response_tokens", "tokenizer", "mapping"):
         loaded(max_tokens=3)
+
+
+def test_columns_with_other_names_are_all_named_with_the_way_to_map_them(tmp_path: Path) -> None:
+    names = {"step": "iter", "response_tokens": "length"}
+    rollouts().rename(columns=names).to_csv(tmp_path / "log.csv", index=False)
+    with refused(TraceError, "'step'", "'response_tokens'", "mapping={'step': 'THEIRS'}"):
+        loaded(tmp_path / "log.csv")
+    rollouts().to_csv(tmp_path / "own.csv", index=False)
+    renamed = loaded(tmp_path / "log.csv", mapping=names)
+    assert str(renamed.verdict) == str(loaded(tmp_path / "own.csv").verdict)
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ from rlhfless.trace.schema.casts import cast, listed, row_number
 from rlhfless.trace.schema.tables import TABLES
 
 OVERLAP_TOLERANCE_S = 1e-9
+RENAMED = (
+    "; if one has another name, import the log with --map OURS=THEIRS, "
+    "in Python rlhfless.load(LOG, mapping={{'{0}': 'THEIRS'}})"
+)
 KEY = ["run", "step", "prompt_id", "sample"]
 
 
@@ -122,10 +126,12 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise TraceError(f"{source}: column '{twice[0]}' appears twice; every name may appear only once")
-    for column in TABLES[table]:
-        if column.required and column.name not in frame.columns and len(frame):
-            hint = "; if it has another name, import the log with --map OURS=THEIRS" if table == "rollouts" else ""
-            raise TraceError(f"{source}: column '{column.name}' ({column.doc}) is missing, the table has {present}{hint}")
+    missing = [column for column in TABLES[table] if column.required and column.name not in frame.columns]
+    if missing and len(frame):
+        described = ", ".join(f"'{column.name}' ({column.doc})" for column in missing)
+        absent, they = ("column", "is") if len(missing) == 1 else ("columns", "are")
+        hint = RENAMED.format(missing[0].name) if table == "rollouts" else ""
+        raise TraceError(f"{source}: {absent} {described} {they} missing, the table has {present}{hint}")
     extras = [column for column in frame.columns if column not in names]
     if table != "rollouts" and extras:
         raise TraceError(
