@@ -41,7 +41,8 @@ def panel_rows(fig: go.Figure, inner_px: float, em: float) -> list[PanelRow]:
     for i, (low, high) in enumerate(domains):
         names = [_name(axis) for axis in axes if tuple(axis.domain) == (low, high)]
         height = max([(high - low) * inner_px, *(_bars_px(fig, name, em) for name in names)])
-        above = 0.0 if i == 0 else _below_px(fig, domains[i - 1], em) + _headings_px(fig, high, em) + PAD * em
+        texts = max(_headings_px(fig, high, em), *(_texts_on_bars_px(fig, name, em) for name in names))
+        above = 0.0 if i == 0 else _below_px(fig, domains[i - 1], em) + texts + PAD * em
         rows.append(PanelRow(low, high, height, above))
     return rows
 
@@ -88,6 +89,18 @@ def _bars_px(fig: go.Figure, name: str, em: float) -> float:
         if isinstance(word, str)
     }
     return sum(LINE * count + 0.5 for count in lines.values()) * em
+
+
+def _texts_on_bars_px(fig: go.Figure, name: str, em: float) -> float:
+    """Return the height of the texts that stand on upright bars at an axis, and may reach over the panel."""
+    texts = [
+        str(text)
+        for trace in fig.data
+        if trace.type == "bar" and trace.orientation != "h" and trace.textposition == "outside" and (trace.yaxis or "y") == name
+        for text in np.ravel(trace.text)
+        if text
+    ]
+    return max((text.count("<br>") + 1 for text in texts), default=0) * LINE * em
 
 
 def _below_px(fig: go.Figure, domain: tuple[float, float], em: float) -> float:

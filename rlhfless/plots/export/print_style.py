@@ -25,6 +25,7 @@ MIN_MM, MAX_MM = 20.0, 2000.0
 MIN_PT, MAX_PT = 6.0, 40.0
 FLATTER = 0.62  # height of a plot on paper against the same on a screen, which people scroll
 CATEGORY, PLOT, NOTES = 0.36, 0.85, 0.75  # shares of the width: of words at the left axis, of the plot, of a text over it
+BOLD = 1.1  # width of bold letters against others
 UNBROKEN = "\u00a0"
 SMALLER = re.compile(r"<span style='font-size:[^']*'>(.*?)</span>", flags=re.DOTALL)
 SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
@@ -59,7 +60,7 @@ def paper_style(
         raise InputError(f"font_pt is {font_pt:g}; {MIN_PT:g} to {MAX_PT:g} points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
     fig = go.Figure(figure.data, figure.layout)
-    heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, 1.2 * em) if title else ""
+    heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, BOLD * 1.2 * em) if title else ""
     fig.layout.annotations = [note for note in fig.layout.annotations if note.name != CAPTION]
     _fit_notes(fig, NOTES * width, em)
     for trace in fig.data:

@@ -165,6 +165,12 @@ def test_what_reaches_over_the_plot_has_room_above_it() -> None:
     assert flat.layout.margin.t + (1 - arrow.y) * inner >= -arrow.ay + 8 * PT
 
 
+def test_texts_on_the_bars_of_a_lower_panel_have_room_below_the_one_above() -> None:
+    layout = paper_style(plot_waterfall(RESULTS), 170).layout
+    inner = layout.height - layout.margin.t
+    assert (layout.yaxis.domain[0] - layout.yaxis2.domain[1]) * inner > 2 * layout.font.size, "two lines: change and share"
+
+
 def test_names_at_bars_have_a_row_of_their_height_each() -> None:
     uses = pd.DataFrame({"use": [f"{i}: nobody works, waiting for the longest response" for i in range(9)], "idle": True})
     printed = paper_style(plot_account(uses.assign(gpu_s=1.0, usd=0.1, share=0.1)), 85)
