@@ -96,7 +96,7 @@ golden-torch: $(INSTALLED)  ## compare tokens of the torch engine with an earlie
 	@test -n "$(BEFORE)" || { echo "BEFORE is empty; name the commit to compare with: make golden-torch BEFORE=HEAD~1"; exit 2; }
 	$(PY) tests/golden/before.py $(BEFORE)
 
-picture: $(INSTALLED)  ## draw the pictures of README and guide from the shipped run (needs kaleido and Chromium)
+picture: $(INSTALLED)  ## draw the pictures of README and guide from the demonstration trace (needs kaleido and Chromium)
 	$(PY) docs/picture.py
 
 prove-constraints:  ## install every dependency of every part, vLLM's CPU build included, under the one constraints file

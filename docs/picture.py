@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 
 import rlhfless as rl
-from rlhfless.plots.export.files import save
-from rlhfless.plots.export.render import why_no_pictures
+from rlhfless.plots import save, why_no_pictures
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("browser", "support")]

@@ -23,8 +23,10 @@ INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|so
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Notebooks, README and docs by path, with their text; of notebooks the cells' sources."""
-    for path in sorted((*ROOT.glob("notebooks/**/*.ipynb"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))):
+    """Notebooks, README, docs and their scripts by path, with their text; of notebooks the cells' sources."""
+    for path in sorted(
+        (*ROOT.glob("notebooks/**/*.ipynb"), *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/*.py"))
+    ):
         text = path.read_text("utf-8")
         if path.suffix == ".ipynb":
             text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])

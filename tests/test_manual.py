@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rlhfless.cli import main
 
 ROOT = Path(__file__).parents[1]
-ONE_SCREEN = 80
+ONE_SCREEN = 55
 FOLDERS = ("docs", "notebooks", "tests/benchmarks")
 PAGES = [ROOT / "README.md", *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 each = pytest.mark.parametrize("path", PAGES, ids=lambda path: os.path.relpath(path, ROOT))

@@ -56,6 +56,9 @@ def test_a_notebook_is_short(path: Path) -> None:
     found = measure(path)
     assert found.words <= MOST_WORDS
     assert found.longest <= MOST_LINES, "a helper belongs into the library"
+    index = (ROOT / "notebooks" / "README.md").read_text("utf-8")
+    row = f"| {path.stem} | {found.words} | {found.cells} | {found.longest} |"
+    assert row in index.splitlines(), f"notebooks/README.md needs {row}"
 
 
 @each

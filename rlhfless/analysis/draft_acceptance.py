@@ -131,7 +131,8 @@ def measure_drafts(
         raise InputError(f"max_draft_tokens is {given}; a whole number from 1 to {MAX_DRAFT_TOKENS} is needed")
     if "response" not in rollouts or not rollouts["response"].notna().any():
         raise InputError(
-            "the log has no texts in a column response; name its column of responses, such as --map response=output"
+            "the log has no texts in a column response; name its column of responses, such as --map response=output; "
+            "a table of lengths alone cannot be measured"
         )
     counted = set(rollouts["step"]) if steps is None else set(steps)
     accepted, rows = np.zeros(max_draft_tokens, dtype=np.int64), []

@@ -5,7 +5,8 @@ Each number comes from ``measure_drafts``. Large logs are measured on a part: th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from solver.model.latency import LatencyModel
 from solver.model.plurals import counted
 from solver.timing.draft_length import DraftLength, length_table
 
+TOLD_TOKENS = 2  # a change of the best length that readers are told
 OLDER_STEPS = 4  # measured besides the last ones, evenly spread
 QUARTILES = ("shortest quarter", "second quarter", "third quarter", "longest quarter")
 
@@ -74,6 +76,21 @@ class DraftStudy:
             "best": {"source": self.best.source.name, "survival": self.best.acceptance.survival.tolist()},
             **{name: getattr(self, name).to_dict("records") for name in ("by_source", "by_step", "by_length")},
         }
+
+
+def joined(table: Sequence[DraftLength]) -> list[DraftLength]:
+    """Join neighbouring ranges whose draft lengths differ by less than ``TOLD_TOKENS``, for readers.
+
+    A joined range has the length and the speed-up of its smallest batch. Where drafts do not pay, the range stays its own.
+    """
+    shown: list[DraftLength] = []
+    for row in table:
+        last = shown[-1] if shown else None
+        if last and last.draft_tokens and row.draft_tokens and abs(last.draft_tokens - row.draft_tokens) < TOLD_TOKENS:
+            shown[-1] = replace(last, last_batch=row.last_batch)
+        else:
+            shown.append(row)
+    return shown
 
 
 def study_drafts(

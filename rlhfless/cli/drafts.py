@@ -12,6 +12,7 @@ import click
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import format_option
+from solver.model.plurals import counted
 
 if TYPE_CHECKING:
     from rlhfless.analysis.draft_acceptance import Encode
@@ -71,7 +72,9 @@ def _encoder(tokenizer: str | None) -> tuple[Encode, str]:
 
 
 def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] | None) -> None:
-    click.echo(study.verdict)
+    from rlhfless.analysis.draft_study import joined
+
+    click.echo(study.verdict if table is None else f"{_pays(str(profile), table)} {study.verdict}")
     click.echo(f"\nmeasured on {study.measured}, by source of the drafts:")
     click.echo(study.by_source.to_string(index=False, float_format=lambda v: f"{v:.2f}"))
     click.echo(f"\n{study.unit} per pass with {study.best.source.name}, by step and by length:")
@@ -79,8 +82,19 @@ def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] |
     click.echo(study.by_length.to_string(index=False, float_format=lambda v: f"{v:.2f}"))
     if study.unit == "bytes":
         click.echo("\ntexts are counted in bytes; name the run's tokenizer with --tokenizer to count tokens")
-    if table is not None:
+    if table is None:
+        click.echo("\nname a latency profile with --profile to see up to which batch size drafts pay")
+    else:
         click.echo(f"\nbest draft length with {profile}, at {study.context_tokens:,.0f} {study.unit} of context:")
-        for row in table:
+        for row in joined(table):
             pays = f"{row.draft_tokens} drafted, {row.speedup:.2f} times as fast" if row.draft_tokens else "no drafts"
-            click.echo(f"  batches of {row.first_batch} to {row.last_batch}: {pays}")
+            sizes = f"{row.first_batch}" + (f" to {row.last_batch}" if row.last_batch > row.first_batch else "")
+            click.echo(f"  batches of {sizes}: {pays}")
+
+
+def _pays(profile: str, table: Sequence[DraftLength]) -> str:
+    """Return up to which batch drafts pay, as a sentence."""
+    sizes = [row.last_batch for row in table if row.draft_tokens]
+    if not sizes:
+        return f"Speculative decoding pays at no batch size with {profile}."
+    return f"Speculative decoding pays up to batches of {counted(max(sizes), 'response')} with {profile}."

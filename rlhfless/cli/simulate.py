@@ -12,7 +12,6 @@ from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
     admission_option,
-    deterministic_option,
     format_option,
     hardware_options,
     max_response_tokens_option,
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     help="Move the KV cache in migrations, recompute it, or do what is cheaper.",
 )
 @time_limit_option(0.3, " per step")
-@deterministic_option
 @seed_option
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write the trace of each policy to OUT/POLICY, in this new folder."
@@ -92,7 +90,6 @@ def simulate(
     phases: NonGenerationPhases,
     migration: str,
     time_limit_s: float,
-    deterministic: bool,
     seed: int,
     out: Path | None,
     form: str,
@@ -124,7 +121,6 @@ def simulate(
         admission=admission,
         migration=migration,
         seed=seed,
-        deterministic=deterministic,
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")

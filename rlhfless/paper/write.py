@@ -7,6 +7,7 @@ and a browser (the extra ``export``), pages need nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from rlhfless.plots.export.render import NoPicture
 from rlhfless.trace.storage import write_text
 
 S = TypeVar("S")
-PICTURES: dict[str, Callable[[Any], Any]] = {"png": lambda plotted: plotted, "pdf": paper_style}
+PICTURES: dict[str, Callable[[Any], Any]] = {"png": lambda plotted: plotted, "pdf": partial(paper_style, title=False)}
 """Suffixes of pictures, and what becomes of a figure before it is drawn so."""
 
 

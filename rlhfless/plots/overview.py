@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION
+from rlhfless.plots.palette import BOUND, GREEN, GREY, OCCUPANCY_SCALE, OUTLINE, PHASE_STYLES, VERMILLION, ink_on
 from rlhfless.plots.style import clean, cost_line, hover, message_figure, number, styled, usd
 
 TITLE = "Where the GPU-seconds went"
@@ -109,14 +109,16 @@ def plot_overview(uses: pd.DataFrame, empty_share: float = math.nan, best: pd.Se
     for row in uses.itertuples():
         lines = [("GPU-seconds", number(row.gpu_s)), ("share", f"{row.share:.1%}"), *cost_line(row.usd)]
         name = f"{clean(row.use)} ({row.share:.0%})"
+        told = name if row.share >= LETTER_SHARE * len(name) else ""
+        on_bar = told if row.kind == "work" else ""
         fig.add_bar(
             x=[row.gpu_s], y=[RUN], orientation="h", name=name, marker=_marker(row.kind, row.use),
-            showlegend=row.share >= LITTLE,
-            hovertext=[hover(lines, clean(row.use))], hoverinfo="text",
+            showlegend=row.share >= LITTLE, hovertext=[hover(lines, clean(row.use))], hoverinfo="text",
+            text=[on_bar], textposition="inside", insidetextanchor="middle", textangle=0, constraintext="none",
+            insidetextfont={"color": ink_on(WORK_COLOURS.get(row.use, GREY))},
         )  # fmt: skip
-        if row.share >= LETTER_SHARE * len(name):
-            white = {"color": "#FFFFFF"} if row.kind == "work" else {}  # the others are pale on light and dark on dark paper
-            fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=name, showarrow=False, font=white)
+        if told and not on_bar:  # what is no work is pale on light and dark on dark paper, as the figure's own ink expects
+            fig.add_annotation(x=done + row.gpu_s / 2, y=RUN, text=told, showarrow=False)
         done += row.gpu_s
     names = [RUN]
     if info.schedule and info.saved_gpu_share == info.saved_gpu_share:

@@ -73,6 +73,19 @@ _FURTHER_STYLES = tuple(
 )
 
 
+def ink_on(colour: str) -> str:
+    """Return white or black, whichever has more contrast on an opaque colour ``#RRGGBB``, by WCAG's formula.
+
+    Example:
+        >>> ink_on("#0072B2"), ink_on("#F0E442")
+        ('#FFFFFF', '#000000')
+    """
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (red, green, blue)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#FFFFFF" if 1.05 / (luminance + 0.05) >= (luminance + 0.05) / 0.05 else "#000000"
+
+
 def policy_styles(policies: list[str]) -> dict[str, PolicyStyle]:
     """Return a style for every policy; a policy without a fixed style gets colour and marker by its position."""
     unknown = [policy for policy in policies if policy not in POLICY_STYLES]

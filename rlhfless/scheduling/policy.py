@@ -24,7 +24,9 @@ class PlanningOptions:
     """How a policy plans a problem.
 
     Attributes:
-        time_limit_s, seed, deterministic: see ``solver.plan_generation``.
+        time_limit_s, seed: see ``solver.plan_generation``.
+        deterministic: for a policy of your own that asks ``solver.plan_generation``. The shipped ones do not read it: they
+            always plan by counted work.
         forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
             where they use the scenarios of the workload.
 

@@ -45,7 +45,8 @@ class SimulationConfig:
         tau, static_actors, hold: parameters of the policies that have them.
         migration: ``move``, ``recompute`` or ``cheaper``.
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
-        deterministic: plans do not depend on how busy the machine is (see ``solver.plan_generation``).
+        deterministic: policies of your own get it in their options (see ``solver.plan_generation``), and so do plans of one
+            step. The shipped policies always plan by counted work, whatever it says.
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:

@@ -56,7 +56,7 @@ def test_runs_stand_beside_each_other_with_differences_marked(lab: Lab, folder: 
     for name, shape in (("plane", ".scatterlayer .points path"), ("timelines", ".barlayer .point path")):
         point_at(page, f"{pane(name)} {shape}")
         hover_text(page, pane(name))
-    assert "<b>static</b>" in page.locator(f"{pane('plane')} .legend").text_content()
+    assert "<b>static</b>" in page.locator(pane("plane")).text_content()
     assert "<b>static</b>" in page.locator(pane("timelines")).text_content()
     assert markup_of_texts(page, ".jp-Notebook .rlhfless-panes") == 0
     assert page.evaluate("window.hacked") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from error_messages import refused_command
 
+from rlhfless.analysis.draft_study import joined
 from rlhfless.cli import main
+from solver import DraftLength
 
 DATA = Path(__file__).parents[2] / "data"
 RUN, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
@@ -32,7 +35,28 @@ def test_the_shipped_run_is_counted_with_its_own_tokenizer() -> None:
     assert found["draft_lengths"][0]["first_batch"] == 1
     shown = drafts(RUN, *options).stdout
     assert found["verdict"] in shown
+    paying = max(row["last_batch"] for row in found["draft_lengths"] if row["draft_tokens"])
+    assert shown.startswith(
+        f"Speculative decoding pays up to batches of {paying} responses with l40s-qwen2.5-3b-tp2. {found['verdict']}"
+    )
     assert "batches of 1 to" in shown
+    assert not re.search(r"batches of (\d+) to \1:", shown)
+
+
+def test_only_changes_of_two_tokens_are_told() -> None:
+    lengths = [(1, 1, 8), (2, 3, 7), (4, 4, 6), (5, 8, 1), (9, 16, 0), (17, 32, 1)]
+    shown = joined([DraftLength(first, last, tokens, 1.0 + tokens) for first, last, tokens in lengths])
+    assert [(row.first_batch, row.last_batch, row.draft_tokens) for row in shown] == [
+        (1, 3, 8), (4, 4, 6), (5, 8, 1), (9, 16, 0), (17, 32, 1)
+    ]  # fmt: skip
+    assert shown[0].speedup == 9.0
+
+
+def test_where_drafts_pay_at_no_batch_size_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlhfless.analysis.draft_study.length_table", lambda *given: [DraftLength(1, 256, 0, 1.0)])
+    shown = drafts(RUN, "--tokenizer", MODEL, "--max-tokens", 2000, "--profile", "l40s-qwen2.5-3b-tp2").stdout
+    assert shown.startswith("Speculative decoding pays at no batch size with l40s-qwen2.5-3b-tp2.")
+    assert "batches of 1 to 256: no drafts" in shown
 
 
 def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
@@ -42,6 +66,7 @@ def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
     shown = drafts(tmp_path / "log.jsonl", "--map", "response=answer").stdout
     assert "2 responses of 13 bytes" in shown
     assert "name the run's tokenizer with --tokenizer" in shown
+    assert "--profile to see up to which batch size drafts pay" in shown
 
 
 @pytest.mark.parametrize("name", ["trl", "verl-v1"])
@@ -68,4 +93,4 @@ def test_bad_input_is_one_line(options: tuple[object, ...], named: tuple[str, ..
 def test_a_log_without_texts_is_one_line(tmp_path: Path) -> None:
     table = pd.DataFrame({"step": [0], "prompt_id": ["a"], "prompt_tokens": 3, "response_tokens": [6]})
     table.to_csv(tmp_path / "log.csv", index=False)
-    refused_command(drafts(tmp_path / "log.csv"), "response", "--map")
+    refused_command(drafts(tmp_path / "log.csv"), "response", "--map", "lengths alone")

@@ -9,6 +9,8 @@ import pytest
 from plot_samples import EVIL
 
 from rlhfless.plots import overview_info, plot_overview
+from rlhfless.plots.overview import WORK_COLOURS
+from rlhfless.plots.palette import GREY, ink_on
 
 USES = pd.DataFrame(
     {
@@ -52,6 +54,26 @@ def test_the_bars_are_the_run_the_change_and_the_bound() -> None:
     assert run[3].marker.pattern.shape == "/"
     free = plot_overview(USES.assign(usd=0.0), 0.63, BEST)
     assert "USD" not in free.to_json()
+
+
+def test_work_is_named_within_its_bar_in_ink_that_is_legible_there_and_waste_in_that_of_the_figure() -> None:
+    fig = plot_overview(USES, 0.63, BEST)
+    run = [bar for bar in fig.data if bar.y[0] == "this run"]
+    assert [bar.text[0] for bar in run] == ["", "", "", ""], "too narrow for their names, or waste"
+    assert [note.text for note in fig.layout.annotations] == ["decoding, empty slots (50%)", "idle GPUs (20%)"]
+    wide = plot_overview(USES.assign(gpu_s=[60.0, 10.0, 20.0, 10.0], share=[0.6, 0.1, 0.2, 0.1])).data[0]
+    assert (wide.text[0], wide.insidetextfont.color) == ("decoding, slots in use (60%)", "#FFFFFF")
+
+
+@pytest.mark.parametrize("colour", sorted(set(WORK_COLOURS.values()) | {GREY}))
+def test_ink_on_the_colour_of_any_work_has_a_contrast_of_four_and_a_half(colour: str) -> None:
+    def light(of: str) -> float:
+        parts = [int(of[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) + 0.05
+
+    ratios = light(colour) / light(ink_on(colour))
+    assert max(ratios, 1 / ratios) >= 4.5
 
 
 def test_an_overview_without_a_change_or_without_gpus() -> None:

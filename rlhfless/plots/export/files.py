@@ -4,7 +4,7 @@
 
     save(figure, "out/plane.html")                           # works everywhere, also without a network
     save(figure, "out/plane.png", dpi=300)                   # PNG, SVG and PDF: the extra ``export`` and Chromium or Chrome
-    save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no title, no background
+    save(paper_style(figure, width_mm=85), "out/plane.pdf")  # 85 mm wide, texts of 8 pt, no background
     save_data(plane_info(results), "out/plane.csv")          # the data that plot_plane(results) draws
 
 The same figure gives the same bytes.

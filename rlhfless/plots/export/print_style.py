@@ -1,4 +1,4 @@
-"""Lays out a copy of a figure for print: size in millimetres, fonts in points, no title, no background, legend below the plot.
+"""Lays out a copy of a figure for print: size in millimetres, fonts in points, no background, legend below the plot.
 
 plotly makes room for ticks, titles of axes and the legend, and turns names of categories that would overlap. It breaks no text
 into lines and leaves out no tick that was asked for. This is done here, with the widths of texts estimated from their letters.
@@ -15,16 +15,19 @@ import numpy as np
 import plotly.graph_objects as go
 
 from rlhfless.errors import InputError
+from rlhfless.plots.export.print_panels import LETTER, LINE, panel_rows, stack, stacked_px
 from rlhfless.plots.slider import CAPTION
 from rlhfless.plots.style import unmarked
 
 SANS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 PX_PER_MM, PX_PER_PT = 96 / 25.4, 96 / 72
-LETTER, LINE = 0.56, 1.3  # width of a letter and height of a line, in sizes of the font
 MIN_MM, MAX_MM = 20.0, 2000.0
 MIN_PT, MAX_PT = 6.0, 40.0
 FLATTER = 0.62  # height of a plot on paper against the same on a screen, which people scroll
 CATEGORY, PLOT, NOTES = 0.36, 0.85, 0.75  # shares of the width: of words at the left axis, of the plot, of a text over it
+BOLD = 1.1  # width of bold letters against others
+UNBROKEN = "\u00a0"
+SMALLER = re.compile(r"<span style='font-size:[^']*'>(.*?)</span>", flags=re.DOTALL)
 SYMBOL_PX, TWO_COLUMNS_PX = 84, 500  # beside a text of the legend; from which width on it may have two columns
 
 
@@ -35,7 +38,7 @@ def paper_style(
     *,
     font_pt: float = 8.0,
     font: str = SANS,
-    title: bool = False,
+    title: bool = True,
 ) -> go.Figure:
     """Return a copy of a figure for print; ``rlhfless.plots.export.files.save`` writes it as PDF or SVG of this size.
 
@@ -45,7 +48,7 @@ def paper_style(
         height_mm: the height that the figure needs when None.
         font_pt: of texts; texts that are smaller on the screen stay as small.
         font: family, as CSS has it; the first one that is installed is used, and is embedded in the PDF.
-        title: keep the title. Papers have captions, so the title and its second line are left out by default.
+        title: keep the title's first line; False leaves it out, for papers whose captions say it.
 
     Raises:
         InputError: a size is not one of a figure on paper.
@@ -57,21 +60,27 @@ def paper_style(
         raise InputError(f"font_pt is {font_pt:g}; {MIN_PT:g} to {MAX_PT:g} points are needed")
     em, width = font_pt * PX_PER_PT, width_mm * PX_PER_MM
     fig = go.Figure(figure.data, figure.layout)
-    heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, 1.2 * em) if title else ""
+    heading = wrapped(str(fig.layout.title.text or "").split("<br><span")[0], width, BOLD * 1.2 * em) if title else ""
     fig.layout.annotations = [note for note in fig.layout.annotations if note.name != CAPTION]
     _fit_notes(fig, NOTES * width, em)
     for trace in fig.data:
         if trace.name:
             trace.name = wrapped(trace.name, (width / 2 if width > TWO_COLUMNS_PX else width) - SYMBOL_PX, em)
     rows = _break_categories(fig, CATEGORY * width, em)
+    _break_bar_texts(fig, PLOT * width, em)
     for axis in fig.select_xaxes():
         _fit_axis(axis, PLOT * width, em, turned=True)
     margin = fig.layout.margin
     inner = (fig.layout.height or 450) - (margin.t or 100) - (margin.b or 80)
     inner = max(FLATTER * em / 12 * inner, 10 * em, rows * em)
-    above = 1.2 * LINE * _lines([heading]) * em + _above(fig, inner, em)
+    panels = panel_rows(fig, inner, em)
+    inner = stacked_px(panels) if len(panels) > 1 else inner
+    pad = 1.1 if "<br>" in heading else 0.2  # plotly moves a title of several lines up
+    above = pad * em + 1.2 * LINE * _lines([heading]) * em + _above(fig, inner, em)
     below = _below(fig, width, em)
     height = above + inner + below if height_mm is None else height_mm * PX_PER_MM
+    if len(panels) > 1:
+        stack(fig, panels, max(height - above - below, 2 * em))
     for axis in fig.select_yaxes():
         _fit_axis(axis, max(height - above - below, 2 * em), em, turned=False)
     for part_name in ("sliders", "updatemenus", "hoverlabel"):
@@ -81,7 +90,7 @@ def paper_style(
         width=width,
         height=height,
         font={"family": font, "size": em, "color": "#000000"},
-        title={"text": heading, "font": {"size": 1.2 * em}, "pad": {"t": 0.2 * em, "l": 0}},
+        title={"text": heading, "font": {"size": 1.2 * em}, "pad": {"t": pad * em, "l": 0}},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         margin={"l": 0.3 * em, "r": 2 * em, "t": above, "b": 0.3 * em, "autoexpand": True},
@@ -98,14 +107,14 @@ def longest_line_chars(text: str) -> int:
 
 
 def wrapped(text: str, width_px: float, em: float) -> str:
-    """Return the text in lines that fit; text with markup that has spaces in it stays unchanged."""
+    """Return the text in lines that fit, numbers with their units; text with markup that has spaces in it stays unchanged."""
     max_letters = max(8, int(width_px / (LETTER * em)))
     if longest_line_chars(text) <= max_letters or re.search(r"<[^<>]*\s[^<>]*>", text):
         return text
-    lines = re.split(r"<br\s*/?>", text)
+    lines = re.split(r"<br\s*/?>", re.sub(r"(?<=\d) (?=[A-Za-z])", UNBROKEN, text))
     return "<br>".join(
         part for line in lines for part in textwrap.wrap(line, max_letters, break_long_words=False, break_on_hyphens=False)
-    )
+    ).replace(UNBROKEN, " ")
 
 
 def _lines(texts: Sequence[str | None]) -> int:
@@ -120,7 +129,7 @@ def _fit_notes(fig: go.Figure, width: float, em: float) -> None:
         note.font.size = min(note.font.size or em, em)
         if str(note.xref).endswith(("paper", "domain")) and not note.showarrow:
             right_of = [n.x for n in notes if (n.xref, n.y) == (note.xref, note.y) and n.x > note.x]
-            note.text = wrapped(note.text, (min(right_of, default=1.0) - note.x) * width, em)
+            note.text = wrapped(SMALLER.sub(r"\1", note.text), (min(right_of, default=1.0) - note.x) * width, em)
             note.align = "left"
 
 
@@ -135,6 +144,21 @@ def _break_categories(fig: go.Figure, width: float, em: float) -> float:
         if axis.categoryarray is not None:
             axis.categoryarray = [wrapped(str(word), width, em) for word in axis.categoryarray]
     return len(every) * (LINE * _lines(list(every)) + 0.3)
+
+
+def _break_bar_texts(fig: go.Figure, width: float, em: float) -> None:
+    """Break texts outside of horizontal bars into lines that fit between the end of the bar and that of the axis."""
+    for trace in fig.data:
+        if trace.type != "bar" or trace.orientation != "h" or trace.textposition != "outside" or trace.text is None:
+            continue
+        axis = fig.layout["xaxis" + (trace.xaxis or "x")[1:]]
+        if axis.range and not isinstance(trace.text, str):
+            low, high = axis.range
+            names = [longest_line_chars(word) for word in trace.y if isinstance(word, str)]
+            plot = width - max(names, default=0) * LETTER * em
+            trace.text = [
+                wrapped(text, (high - end) / (high - low) * plot, em) for text, end in zip(trace.text, trace.x, strict=True)
+            ]
 
 
 def _fit_axis(axis: go.layout.XAxis | go.layout.YAxis, length: float, em: float, *, turned: bool) -> None:

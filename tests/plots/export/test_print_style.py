@@ -15,6 +15,7 @@ from rlhfless.errors import InputError
 from rlhfless.plots import (
     paper_style,
     plot_account,
+    plot_before_after,
     plot_lengths,
     plot_plane,
     plot_steps,
@@ -58,11 +59,11 @@ def test_nothing_is_there_that_papers_have_elsewhere_and_the_figure_itself_stays
     before = figure.to_json()
     printed = paper_style(figure)
     assert figure.to_json() == before
-    assert printed.layout.title.text == ""
+    assert paper_style(figure, title=False).layout.title.text == ""
     assert printed.layout.paper_bgcolor == printed.layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert [trace.type for trace in printed.data] == [trace.type for trace in figure.data]
-    assert paper_style(figure, title=True).layout.title.text.startswith("<b>GPU timeline of step 1")
-    assert "span" not in paper_style(figure, title=True).layout.title.text
+    assert printed.layout.title.text.startswith("<b>GPU timeline of step 1")
+    assert "span" not in printed.layout.title.text
 
 
 def test_colours_and_hatches_are_kept() -> None:
@@ -164,6 +165,12 @@ def test_what_reaches_over_the_plot_has_room_above_it() -> None:
     assert flat.layout.margin.t + (1 - arrow.y) * inner >= -arrow.ay + 8 * PT
 
 
+def test_texts_on_the_bars_of_a_lower_panel_have_room_below_the_one_above() -> None:
+    layout = paper_style(plot_waterfall(RESULTS), 170).layout
+    inner = layout.height - layout.margin.t
+    assert (layout.yaxis.domain[0] - layout.yaxis2.domain[1]) * inner > 2 * layout.font.size, "two lines: change and share"
+
+
 def test_names_at_bars_have_a_row_of_their_height_each() -> None:
     uses = pd.DataFrame({"use": [f"{i}: nobody works, waiting for the longest response" for i in range(9)], "idle": True})
     printed = paper_style(plot_account(uses.assign(gpu_s=1.0, usd=0.1, share=0.1)), 85)
@@ -176,3 +183,43 @@ def test_a_heatmap_can_be_printed() -> None:
     printed = paper_style(plot_timeline(busy_trace(12_000)), 85)
     assert printed.data[0].type == "heatmap"
     assert printed.data[0].z.shape == (1, 240)
+
+
+@pytest.mark.parametrize("height_mm", [None, 160.0])
+@pytest.mark.parametrize("width_mm", [85.0, 170.0])
+def test_headings_stand_between_the_ticks_above_and_their_own_panel(width_mm: float, height_mm: float | None) -> None:
+    figure = plot_before_after({"static": sample_trace(1), "solver": sample_trace(1)}, bound=lambda time_s: 2.0 * time_s)
+    layout = paper_style(figure, width_mm, height_mm).layout
+    em, inner = layout.font.size, layout.height - layout.margin.t - 80
+    panels = [axis.domain for axis in (layout.yaxis, layout.yaxis2, layout.yaxis3)]
+    assert panels == sorted(panels, reverse=True)
+    assert [note.y for note in layout.annotations] == pytest.approx([high for _, high in panels])
+    for above, (note, panel) in zip(panels, list(zip(layout.annotations, panels, strict=True))[1:], strict=False):
+        lines = note.text.count("<br>") + 1
+        assert (above[0] - panel[1]) * inner > (1 + lines) * em, "a line of tick labels, and the heading"
+    assert layout.title.text.startswith("<b>After (solver) saves")
+    assert layout.margin.t > (layout.annotations[0].text.count("<br>") + 2 + layout.title.text.count("<br>")) * em
+
+
+@pytest.mark.parametrize("width_mm", [85.0, 170.0])
+def test_headings_and_texts_at_bars_are_broken_into_lines_that_fit(width_mm: float) -> None:
+    figure = plot_before_after({"static": sample_trace(1), "solver": sample_trace(1)}, bound=lambda time_s: 2.0 * time_s)
+    printed = paper_style(figure, width_mm)
+    letter, width = 0.5 * printed.layout.font.size, printed.layout.width
+    for note, shown in zip(printed.layout.annotations, figure.layout.annotations, strict=True):
+        assert plain(note.text) == plain(shown.text)
+        assert max(len(plain(line)) for line in note.text.split("<br>")) * letter < 0.8 * width
+    bars, axis = printed.data[-1], printed.layout.xaxis3.range
+    for text, end in zip(bars.text, bars.x, strict=True):
+        assert max(map(len, text.split("<br>"))) * letter < (1 - end / axis[1]) * width
+    rows = sum(text.count("<br>") + 1 for text in bars.text)
+    low, high = printed.layout.yaxis3.domain
+    assert (high - low) * (printed.layout.height - printed.layout.margin.t) > rows * printed.layout.font.size
+
+
+def test_panels_of_a_figure_that_is_too_low_still_stand_under_each_other() -> None:
+    figure = plot_before_after({"static": sample_trace(1), "solver": sample_trace(1)})
+    layout = paper_style(figure, 85, 40).layout
+    edges = [edge for axis in (layout.yaxis, layout.yaxis2, layout.yaxis3) for edge in reversed(axis.domain)]
+    assert edges == sorted(edges, reverse=True)
+    assert (edges[0], edges[-1]) == pytest.approx((1.0, 0.0))
