@@ -63,7 +63,7 @@ lint: $(INSTALLED)  ## ruff, mypy, import contracts, imports of notebooks and do
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m pytest -q tests/test_fronts.py -k import
 
-test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (10 minutes on two cores)
+test: lint $(CLUSTER)  ## set up, lint, types, the tests of every change (8 minutes on two cores)
 	$(PY) -m pytest -m "not full and not nightly" $(BESIDE)
 
 test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, notebooks; CI runs these and `make test`
