@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,7 @@ def study_drafts(
     """
     if max_tokens < 1:
         raise InputError(f"max_tokens is {max_tokens}; 1 or more is needed")
+    encode = cache(encode)  # every source and length reads the same texts
     sources = [DraftSource("none", False), DraftSource("none", True), DraftSource(history, False), DraftSource(history, True)]
     lengths = sorted({*(n for n in (1, 2, 4, 8, 16) if n < max_draft_tokens), max_draft_tokens})
     kept = _last_prompts(rollouts, max_tokens)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlhfless.cli.group import main
-from rlhfless.cli.log_options import column_mapping, limits_of_import
+from rlhfless.cli.log_options import column_mapping, limits_of_import, source_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,22 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write the trace into this folder; not needed with --preview."
 )
-@click.option(
-    "--from",
-    "framework",
-    default="auto",
-    show_default=True,
-    metavar="FORMAT",
-    help="Read the log as this format, such as verl; auto recognises it.",
-)
-@click.option("--tokenizer", help="Count tokens with this tokenizer (folder or hub name) where only texts are logged.")
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="OURS=THEIRS",
-    help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
-)
+@source_options
 @click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
 @click.option(
     "--unsafe-pickle",

@@ -108,13 +108,15 @@ def _limit_options() -> list[Decorator]:
     ]
 
 
-def log_options(command: Command) -> Command:
-    """Add --from, --tokenizer, --map, --run and the limits of reading, as the argument ``log``."""
+def source_options(command: Command) -> Command:
+    """Add --from, --tokenizer and --map."""
+    for option in reversed(_source_options()):
+        command = option(command)
+    return command
 
-    def made() -> Callable[..., Any]:
-        return LogOptions
 
-    options: list[Decorator] = [
+def _source_options() -> list[Decorator]:
+    return [
         click.option(
             "--from",
             "framework",
@@ -131,6 +133,17 @@ def log_options(command: Command) -> Command:
             metavar="OURS=THEIRS",
             help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
         ),
+    ]
+
+
+def log_options(command: Command) -> Command:
+    """Add --from, --tokenizer, --map, --run and the limits of reading, as the argument ``log``."""
+
+    def made() -> Callable[..., Any]:
+        return LogOptions
+
+    options: list[Decorator] = [
+        *_source_options(),
         click.option("--run", help="Read the run with this name, where the log holds several."),
         *_limit_options(),
     ]

@@ -20,7 +20,7 @@ from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.timing.work_schedule import NO_GATE, WorkItems, WorkSchedule, schedule_work
 
-LEARNER, LEARNING, PREPARING = 0, 0, 1  # the learner's server; the two places of work
+PREPARING, LEARNING = 0, 1  # the two places of work
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +96,14 @@ def record_phases(
     intervals = [s for s in schedule.intervals() if s.end_s > s.start_s]
     behind = cluster.nodes * cluster.actors_per_node
     first = behind if on_other_gpus or overlaps else 0
-    for actor in sorted({s.server for s in intervals} - {LEARNER}):
+    learner = config.preparation_actors  # the server after those that prepare
+    for actor in sorted({s.server for s in intervals} - {learner}):
         of_actor = [s for s in intervals if s.server == actor]
-        holder = f"prepare-{actor - 1}"
-        _hold(record, cluster, holder, "prepare", first + actor - 1, of_actor[0].start_s, of_actor[-1].end_s)
+        holder = f"prepare-{actor}"
+        _hold(record, cluster, holder, "prepare", first + actor, of_actor[0].start_s, of_actor[-1].end_s)
         for s in of_actor:
             record.span(holder, "prepare", s.start_s, s.end_s, responses=len(s.items), clock=charge.clock)
-    for s in (s for s in intervals if s.server == LEARNER):
+    for s in (s for s in intervals if s.server == learner):
         _hold(record, cluster, "learner", "learner", behind if on_other_gpus else 0, s.start_s, s.end_s)
         record.span("learner", "learn", s.start_s, s.end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
     record.close(schedule.finished_s)
@@ -111,7 +112,7 @@ def record_phases(
 def _schedule(ready_s: np.ndarray, charge: Charge, generated_s: float, actors: int) -> WorkSchedule:
     """Return when responses are prepared, each by one of ``actors``, and when the learner works: once all are prepared.
 
-    Server ``LEARNER`` is the learner, the others are preparing actors; the last item is learning.
+    The last server is the learner, the others are preparing actors; the last item is learning.
     """
     responses, all_prepared = len(ready_s), 0
     items = WorkItems(
@@ -121,7 +122,7 @@ def _schedule(ready_s: np.ndarray, charge: Charge, generated_s: float, actors: i
         counts_for=[*[all_prepared] * responses, NO_GATE],
         place=[*[PREPARING] * responses, LEARNING],
     )
-    return schedule_work(items, np.full(1 + actors, -np.inf), place=[LEARNING, *[PREPARING] * actors])
+    return schedule_work(items, np.full(1 + actors, -np.inf), place=[*[PREPARING] * actors, LEARNING])
 
 
 def _hold(record: StepRecord, cluster: Cluster, holder: str, role: str, place: int, start_s: float, end_s: float) -> None:
