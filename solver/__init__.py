@@ -16,6 +16,7 @@ from solver.lengths.survival import from_batch, from_samples, from_scenarios, kn
 from solver.model.acceptance import Acceptance
 from solver.model.admission import Admission
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import IterationTable, LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
@@ -52,6 +53,7 @@ __all__ = [
     "Decision",
     "Deduplication",
     "DraftLength",
+    "Drafting",
     "Evaluation",
     "Front",
     "GpuPool",

@@ -43,7 +43,10 @@ class Request:
         signals: (generated_tokens, ...) requested signals by name; real engines only.
         kv: KV state of its whole context as the engine exported it; None means that prefill recomputes the context, except
             cached prefixes.
-        start_s, first_token_s, prefill_tokens_computed: recorded by earlier engines (None and 0 if there were none).
+        history: token ids of earlier responses of its prompt, from which drafts may come (``solver.Drafting``); a hint that an
+            engine may ignore.
+        start_s, first_token_s, prefill_tokens_computed, passes, drafted_tokens, accepted_tokens: recorded by earlier engines
+            (None and 0 if there were none).
     """
 
     response: int
@@ -63,9 +66,13 @@ class Request:
     cached_tokens: int = 0
     prefix_kv: Any = field(default=None, repr=False)
     shares_prompt: bool = False
+    history: Sequence[np.ndarray] = field(default=(), repr=False)
     start_s: float | None = None
     first_token_s: float | None = None
     prefill_tokens_computed: int = 0
+    passes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def context_tokens(self) -> int:
@@ -78,7 +85,8 @@ class Completion:
     """A finished response: when, how long, why; ids, log-probabilities and requested signals from real engines.
 
     ``start_s`` is when it first joined a batch, ``first_token_s`` when its first token was generated (``time_s`` if it has
-    none). ``prefill_tokens_computed`` are the prefill tokens that all engines together computed for it.
+    none). ``prefill_tokens_computed`` are the prefill tokens that all engines together computed for it. With drafts, ``passes``
+    are the iterations that it took, so that passes and accepted tokens sum to its tokens; None without drafts.
     """
 
     response: int
@@ -91,6 +99,9 @@ class Completion:
     token_ids: np.ndarray | None = None
     logprobs: np.ndarray | None = None
     signals: Mapping[str, np.ndarray] | None = None
+    passes: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,13 @@ REFUSED = {
     "limit": (lambda: solver.Workload([1], [0], [1], max_response_tokens=0), ("max_response_tokens", "0")),
     "generated": (lambda: solver.Workload([1], [0], [1], -1), ("generated_tokens[0]", "-1")),
     "flat grid": (lambda: solver.Workload.grid([1], [1, 2]), ("response_tokens_of_samples", "(2,)", "(prompts, samples)")),
+    "most drafts": (lambda: solver.Drafting(max_draft_tokens=33), ("max_draft_tokens", "33", "32")),
+    "draft length": (lambda: solver.Drafting(length="long"), ("length", "'long'", "adaptive")),  # type: ignore[arg-type]
+    "length above most": (lambda: solver.Drafting(length=9), ("9", "max_draft_tokens", "8")),
+    "min_match": (lambda: solver.Drafting(min_match=0), ("min_match", "0")),
+    "history": (lambda: solver.Drafting(history="first"), ("history", "'first'", "last")),  # type: ignore[arg-type]
+    "KV reads": (lambda: solver.Drafting(kv_reads=1), ("kv_reads", "1", "once")),  # type: ignore[arg-type]
+    "drafter": (lambda: solver.Drafting("ngram"), ("drafter", "'ngram'", "suffix")),
     "nodes": (lambda: solver.Cluster(0, 8, 1), ("nodes", "0")),
     "gpus": (lambda: solver.Cluster(1, 8, 0), ("gpus_per_actor", "0")),
     "actor size": (lambda: solver.Cluster(1, 4, 8), ("gpus_per_actor", "8", "4")),

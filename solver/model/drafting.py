@@ -1,0 +1,74 @@
+"""Defines ``Drafting``: how responses are decoded with speculative decoding, that is with drafted tokens that a pass verifies.
+
+Tokens never depend on it: a drafted token is kept only where the model draws the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from solver.model.errors import PlanningError, as_given, check_flags, is_whole
+
+MAX_DRAFT_TOKENS = 32
+LENGTHS = ("adaptive", "critical")
+HISTORIES = ("last", "all", "none")
+KV_READS = ("once", "each")
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """Settings of speculative decoding; ``None`` in their place means that each iteration yields one token per response.
+
+    Attributes:
+        drafter: where drafts come from: ``suffix`` (runs of tokens in earlier responses), or an object with the methods of
+            ``rlhfless.engine.Drafter``.
+        max_draft_tokens: tokens drafted per response and pass at most, 1 to 32.
+        length: tokens drafted per response: ``adaptive`` (by the response's own accepted drafts), ``critical`` (longer for
+            responses that are predicted to finish last), or a fixed number up to ``max_draft_tokens``.
+        min_match: shortest run, in tokens, that a token is drafted after.
+        history: which earlier responses of its prompt a draft may come from: the ``last`` visit's, ``all``, or ``none``.
+        siblings: whether the responses that the same prompt is decoding now are a source, too.
+        kv_reads: how often a pass reads a response's KV cache: ``once``, or for ``each`` fed token (a cautious assumption).
+
+    Raises:
+        PlanningError: a value is none of these.
+
+    Example:
+        >>> import solver
+        >>> solver.Drafting(length=4).max_draft_tokens
+        8
+    """
+
+    drafter: Any = "suffix"
+    max_draft_tokens: int = 8
+    length: Literal["adaptive", "critical"] | int = "adaptive"
+    min_match: int = 2
+    history: Literal["last", "all", "none"] = "last"
+    siblings: bool = True
+    kv_reads: Literal["once", "each"] = "once"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.max_draft_tokens, 1) or self.max_draft_tokens > MAX_DRAFT_TOKENS:
+            raise PlanningError(
+                f"max_draft_tokens is {as_given(self.max_draft_tokens)}; a whole number from 1 to {MAX_DRAFT_TOKENS} is needed"
+            )
+        if not (self.length in LENGTHS if isinstance(self.length, str) else is_whole(self.length, 0)):
+            raise PlanningError(
+                f"the draft length is {as_given(self.length)}; 'adaptive', 'critical' or a whole number of tokens is needed"
+            )
+        if not isinstance(self.length, str) and self.length > self.max_draft_tokens:
+            raise PlanningError(
+                f"the draft length is {self.length}, but max_draft_tokens is {self.max_draft_tokens}; at most that many can be "
+                "drafted"
+            )
+        if not is_whole(self.min_match, 1):
+            raise PlanningError(f"min_match is {as_given(self.min_match)}; a whole number of at least 1 token is needed")
+        for name, value, allowed in (("history", self.history, HISTORIES), ("kv_reads", self.kv_reads, KV_READS)):
+            if value not in allowed:
+                raise PlanningError(f"{name} is {as_given(value)}; one of {', '.join(allowed)} is needed")
+        check_flags(siblings=self.siblings)
+        if isinstance(self.drafter, str) and self.drafter != "suffix":
+            raise PlanningError(
+                f"drafter is {as_given(self.drafter)}; 'suffix' or an object with start, extend, draft and remove is needed"
+            )
