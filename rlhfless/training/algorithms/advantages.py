@@ -97,9 +97,12 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     return advantages, torch.where(mask, advantages + values, 0.0)
 
 
-def whitened(values: Tensor, eps: float = 1e-8) -> Tensor:
-    """Return (N,) numbers shifted and scaled to mean 0 and sample variance 1; a single number becomes 0."""
-    centred = values - values.mean()
+def whitening(values: Tensor, eps: float = 1e-8) -> tuple[Tensor, Tensor]:
+    """Return the mean and factor that give (N,) numbers mean 0 and sample variance 1: ``(values - mean) * factor``.
+
+    The factor of a single number is 1, so it becomes 0.
+    """
+    mean = values.mean()
     if len(values) < 2:
-        return centred
-    return centred * torch.rsqrt(centred.square().sum() / (len(values) - 1) + eps)
+        return mean, torch.ones_like(mean)
+    return mean, torch.rsqrt((values - mean).square().sum() / (len(values) - 1) + eps)

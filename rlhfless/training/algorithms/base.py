@@ -30,6 +30,9 @@ class Algorithm(Protocol):
 
     ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
     state. ``learn`` returns numbers of the step, ``seconds`` among them.
+
+    A step can also be learned from in pieces, while others of its responses are generated: ``begin``, ``add`` for each piece
+    (GRPO: whole groups), ``finish``. Up to the order of summation its weights are those of ``learn`` on all pieces.
     """
 
     trained: Any
@@ -37,6 +40,15 @@ class Algorithm(Protocol):
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take the optimizer steps on a batch."""
+
+    def begin(self) -> None:
+        """Begin a step that is learned from in pieces."""
+
+    def add(self, batch: Batch) -> None:
+        """Add the gradient of a piece; no weight changes."""
+
+    def finish(self) -> dict[str, float]:
+        """Take the optimizer steps on all pieces; return the numbers of ``learn``, but for ``seconds``."""
 
 
 def frozen_copy(model: Any) -> Any:

@@ -9,6 +9,8 @@ is a batch of tokens, rewards and the engine's log-probabilities.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,11 +26,30 @@ except ImportError as error:
 from rlhfless.training.algorithms.advantages import flat_groups, group_advantages
 from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
-from rlhfless.training.algorithms.losses import aggregation, clipped_loss, k3
+from rlhfless.training.algorithms.gradient_sums import GradientSums
+from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
 from rlhfless.training.logprobs import token_logprobs
+
+SUMS = ("loss", "clipped", "kl", "kl_reference", "prepare_seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Whole groups of a batch, ready to be learned from: advantages and weights of their responses, and micro-batches."""
+
+    batch: Batch
+    counted: np.ndarray
+    advantages: np.ndarray
+    weights: np.ndarray
+    parts: list[Part]
+
+    @property
+    def counted_tokens(self) -> float:
+        """Response tokens that count in the loss."""
+        return float(np.asarray(self.batch.response_tokens)[self.counted].sum())
 
 
 class Grpo:
@@ -49,6 +70,8 @@ class Grpo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference
+        self._added: list[Groups] = []
+        self._gradients, self._sums = GradientSums(model.parameters()), dict.fromkeys(SUMS, 0.0)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -66,46 +89,111 @@ class Grpo:
         Raises:
             InputError: every group is a single response.
         """
-        began, o = time.perf_counter(), self.options
-        if len(np.unique(np.asarray(batch.group_of))) == len(batch.response_ids):
+        began, sums = time.perf_counter(), dict.fromkeys(SUMS, 0.0)
+        self._check_groups([batch])
+        groups = [self._prepared(batch)]
+        self.optimizer.zero_grad(set_to_none=True)
+        self._accumulate(groups, self._divisor(groups), sums)
+        return {**self._updates(groups, sums), "seconds": time.perf_counter() - began}
+
+    def begin(self) -> None:
+        """Begin a step whose groups are learned from as they are generated; see ``add`` and ``finish``."""
+        self._added, self._sums = [], dict.fromkeys(SUMS, 0.0)
+        self._gradients = GradientSums(self.trained.parameters())
+
+    def add(self, batch: Batch) -> None:
+        """Add the gradient of whole groups to the step's; no weight changes.
+
+        The loss's divisor is the batch's, so ``finish`` divides by it.
+
+        Raises:
+            InputError: a group was added before, so this is not all of it.
+        """
+        before = {group for groups in self._added for group in np.asarray(groups.batch.group_of).tolist()}
+        if again := before.intersection(np.asarray(batch.group_of).tolist()):
+            raise InputError(
+                f"group {min(again, key=str)!r} is added a second time; add a group once, with all of its responses, because "
+                "their advantages compare them with each other"
+            )
+        groups = self._prepared(batch)
+        self._added.append(groups)
+        for part in groups.parts:
+            self._gradients.add({"loss": self._loss(part, groups, self._sums)})
+
+    def finish(self) -> dict[str, float]:
+        """Take the step's updates on all groups that were added; returns the numbers of ``learn``, but for ``seconds``.
+
+        Up to the order of summation, weights become what ``learn`` makes of all groups in one batch. Only the first of several
+        updates was accumulated before: later ones need the weights that it makes.
+        """
+        added, self._added = self._added, []
+        self._check_groups([groups.batch for groups in added])
+        divisor = self._divisor(added)
+        self._gradients.combine({"loss": 1 / divisor})
+        self._sums["loss"] += self._gradients.values.get("loss", 0.0) / divisor
+        return self._updates(added, self._sums)
+
+    def _check_groups(self, batches: Sequence[Batch]) -> None:
+        if not batches:
+            raise InputError("no group was added to this step; add at least one before it is finished")
+        if all(len(np.unique(np.asarray(batch.group_of))) == len(batch.response_ids) for batch in batches):
             raise InputError(
                 "every group has 1 response, but GRPO compares responses to one prompt; take 2 samples or more, or PPO"
             )
+
+    def _prepared(self, batch: Batch) -> Groups:
+        o = self.options
         advantages = group_advantages(batch.rewards, batch.group_of, o.advantage_std, o.eps)
         counted = batch.counted(o.mask_truncated)
-        weights, divisor = aggregation(o.loss_aggregation, batch.response_tokens, counted, o.max_response_tokens)
+        weights = loss_weights(o.loss_aggregation, batch.response_tokens, counted)
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
         parts = batch.parts(rows, o.max_tokens_per_micro_batch, self.trained.device, self.ranks)
-        tokens = float(np.asarray(batch.response_tokens)[counted].sum())
+        return Groups(batch, counted, advantages, weights, parts)
 
-        sums, norms = dict.fromkeys(("loss", "clipped", "kl", "kl_reference", "prepare_seconds"), 0.0), 0.0
-        for _ in range(o.num_updates):
-            self.optimizer.zero_grad(set_to_none=True)
-            for part in parts:
-                self._accumulate(part, advantages[part.rows], weights[part.rows], divisor, sums)
+    def _divisor(self, groups: Sequence[Groups]) -> float:
+        o = self.options
+        tokens, responses = sum(each.counted_tokens for each in groups), sum(len(each.counted) for each in groups)
+        return loss_divisor(o.loss_aggregation, tokens, responses, o.max_response_tokens)
+
+    def _updates(self, groups: Sequence[Groups], sums: dict[str, float]) -> dict[str, float]:
+        """Take the optimizer's steps, the first on the gradient that is there; return the numbers of the step."""
+        o, norms = self.options, 0.0
+        parts = [part for each in groups for part in each.parts]
+        divisor, tokens = self._divisor(groups), sum(each.counted_tokens for each in groups)
+        for update in range(o.num_updates):
+            if update:
+                self.optimizer.zero_grad(set_to_none=True)
+                self._accumulate(groups, divisor, sums)
             if parts:
                 norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
         sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
+        flat = np.concatenate([flat_groups(each.batch.rewards, each.batch.group_of) for each in groups])
         metrics = {
             "loss": sums["loss"] / o.num_updates,
             "clip_share": sums["clipped"] / o.num_updates / max(tokens, 1.0),
             "kl_old": sums["kl"] / o.num_updates / max(tokens, 1.0),
             "grad_norm": norms / o.num_updates,
             "tokens": tokens,
-            "flat_groups": float(flat_groups(batch.rewards, batch.group_of).mean()),
-            "unjudged": float(1 - batch.judged.mean()),
+            "flat_groups": float(flat.mean()),
+            "unjudged": float(1 - np.concatenate([each.batch.judged for each in groups]).mean()),
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.num_updates / max(tokens, 1.0)
-        return {**metrics, "seconds": time.perf_counter() - began}
+        return metrics
 
-    def _accumulate(
-        self, part: Part, advantages: np.ndarray, weights: np.ndarray, divisor: float, sums: dict[str, float]
-    ) -> None:
-        """Add a part's gradient to the weights' and its numbers to ``sums``."""
+    def _accumulate(self, groups: Sequence[Groups], divisor: float, sums: dict[str, float]) -> None:
+        """Add the gradient of all parts to the weights' and their numbers to ``sums``."""
+        for each in groups:
+            for part in each.parts:
+                total = self._loss(part, each, sums) / divisor
+                total.backward()  # type: ignore[no-untyped-call]
+                sums["loss"] += float(total.detach())
+
+    def _loss(self, part: Part, groups: Groups, sums: dict[str, float]) -> torch.Tensor:
+        """Return the weighted sum of a part's token losses, not divided; add its other numbers to ``sums``."""
         o, mask = self.options, part.mask
         with autocast(o, mask.device):
             new = token_logprobs(self.trained, part.input_ids, temperature=o.temperature)
@@ -114,15 +202,15 @@ class Grpo:
             if self.reference is not None:
                 with torch.no_grad(), autocast(o, mask.device), counted_seconds(sums, part):
                     part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
-        advantage, weight = (torch.as_tensor(x, dtype=new.dtype, device=new.device) for x in (advantages, weights))
+        advantage, weight = (
+            torch.as_tensor(x[part.rows], dtype=new.dtype, device=new.device) for x in (groups.advantages, groups.weights)
+        )
         old, importance = part.tokens["old"], part.tokens.get("importance")
         loss, counts = clipped_loss(new, old, advantage, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
         if self.reference is not None:
             kl = k3(new, part.tokens["reference"], mask)
             loss = loss + o.kl_coef * kl
             sums["kl_reference"] += float(kl.detach().sum())
-        total = (loss * weight[:, None]).sum() / divisor
-        total.backward()  # type: ignore[no-untyped-call]
-        sums["loss"] += float(total.detach())
         sums["clipped"] += counts["clipped"]
         sums["kl"] += counts["kl"]
+        return (loss * weight[:, None]).sum()

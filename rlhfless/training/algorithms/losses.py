@@ -19,31 +19,40 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 
-def aggregation(
-    kind: str, response_tokens: Sequence[int], counted: np.ndarray, max_response_tokens: int | None = None
-) -> tuple[np.ndarray, float]:
-    """Return the weights and divisor that sum token losses to one number: sum over responses i of weight_i sum_t loss_it /
-    divisor.
+def loss_weights(kind: str, response_tokens: Sequence[int], counted: np.ndarray) -> np.ndarray:
+    """Return the (R,) weights that sum token losses to one number: sum over responses i of weight_i sum_t loss_it / divisor.
 
     - ``token``: every counted token has the same weight (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8);
     - ``sequence``: the mean of every response first (DeepSeekMath, eq. 3), which favours short ones;
     - ``constant``: the sum divided by responses x max_response_tokens, which favours none (Dr. GRPO, Liu et al. 2025).
 
+    A response's weight depends on nothing but itself, so a batch may be added up in any parts; see ``loss_divisor``.
+
     Args:
         response_tokens: (R,) tokens of each response.
         counted: (R,) False where a response is left out of the loss; it still is one of the R responses.
-
-    Returns:
-        (R,) weights and the divisor. They depend on the whole batch, so micro-batches add up to its gradient.
     """
-    tokens = np.asarray(response_tokens, dtype=float)
-    if kind == "token":
-        return counted.astype(float), max(float(tokens[counted].sum()), 1.0)
     if kind == "sequence":
-        return counted / tokens, float(len(tokens))
+        return counted / np.asarray(response_tokens, dtype=float)
+    return counted.astype(float)
+
+
+def loss_divisor(kind: str, counted_tokens: float, responses: int, max_response_tokens: int | None = None) -> float:
+    """Return the divisor of the whole batch that belongs to ``loss_weights``.
+
+    Args:
+        counted_tokens: tokens of all counted responses. responses: number of all responses.
+
+    Raises:
+        InputError: ``constant`` without the longest response allowed.
+    """
+    if kind == "token":
+        return max(counted_tokens, 1.0)
+    if kind == "sequence":
+        return float(responses)
     if max_response_tokens is None:
         raise InputError("loss_aggregation 'constant' divides by the longest response allowed; give max_response_tokens")
-    return counted.astype(float), float(len(tokens) * max_response_tokens)
+    return float(responses * max_response_tokens)
 
 
 def clipped_loss(

@@ -10,10 +10,13 @@ Input is a batch of tokens, rewards and the engine's log-probabilities.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
 
 try:
@@ -21,15 +24,34 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.training.algorithms.advantages import gae, token_rewards, whitened
+from rlhfless.training.algorithms.advantages import gae, token_rewards, whitening
 from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
-from rlhfless.training.algorithms.losses import aggregation, clipped_loss, value_loss
+from rlhfless.training.algorithms.gradient_sums import GradientSums
+from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
 from rlhfless.training.logprobs import token_logprobs
+
+SUMS = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """Responses of a batch, ready to be learned from: weights, and micro-batches with values, advantages and returns.
+
+    Attributes:
+        weights: (R,) of their token losses. tokens: response tokens that count in the loss.
+        penalties: differences to the reference, per part.
+    """
+
+    batch: Batch
+    weights: np.ndarray
+    tokens: float
+    parts: list[Part]
+    penalties: list[torch.Tensor]
 
 
 class Ppo:
@@ -50,6 +72,9 @@ class Ppo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
         self.reference = frozen_copy(trained.policy) if options.kl_coef and reference is None else reference
+        self._added: list[Responses] = []
+        self._waiting: list[tuple[Part, np.ndarray]] = []
+        self._gradients, self._sums = GradientSums(trained.parameters()), dict.fromkeys(SUMS, 0.0)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -63,21 +88,156 @@ class Ppo:
             ``seconds``, and the numbers of ``mismatch``; of the passes before the first update ``prepare_seconds`` and the
             numbers of ``pass_tokens``.
         """
-        began, o = time.perf_counter(), self.options
+        began, sums = time.perf_counter(), dict.fromkeys(SUMS, 0.0)
+        responses = [self._prepared(batch, sums)]
+        self._whiten(responses)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._accumulate(responses, sums)
+        return {**self._updates(responses, sums), "seconds": time.perf_counter() - began}
+
+    def begin(self) -> None:
+        """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
+        self._added, self._waiting, self._sums = [], [], dict.fromkeys(SUMS, 0.0)
+        self._gradients = GradientSums(self.trained.parameters())
+
+    def add(self, batch: Batch) -> None:
+        """Add the gradient of responses to the step's; no weight changes.
+
+        What depends on the whole batch is left to ``finish``: the divisors and, with ``whiten``, mean and deviation of the
+        advantages. For a token whose ratio w is not clipped the loss is linear in its advantage, -w (A - mean) / deviation.
+        So the gradients of w A and of w are summed apart. Responses with a token beyond the clip range wait for ``finish``.
+        """
+        o = self.options
+        responses = self._prepared(batch, self._sums)
+        self._added.append(responses)
+        for part in responses.parts:
+            with autocast(o, part.mask.device):
+                new, values = self.trained(part.input_ids, o.temperature)
+            errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
+            weight = torch.as_tensor(responses.weights[part.rows], dtype=new.dtype, device=new.device)[:, None]
+            terms = {"value": errors.sum()}
+            if o.whiten:
+                ratio = torch.where(part.mask, new - part.tokens["old"], 0.0).exp()
+                beyond = ((ratio < 1 - o.clip_ratio_low) | (ratio > 1 + o.clip_ratio_high)).any(1)
+                self._waiting.append((part, beyond.cpu().numpy()))
+                term = torch.where(part.mask & ~beyond[:, None], ratio * weight, 0.0)
+                if "importance" in part.tokens:
+                    term = term * part.tokens["importance"]
+                terms |= {"advantage": -(term * part.tokens["advantages"]).sum(), "ratio": -term.sum()}
+                _, counts = self._policy_loss(part, new.detach(), ~beyond)
+            else:
+                losses, counts = self._policy_loss(part, new)
+                terms["policy"] = (losses * weight).sum()
+            self._sums["clipped"] += counts["clipped"]
+            self._sums["values_clipped"] += held
+            self._sums["kl"] += counts["kl"]
+            self._gradients.add(terms)
+
+    def finish(self) -> dict[str, float]:
+        """Take the step's updates on all responses that were added; returns the numbers of ``learn``, but for ``seconds``.
+
+        Up to the order of summation, weights become what ``learn`` makes of all responses in one batch. Only the first of
+        several updates was accumulated before: later ones need the weights that it makes. ``waited`` is the share of responses
+        that waited for mean and deviation of the advantages.
+        """
+        added, self._added = self._added, []
+        if not added:
+            raise InputError("no response was added to this step; add at least one before it is finished")
+        o, sums = self.options, self._sums
+        divisor, tokens = self._divisor(added), max(sum(each.tokens for each in added), 1.0)
+        mean, factor = self._whiten(added) if o.whiten else (0.0, 1.0)
+        factors = {"policy": 1 / divisor, "advantage": factor / divisor, "ratio": -mean * factor / divisor}
+        self._gradients.combine({**factors, "value": o.vf_coef / tokens})
+        values = self._gradients.values
+        sums["loss"] += sum(values.get(name, 0.0) * by for name, by in factors.items())
+        sums["value_loss"] += values.get("value", 0.0) / tokens
+        waited = self._add_waiting(added, divisor, sums)
+        return {**self._updates(added, sums), "waited": waited}
+
+    def _add_waiting(self, added: Sequence[Responses], divisor: float, sums: dict[str, float]) -> float:
+        """Add the policy's gradient of responses whose clipping depends on mean and deviation; return their share."""
+        o, waiting, self._waiting = self.options, self._waiting, []
+        weights = {id(part): each.weights for each in added for part in each.parts}
+        everywhere = self.ranks.sums({str(i): float(beyond.any()) for i, (_, beyond) in enumerate(waiting)})
+        for (part, beyond), processes in zip(waiting, everywhere.values(), strict=True):
+            if processes == 0:
+                continue
+            with autocast(o, part.mask.device):
+                new, values = self.trained(part.input_ids, o.temperature)
+            rows = torch.as_tensor(beyond, device=new.device)
+            losses, counts = self._policy_loss(part, new, rows)
+            weight = torch.as_tensor(weights[id(part)][part.rows], dtype=new.dtype, device=new.device)
+            loss = (losses * weight[:, None]).sum() / divisor
+            (loss + 0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
+            sums["loss"] += float(loss.detach())
+            sums["clipped"] += counts["clipped"]
+            sums["kl"] += counts["kl"]
+        counts = {"waited": float(sum(beyond.sum() for _, beyond in waiting)), "all": float(sum(len(b) for _, b in waiting))}
+        counts = self.ranks.sums(counts)
+        return counts["waited"] / max(counts["all"], 1.0)
+
+    def _prepared(self, batch: Batch, sums: dict[str, float]) -> Responses:
+        """Return responses with what is needed before any update: old log-probabilities and values, advantages, returns."""
+        o = self.options
         counted = batch.counted(o.mask_truncated)
-        weights, divisor = aggregation(o.loss_aggregation, batch.response_tokens, counted, o.max_response_tokens)
+        weights = loss_weights(o.loss_aggregation, batch.response_tokens, counted)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = batch.parts(np.flatnonzero(counted), o.max_tokens_per_micro_batch, self.trained.policy.device, self.ranks)
-        names = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
-        sums, norms = dict.fromkeys(names, 0.0), 0.0
-        metrics = self._look_back(parts, np.asarray(batch.rewards, dtype=float), sums) if parts else {}
-        models = 1 + (self.trained.critic.backbone is not None)
+        scores = np.asarray(batch.rewards, dtype=float)
+        penalties = [penalty for part in parts if (penalty := self._look_back(part, scores, sums)) is not None]
+        return Responses(batch, weights, tokens, parts, penalties)
 
-        for _ in range(o.num_updates if parts else 0):
-            self.optimizer.zero_grad(set_to_none=True)
-            for part in parts:
-                self._accumulate(part, weights[part.rows], divisor, tokens, sums)
+    @torch.no_grad()
+    def _look_back(self, part: Part, scores: np.ndarray, sums: dict[str, float]) -> torch.Tensor | None:
+        """Compute a part's old log-probabilities, old values, advantages and returns; return its differences to the
+        reference.
+        """
+        o = self.options
+        with autocast(o, part.mask.device), counted_seconds(sums, part):
+            recomputed, values = self.trained(part.input_ids, o.temperature)
+        settle_old(part, recomputed, o)
+        kl = None
+        if self.reference is not None:
+            with autocast(o, part.mask.device), counted_seconds(sums, part):
+                expected = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
+            kl = part.tokens["old"] - expected
+        score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
+        rewards = token_rewards(score, part.mask, kl, o.kl_coef)
+        advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
+        part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
+        return None if kl is None else kl[part.mask]
+
+    @torch.no_grad()
+    def _whiten(self, responses: Sequence[Responses]) -> tuple[float, float]:
+        """Whiten the advantages of all responses, if asked for; return the mean and factor of ``whitening``."""
+        parts = [part for each in responses for part in each.parts]
+        if not self.options.whiten or not parts:
+            return 0.0, 1.0
+        mean, factor = whitening(torch.cat(self._of_all(parts, "advantages")))
+        for part in parts:
+            part.tokens["advantages"] = torch.where(part.mask, (part.tokens["advantages"] - mean) * factor, 0.0)
+        return float(mean), float(factor)
+
+    def _of_all(self, parts: Sequence[Part], name: str) -> list[torch.Tensor]:
+        """Return the named numbers of every process, token by token."""
+        return self.ranks.of_all(torch.cat([part.tokens[name][part.mask] for part in parts]))
+
+    def _divisor(self, responses: Sequence[Responses]) -> float:
+        o = self.options
+        tokens, number = sum(each.tokens for each in responses), sum(len(each.weights) for each in responses)
+        return loss_divisor(o.loss_aggregation, tokens, number, o.max_response_tokens)
+
+    def _updates(self, responses: Sequence[Responses], sums: dict[str, float]) -> dict[str, float]:
+        """Take the optimizer's steps, the first on the gradient that is there; return the numbers of the step."""
+        o, norms = self.options, 0.0
+        parts = [part for each in responses for part in each.parts]
+        tokens = sum(each.tokens for each in responses)
+        for update in range(o.num_updates if parts else 0):
+            if update:
+                self.optimizer.zero_grad(set_to_none=True)
+                self._accumulate(responses, sums)
             norms += clip_and_step(self.trained, self.optimizer, o.max_grad_norm)
+        models = 1 + (self.trained.critic.backbone is not None)
         sums = self.ranks.sums({**sums, "whole_tokens": whole_tokens(parts)})
         return {
             "loss": sums["loss"] / o.num_updates,
@@ -87,70 +247,52 @@ class Ppo:
             "kl_old": sums["kl"] / o.num_updates / max(tokens, 1.0),
             "grad_norm": norms / o.num_updates,
             "tokens": tokens,
-            "unjudged": float(1 - batch.judged.mean()),
-            **metrics,
+            "unjudged": float(1 - np.concatenate([each.batch.judged for each in responses]).mean()),
+            **(self._of_values(responses) if parts else {}),
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
-            "seconds": time.perf_counter() - began,
         }
 
-    @torch.no_grad()
-    def _look_back(self, parts: list[Part], scores: np.ndarray, sums: dict[str, float]) -> dict[str, float]:
-        """Compute what is needed before any update: old log-probabilities, old values, token rewards, advantages and
-        returns.
-        """
-        o, penalties = self.options, []
-        for part in parts:
-            with autocast(o, part.mask.device), counted_seconds(sums, part):
-                recomputed, values = self.trained(part.input_ids, o.temperature)
-            settle_old(part, recomputed, o)
-            kl = None
-            if self.reference is not None:
-                with autocast(o, part.mask.device), counted_seconds(sums, part):
-                    expected = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
-                kl = part.tokens["old"] - expected
-                penalties.append(kl[part.mask])
-            score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
-            rewards = token_rewards(score, part.mask, kl, o.kl_coef)
-            advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
-            part.tokens |= {"values": values, "advantages": advantages, "returns": returns}
-
-        def of_all(name: str) -> list[torch.Tensor]:
-            """Return the tokens of every process."""
-            return self.ranks.of_all(torch.cat([part.tokens[name][part.mask] for part in parts]))
-
-        values, returns = torch.cat(of_all("values")), torch.cat(of_all("returns"))
+    def _of_values(self, responses: Sequence[Responses]) -> dict[str, float]:
+        """Return the numbers of old values and returns, and the mean difference to the reference."""
+        parts = [part for each in responses for part in each.parts]
+        values, returns = (torch.cat(self._of_all(parts, name)) for name in ("values", "returns"))
         spread = float(returns.var(correction=0))
         metrics = {
             "value_mean": float(values.mean()),
             "return_mean": float(returns.mean()),
             "explained_variance": 1 - float((returns - values).var(correction=0)) / spread if spread > 0 else float("nan"),
         }
-        if penalties:
-            metrics["kl_reference"] = float(torch.cat(self.ranks.of_all(torch.cat(penalties))).mean())
-        if o.whiten:
-            every = of_all("advantages")
-            white = whitened(torch.cat(every)).split_with_sizes([len(tokens) for tokens in every])[self.ranks.rank]
-            for part, of_part in zip(parts, white.split_with_sizes([int(part.mask.sum()) for part in parts]), strict=True):
-                part.tokens["advantages"] = torch.zeros_like(part.tokens["values"]).masked_scatter(part.mask, of_part)
+        if self.reference is not None:
+            penalties = torch.cat([penalty for each in responses for penalty in each.penalties])
+            metrics["kl_reference"] = float(torch.cat(self.ranks.of_all(penalties)).mean())
         return metrics
 
-    def _accumulate(self, part: Part, weights: np.ndarray, divisor: float, tokens: float, sums: dict[str, float]) -> None:
-        """Add a part's gradient to the weights' and its numbers to ``sums``."""
-        o, tensors, mask = self.options, part.tokens, part.mask
-        with autocast(o, mask.device):
-            new, values = self.trained(part.input_ids, o.temperature)
-        losses, counts = clipped_loss(
-            new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")
-        )
-        weight = torch.as_tensor(weights, dtype=new.dtype, device=new.device)
-        loss = (losses * weight[:, None]).sum() / divisor
-        errors, held = value_loss(values, tensors["values"], tensors["returns"], mask, o.value_clip)
-        error = errors.sum() / tokens
-        (loss + o.vf_coef * error).backward()  # type: ignore[no-untyped-call]
-        sums["loss"] += float(loss.detach())
-        sums["value_loss"] += float(error.detach())
-        sums["clipped"] += counts["clipped"]
-        sums["values_clipped"] += held
-        sums["kl"] += counts["kl"]
+    def _accumulate(self, responses: Sequence[Responses], sums: dict[str, float]) -> None:
+        """Add the gradient of all parts to the weights' and their numbers to ``sums``."""
+        o, divisor, tokens = self.options, self._divisor(responses), sum(each.tokens for each in responses)
+        for each in responses:
+            for part in each.parts:
+                with autocast(o, part.mask.device):
+                    new, values = self.trained(part.input_ids, o.temperature)
+                losses, counts = self._policy_loss(part, new)
+                weight = torch.as_tensor(each.weights[part.rows], dtype=new.dtype, device=new.device)
+                loss = (losses * weight[:, None]).sum() / divisor
+                errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
+                error = errors.sum() / tokens
+                (loss + o.vf_coef * error).backward()  # type: ignore[no-untyped-call]
+                sums["loss"] += float(loss.detach())
+                sums["value_loss"] += float(error.detach())
+                sums["clipped"] += counts["clipped"]
+                sums["values_clipped"] += held
+                sums["kl"] += counts["kl"]
+
+    def _policy_loss(
+        self, part: Part, new: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Return the clipped token losses of a part, or of some of its rows, and their counts; see ``clipped_loss``."""
+        o, tensors, mask = self.options, part.tokens, part.mask if rows is None else part.mask & rows[:, None]
+        advantages = tensors["advantages"]
+        importance = tensors.get("importance")
+        return clipped_loss(new, tensors["old"], advantages, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
