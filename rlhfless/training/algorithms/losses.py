@@ -33,7 +33,8 @@ def loss_weights(kind: str, response_tokens: Sequence[int], counted: np.ndarray)
         counted: (R,) False where a response is left out of the loss; it still is one of the R responses.
     """
     if kind == "sequence":
-        return counted / np.asarray(response_tokens, dtype=float)
+        weights: np.ndarray = counted / np.asarray(response_tokens, dtype=float)
+        return weights
     return counted.astype(float)
 
 

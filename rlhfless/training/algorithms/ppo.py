@@ -168,7 +168,7 @@ class Ppo:
             losses, counts = self._policy_loss(part, new, rows)
             weight = torch.as_tensor(weights[id(part)][part.rows], dtype=new.dtype, device=new.device)
             loss = (losses * weight[:, None]).sum() / divisor
-            (loss + 0.0 * values.sum()).backward()  # type: ignore[no-untyped-call]
+            (loss + 0.0 * values.sum()).backward()
             sums["loss"] += float(loss.detach())
             sums["clipped"] += counts["clipped"]
             sums["kl"] += counts["kl"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -39,6 +40,15 @@ class Learner(Protocol):
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Learn from a batch; return the algorithm's numbers and the ``learning_rate`` of the step."""
+
+    def begin(self) -> None:
+        """Begin a step that is learned from in pieces, while others of its responses are generated."""
+
+    def add(self, batch: Batch) -> None:
+        """Add the gradient of a piece of the step, see ``Algorithm``; no weight changes."""
+
+    def finish(self) -> dict[str, float]:
+        """Learn from all pieces of the step; return the numbers of ``learn``. ``seconds`` are of all calls together."""
 
     def write(self, folder: Path) -> None:
         """Write weights, optimizer and schedule into an empty folder.
@@ -83,6 +93,7 @@ class LocalLearner:
     ) -> None:
         self.algorithm, self.ranks = algorithm, ranks
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
+        self._seconds = 0.0  # of the pieces of a step so far
         self._ends = math.inf if lr_scheduler_steps is None else lr_scheduler_steps
         rates = {"lr_scheduler_type": lr_scheduler_type, "warmup_steps": warmup_steps, "lr_scheduler_steps": lr_scheduler_steps}
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
@@ -107,18 +118,47 @@ class LocalLearner:
         return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """See ``Learner``. The model is in training mode only during this call."""
+        """See ``Learner``. The model is in training mode only during this call, ``add`` and ``finish``."""
         rate = float(self.schedule.get_last_lr()[0])
+        with self._training():
+            numbers = self.algorithm.learn(batch)
+        self._next_rate()
+        return {**numbers, "learning_rate": rate}
+
+    def begin(self) -> None:
+        """See ``Learner``."""
+        self.algorithm.begin()
+        self._seconds = 0.0
+
+    def add(self, batch: Batch) -> None:
+        """See ``Learner``."""
+        began = time.perf_counter()
+        with self._training():
+            self.algorithm.add(batch)
+        self._seconds += time.perf_counter() - began
+
+    def finish(self) -> dict[str, float]:
+        """See ``Learner``."""
+        began, rate = time.perf_counter(), float(self.schedule.get_last_lr()[0])
+        with self._training():
+            numbers = self.algorithm.finish()
+        self._next_rate()
+        return {**numbers, "learning_rate": rate, "seconds": self._seconds + time.perf_counter() - began}
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        """Context in which the models are in training mode."""
         self.algorithm.trained.train()
         try:
-            numbers = self.algorithm.learn(batch)
+            yield
         finally:
             self.algorithm.trained.eval()
+
+    def _next_rate(self) -> None:
         if self.schedule.last_epoch < self._ends:  # beyond its end a cosine would rise again
             with warnings.catch_warnings():  # a first batch that teaches nothing has taken no step of the optimizer
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 self.schedule.step()
-        return {**numbers, "learning_rate": rate}
 
     def write(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one writes."""

@@ -105,9 +105,23 @@ class LearnerProcesses:
         """
         began = time.perf_counter()
         seed = int(torch.randint(2**63 - 1, ()))
-        numbers: dict[str, float] = self._order("learn", (batch, seed))
+        numbers: dict[str, float] = self._order("learn", batch, seed)
         self._take_weights()
         return {**numbers, "seconds": time.perf_counter() - began}
+
+    def begin(self) -> None:
+        """See ``Learner``."""
+        self._order("begin")
+
+    def add(self, batch: Batch) -> None:
+        """See ``Learner``; every process computes its share of the piece. Errors are those of ``learn``."""
+        self._order("add", batch, int(torch.randint(2**63 - 1, ())))
+
+    def finish(self) -> dict[str, float]:
+        """See ``Learner``; errors are those of ``learn``."""
+        numbers: dict[str, float] = self._order("finish", seed=int(torch.randint(2**63 - 1, ())))
+        self._take_weights()
+        return numbers
 
     def write(self, folder: Path) -> None:
         """See ``Learner``."""
@@ -122,8 +136,12 @@ class LearnerProcesses:
         """Stop the processes."""
         _end(self._processes)
 
-    def _order(self, order: str, argument: Any) -> Any:
-        """Send all processes an order and wait for them; return the answer of the first one."""
+    def _order(self, order: str, argument: Any = None, seed: int = 0) -> Any:
+        """Send all processes an order and wait for them; return the answer of the first one.
+
+        Args:
+            argument: of the learner's method of that name. seed: of the random streams in which they execute it.
+        """
         if not self._processes and self._began and order != "read":
             raise LearnerError("the learner's processes have ended and their weights are lost; read a checkpoint first")
         try:
@@ -131,7 +149,7 @@ class LearnerProcesses:
                 self._start()
             for _, connection in self._processes:
                 with contextlib.suppress(OSError):  # it is gone, which its silence says
-                    connection.send((order, argument))
+                    connection.send((order, argument, seed))
             return self._answers(DONE, order)[0]
         except BaseException:
             self.close()  # the others may wait for one that failed; nobody knows what each of them did

@@ -6,6 +6,7 @@ the loopback interface only. It ends when the trainer ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -29,6 +30,7 @@ from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LEARNING = ("learn", "add", "finish")  # orders whose dropout is determined by the seed
 READY, DONE, FAILED = "ready", "done", "failed"
 
 
@@ -61,14 +63,10 @@ def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
         learner, model = _learner(rank, startup)
         connection.send((READY, None))
         while True:
-            order, argument = connection.recv()
-            if order == "learn":
-                batch, seed = argument
-                with streams_of(seed, rank):
-                    numbers: Any = learner.learn(batch)
-            else:
-                numbers = getattr(learner, order)(argument)
-            if order != "write":
+            order, argument, seed = connection.recv()
+            with streams_of(seed, rank) if order in LEARNING else contextlib.nullcontext():
+                numbers: Any = getattr(learner, order)(*() if argument is None else (argument,))
+            if order in ("learn", "finish", "read"):
                 publish(model, rank, startup.board)
             connection.send((DONE, numbers))
     except (EOFError, OSError) as error:

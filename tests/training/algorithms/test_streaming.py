@@ -1,4 +1,4 @@
-"""A step that is learned from in pieces, in any order, has the gradient of the whole batch, for everything that needs all of it.
+"""A step learned from in pieces, in any order, has the gradient of the whole batch, for everything that needs all of it.
 
 float32: sums are taken in another order, so gradients agree to 1e-5 of their norm.
 """
@@ -7,38 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from error_messages import refused
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from learning_samples import gradient_of, noise_batch, small_model, still  # noqa: E402
+from learning_samples import gradient_of, noise_batch, pieces_of, rows_of, small_model, still  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
-from rlhfless.training.algorithms.batch import Batch  # noqa: E402
 from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
-
-
-def rows_of(batch: Batch, rows: list[int]) -> Batch:
-    """Some rows of a batch."""
-    engine, truncated = batch.engine_logprobs, np.asarray(batch.truncated)
-    assert engine is not None
-    rewards, group_of = np.asarray(batch.rewards), np.asarray(batch.group_of)
-    return Batch(
-        [batch.prompt_ids[i] for i in rows], [batch.response_ids[i] for i in rows], rewards[rows], group_of[rows],
-        [engine[i] for i in rows], truncated[rows],
-    )  # fmt: skip
-
-
-def pieces_of(batch: Batch, seed: int, size: int | None = None) -> list[Batch]:
-    """The groups of a batch in random order; or ``size`` responses at a time, of any groups."""
-    rng, group_of = np.random.default_rng(seed), np.asarray(batch.group_of)
-    if size is None:
-        return [rows_of(batch, np.flatnonzero(group_of == group).tolist()) for group in rng.permutation(np.unique(group_of))]
-    order = rng.permutation(len(group_of)).tolist()
-    return [rows_of(batch, order[i : i + size]) for i in range(0, len(order), size)]
 
 
 def both(name: str, seed: int, size: int | None, off: float = 0.2, **options: Any) -> tuple[Any, Any, dict, dict]:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from learning_samples import noise_batch, small_model  # noqa: E402
+from learning_samples import noise_batch, pieces_of, small_model  # noqa: E402
 from training_samples import config  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
@@ -65,6 +65,17 @@ class Pair:
         """Numbers and weights are the same within the tolerance."""
         ours, theirs = self.one.learn(batch), self.two.learn(batch)
         assert ours.keys() == theirs.keys()
+        for name in ours.keys() - {"seconds", "prepare_seconds"}:
+            assert theirs[name] == pytest.approx(ours[name], abs=1e-5, rel=1e-4, nan_ok=True), name
+        self.assert_same_weights()
+
+    def stream_the_same(self, batch: Batch) -> None:
+        """In pieces, each learner in another order."""
+        for seed, learner in enumerate((self.one, self.two)):
+            learner.begin()
+            for piece in pieces_of(batch, seed):
+                learner.add(piece)
+        ours, theirs = self.one.finish(), self.two.finish()
         for name in ours.keys() - {"seconds", "prepare_seconds"}:
             assert theirs[name] == pytest.approx(ours[name], abs=1e-5, rel=1e-4, nan_ok=True), name
         self.assert_same_weights()
@@ -119,6 +130,7 @@ def test_two_processes_learn_what_one_learns_and_go_on_from_each_other(pair: Pai
     load_checkpoint(tmp_path / "two", 3, pair.one)
     pair.assert_same_weights()
     pair.learn_the_same(noise_batch(small_model(), seed=3))
+    pair.stream_the_same(noise_batch(small_model(), seed=4, off=0.15))
 
 
 @pytest.mark.full
