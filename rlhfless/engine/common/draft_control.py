@@ -44,6 +44,9 @@ class DraftControl:
         drafting: ``length`` is ``adaptive``, ``critical`` or a fixed number, which needs no estimates.
         latency: the seconds of a pass by fed tokens.
 
+    Attributes:
+        max_draft_tokens: the most tokens that it ever asks for.
+
     Example:
         >>> import solver
         >>> latency = solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=1e-4)
@@ -62,6 +65,7 @@ class DraftControl:
         self._drafting, self._latency = drafting, latency
         self._most = int(drafting.max_draft_tokens)
         self._fixed = None if isinstance(drafting.length, str) else int(drafting.length)
+        self.max_draft_tokens = self._most if self._fixed is None else self._fixed
         table = latency.table
         self._most_fed = None if table is None else int(table.batch[-1])
         self._counts: dict[int, Counts] = {}
