@@ -13,7 +13,13 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_simulated import (
-    ODD_S, admissions, assert_same_completions, assert_tiled, facts, latencies, requests,
+    ODD_S,
+    admissions,
+    assert_same_completions,
+    assert_tiled,
+    facts,
+    latencies,
+    requests,
 )  # fmt: skip
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
