@@ -79,6 +79,19 @@ class JournalledBatch(NamedTuple):
         return PrefillPart(len(self.chunks), sum([n for _, n in self.chunks]), [chunk for chunk in self.chunks if chunk[1]])
 
 
+class VerifiedPass(NamedTuple):
+    """The drafts of an iteration of an engine with drafts.
+
+    Attributes:
+        kv_tokens: of the batch at its start.
+        drafted, accepted: (B,) tokens of each response of the batch, in admission order.
+    """
+
+    kv_tokens: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
 class CommittedRun(NamedTuple):
     """Iterations of one batch that were committed together, back to back.
 
@@ -119,6 +132,7 @@ class EngineJournal:
         finished: (iterations committed by then, response) of every completion.
         runs: committed iterations, in order.
         decode_s: seconds charged for each iteration, without its prefill.
+        passes: the drafts of each iteration; empty without drafts.
         prepare_s: total seconds of preparing shapes for the device (CUDA graphs); no iteration is charged for them.
     """
 
@@ -128,6 +142,7 @@ class EngineJournal:
     finished: list[tuple[int, int]] = field(default_factory=list)
     runs: list[CommittedRun] = field(default_factory=list)
     decode_s: array[float] = field(default_factory=lambda: array("d"))
+    passes: list[VerifiedPass] = field(default_factory=list)
     prepare_s: float = 0.0
     _left: list[int] = field(default_factory=list, repr=False)
 

@@ -6,7 +6,7 @@ Checks of requests are in request_validation.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -122,9 +122,7 @@ class SequenceState:
         """Return (count,) their log-probabilities, a copy."""
         return _joined([part.logprobs[row] for part, row in self.parts], np.float32)
 
-    def append(
-        self, ids: Sequence[int], logprobs: Sequence[float], signals: Mapping[str, Sequence[np.ndarray]] = NO_SIGNALS
-    ) -> None:
+    def append(self, ids: Sequence[int], logprobs: Sequence[float], signals: Mapping[str, Iterable[Any]] = NO_SIGNALS) -> None:
         """Append new tokens, for an engine that receives them one response at a time."""
         if not self.parts or isinstance(self.parts[-1][0].ids, np.ndarray):
             self.parts.append((HostTokens([array("q")], [array("f")], {name: [[]] for name in signals}), 0))

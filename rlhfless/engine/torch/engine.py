@@ -24,12 +24,14 @@ from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
 try:
     import torch
 
+    from rlhfless.engine.common.engine_drafts import EngineDrafts
     from rlhfless.engine.common.request_validation import TokenRoom
     from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
@@ -90,10 +92,17 @@ class TorchEngine:
         sampling: Sampling | None = None,
         start_s: float = 0.0,
         signals: Sequence[str] = (),
+        drafting: Drafting | EngineDrafts | None = None,
     ) -> None:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
         self._room = TokenRoom.of(model, admission)
-        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
+        drafts = drafting
+        if isinstance(drafting, Drafting):
+            if not isinstance(charge, LatencyModel):
+                raise ValueError("x")
+            drafts = EngineDrafts(drafting, charge, admission, model.vocabulary, eos_id)
+        assert not isinstance(drafts, Drafting)
+        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals, drafts)
 
     @classmethod
     def from_pretrained(
@@ -140,12 +149,7 @@ class TorchEngine:
     @_computes
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
-        loop, upcoming = self._loop, self._loop.upcoming
-        responses = [SequenceState.of(request, loop.clock_s, self._room, kv_wrong) for request in requests]
-        loop.queue.add(responses)
-        loop.rows.reserve(loop.queue.needed_slots())
-        if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
-            loop.upcoming = None
+        self._loop.add([SequenceState.of(request, self._loop.clock_s, self._room, kv_wrong) for request in requests])
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. Iterations that it has to compute are kept for ``advance``."""
