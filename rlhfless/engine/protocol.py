@@ -1,9 +1,10 @@
 """The engine protocol: one model replica that decodes with continuous batching.
 
 An engine has its own clock (seconds since the run's start) and commits whole decode iterations. A response of L tokens takes
-exactly L iterations. Prefill computes the KV cache of all prompt tokens but the last. Every iteration feeds one token of each
-response in the batch and yields the next. A response of no tokens needs no slot and ends at the first boundary at which it is
-available. An engine knows neither plans nor rules, GPU allocations or cost.
+exactly L iterations; with drafts of up to n tokens, ``ceil(L / (n + 1))`` to L. Prefill computes the KV cache of all prompt
+tokens but the last. Every iteration feeds the last token of each response in the batch, and drafted ones, and yields the next
+tokens. A response of no tokens needs no slot and ends at the first boundary at which it is available. An engine knows neither
+plans nor rules, GPU allocations or cost.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class EngineSpan:
     ``tokens`` are computed context tokens (prefill) or generated tokens (decode). After an eviction or a hand-over prefill
     computes generated tokens, too. ``kv_tokens`` is the mean KV tokens in memory, ``batch_mean`` the mean batch weighted by
     time. ``call`` is the index of the call of the phase, where there are several. ``computed`` holds (response, tokens
-    computed) of the prefill of responses that join.
+    computed) of the prefill of responses that join. With drafts, ``drafted_tokens`` were fed besides the last token of each
+    response, and ``accepted_tokens`` of them are among ``tokens``; both are None without drafts.
     """
 
     phase: str
@@ -123,6 +125,15 @@ class EngineSpan:
     kv_tokens: float
     call: str | None = None
     computed: Sequence[tuple[int, int]] = ()
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+    @property
+    def fed_tokens(self) -> int | None:
+        """Return the tokens that iterations fed, drafts included; None without drafts."""
+        if self.drafted_tokens is None or self.accepted_tokens is None:
+            return None
+        return self.tokens - self.accepted_tokens + self.drafted_tokens
 
 
 @dataclass(frozen=True)

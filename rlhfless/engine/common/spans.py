@@ -27,6 +27,7 @@ class IterationRun(NamedTuple):
         batch_seconds, kv_token_seconds: sums over the iterations of seconds (without prefill) times responses that get a token,
             and of seconds times KV tokens in memory.
         prepared_from_s: when preparing its shape for the device began, which ended at ``start_s``; None: nothing was prepared.
+        drafts: drafted tokens, and those of them that were accepted; None without drafts.
     """
 
     start_s: float
@@ -37,6 +38,7 @@ class IterationRun(NamedTuple):
     kv_token_seconds: float
     prefill: PrefillPart | None = None
     prepared_from_s: float | None = None
+    drafts: tuple[int, int] | None = None
 
 
 def spans_of(runs: Iterable[IterationRun], slots: int) -> list[EngineSpan]:
@@ -47,14 +49,22 @@ def spans_of(runs: Iterable[IterationRun], slots: int) -> list[EngineSpan]:
     spans: list[EngineSpan] = []
     first_s = last_s = batch_s = kv_token_s = 0.0
     tokens = 0
+    drafts: list[tuple[int, int]] = []
 
     def close() -> None:
         nonlocal tokens, batch_s, kv_token_s
         if tokens:
             seconds = last_s - first_s
             batch = min(batch_s / seconds, float(slots))  # sums of times round, a batch has no more than its slots
-            spans.append(EngineSpan("decode", first_s, last_s, batch, slots, tokens, kv_token_s / seconds))
+            drafted, accepted = map(sum, zip(*drafts, strict=True)) if drafts else (None, None)
+            spans.append(
+                EngineSpan(
+                    "decode", first_s, last_s, batch, slots, tokens, kv_token_s / seconds,
+                    drafted_tokens=drafted, accepted_tokens=accepted,
+                )
+            )  # fmt: skip
         tokens, batch_s, kv_token_s = 0, 0.0, 0.0
+        drafts.clear()
 
     for run in runs:
         if run.prepared_from_s is not None:
@@ -77,5 +87,7 @@ def spans_of(runs: Iterable[IterationRun], slots: int) -> list[EngineSpan]:
         tokens += run.tokens
         batch_s += run.batch_seconds
         kv_token_s += run.kv_token_seconds
+        if run.drafts is not None:
+            drafts.append(run.drafts)
     close()
     return spans

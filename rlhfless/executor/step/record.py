@@ -206,6 +206,8 @@ class StepRecord:
                         last[name] = (last[name] * before + getattr(s, name) * now) / (before + now)
                 last["tokens"] += s.tokens
                 last["end_s"] = s.end_s
+                if s.fed_tokens is not None:
+                    last["detail"] = _draft_counts(s, last["detail"])
                 continue
             row = self._row(holder, s.phase, s.start_s, s.end_s)
             row["call"] = s.call or s.phase
@@ -213,6 +215,8 @@ class StepRecord:
             if s.computed and self.recomputes:
                 again = self._computed_again(holder, s)
                 row["detail"] = json.dumps({"recomputed": again}) if again else None
+            if s.fed_tokens is not None:
+                row["detail"] = _draft_counts(s)
             self._spans.append(row)
             self._latest[holder] = row
 
@@ -252,6 +256,7 @@ class StepRecord:
     def rollout_times(self, response: int) -> Row:
         """Return the columns of a rollouts row that execution measures."""
         c = self.completions[response]
+        drafts = () if c.passes is None else ("passes", "drafted_tokens", "accepted_tokens")
         return {
             "response_tokens": c.response_tokens,
             "finish_reason": c.finish_reason,
@@ -260,4 +265,12 @@ class StepRecord:
             "start_s": c.start_s,
             "first_token_s": c.first_token_s,
             "end_s": c.time_s,
+            **{name: getattr(c, name) for name in drafts},
         }
+
+
+def _draft_counts(span: EngineSpan, before: str | None = None) -> str:
+    """Return the detail of a decode span with drafts, including the counts of the detail ``before``."""
+    counts: dict[str, int] = json.loads(before) if before else {}
+    new = {"fed_tokens": span.fed_tokens, "drafted": span.drafted_tokens, "accepted": span.accepted_tokens}
+    return json.dumps({name: counts.get(name, 0) + (tokens or 0) for name, tokens in new.items()})

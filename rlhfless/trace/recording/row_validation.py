@@ -11,6 +11,7 @@ from typing import Any
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.casts import cast_cell, clean, jsonable
 from rlhfless.trace.schema.tables import TABLES
+from rlhfless.trace.schema.validation import DRAFT_COLUMNS, refused_draft_counts
 from solver.model.errors import as_given
 
 _COLUMNS = {table: {column.name: column for column in columns} for table, columns in TABLES.items()}
@@ -55,6 +56,9 @@ def _refuse_contradictions(table: str, row: Mapping[str, Any]) -> None:
             raise TraceError(
                 f"{table}: column '{second}' is {end:g}, before '{first}', which is {start:g}; a later time is needed"
             )
+    counts = [row[name] for name in (*DRAFT_COLUMNS, "response_tokens") if row.get(name) is not None]
+    if len(counts) == 4 and (reason := refused_draft_counts(*counts)) is not None:
+        raise TraceError(f"{table}: {reason}")
     batch, slots = row.get("batch_mean"), row.get("slots")
     if batch is not None and slots is not None and batch > slots * (1 + 1e-9):
         raise TraceError(

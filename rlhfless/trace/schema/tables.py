@@ -84,6 +84,9 @@ ROLLOUTS = (
     _seconds("start_s", "when its generation began", nullable=True, optional=True),
     _seconds("first_token_s", "when its first token was generated", nullable=True, optional=True),
     _seconds("end_s", "when its last token was generated", nullable=True, optional=True),
+    _maybe("passes", "int", "iterations that decoded it, with drafts", minimum=0, optional=True),
+    _maybe("drafted_tokens", "int", "tokens drafted for it", unit="tokens", minimum=0, optional=True),
+    _maybe("accepted_tokens", "int", "drafted tokens that became its own", unit="tokens", minimum=0, optional=True),
 )  # fmt: skip
 
 ALLOCATIONS = (

@@ -21,6 +21,7 @@ RENAMED = (
     "in Python rlhfless.load(LOG, mapping={{'{0}': 'THEIRS'}})"
 )
 KEY = ["run", "step", "prompt_id", "sample"]
+DRAFT_COLUMNS = ("passes", "drafted_tokens", "accepted_tokens")
 
 
 def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None, source: object = None) -> pd.DataFrame:
@@ -64,6 +65,7 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
     _refuse_disorder(result, name)
     if table == "rollouts":
         _refuse_duplicates(result, name)
+        _refuse_draft_counts(result, name)
     if table == "allocations":
         refuse_overlaps(result, name)
     if table == "spans":
@@ -164,6 +166,32 @@ def _refuse_duplicates(rollouts: pd.DataFrame, source: str) -> None:
             f"run, step, prompt_id, sample ({key.run!r}, {key.step}, {key.prompt_id!r}, {key['sample']}); one row per "
             "response is needed"
         )
+
+
+def _refuse_draft_counts(rollouts: pd.DataFrame, source: str) -> None:
+    if not set(DRAFT_COLUMNS) <= set(rollouts.columns):
+        return
+    names = (*DRAFT_COLUMNS, "response_tokens")
+    passes, drafted, accepted, tokens = (rollouts[name].to_numpy(dtype=float, na_value=np.nan) for name in names)
+    for wrong in ((accepted > drafted), (passes + accepted > tokens)):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            reason = refused_draft_counts(*(int(column[at]) for column in (passes, drafted, accepted, tokens)))
+            raise TraceError(f"{source}: row {row_number(rollouts.index, at)}, {reason}")
+
+
+def refused_draft_counts(passes: int, drafted: int, accepted: int, tokens: int) -> str | None:
+    """Return why a response of so many tokens cannot have these counts of drafts; None when it can."""
+    if accepted > drafted:
+        return (
+            f"column 'accepted_tokens' is {accepted}, above 'drafted_tokens', which is {drafted}; at most that many are needed"
+        )
+    if passes + accepted > tokens:
+        return (
+            f"columns 'passes' and 'accepted_tokens' sum to {passes + accepted}, above 'response_tokens', which is {tokens}; a "
+            "pass yields its accepted tokens and one more"
+        )
+    return None
 
 
 def _refuse_overfull(spans: pd.DataFrame, source: str) -> None:

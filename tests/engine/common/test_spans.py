@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
-from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.common.spans import IterationRun, spans_of
 from rlhfless.engine.protocol import EngineSpan
 
 iterations = st.lists(st.tuples(st.floats(1e-6, 10.0), st.integers(1, 8)), min_size=1, max_size=50)
@@ -88,3 +88,15 @@ def test_a_retimed_journal_has_the_same_iterations_at_other_times(iterations, da
     assert (again.changes, again.end_s, len(again)) == (journal.changes, ends_s[-1], len(journal))
     [span] = spans(again)
     assert (span.start_s, span.end_s, span.tokens) == (5.0, ends_s[-1], sum(batch for _, batch in iterations))
+
+
+def test_decode_spans_count_drafts_where_there_are_any() -> None:
+    """Two responses accept 3 of 4 and then 0 of 2 drafted tokens; after a gap one is decoded without drafts."""
+    runs = [
+        IterationRun(0.0, 0.0, 1.0, 5, 2.0, 20.0, drafts=(4, 3)),
+        IterationRun(1.0, 1.0, 2.0, 2, 2.0, 20.0, drafts=(2, 0)),
+        IterationRun(5.0, 5.0, 6.0, 1, 1.0, 7.0),
+    ]
+    drafted, plain = spans_of(runs, 4)
+    assert (drafted.tokens, drafted.drafted_tokens, drafted.accepted_tokens, drafted.fed_tokens) == (7, 6, 3, 10)
+    assert (plain.tokens, plain.drafted_tokens, plain.accepted_tokens, plain.fed_tokens) == (1, None, None, None)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trace_samples import rollouts, step
 
 from rlhfless.trace import TABLES, TraceError, sorted_prompt_ids, validate
+from rlhfless.trace.recording.row_validation import checked_row
 
 
 def changed(row: int, **cells: Any) -> list[dict[str, Any]]:
@@ -193,3 +194,27 @@ def test_any_cell_is_taken_or_refused_with_a_trace_error(table: str, data: st.Da
         return
     assert len(frame) == len(rows)
     pd.testing.assert_frame_equal(validate(table, frame), frame)
+
+
+DRAFTS = {"response_tokens": 9, "passes": 4, "drafted_tokens": 8, "accepted_tokens": 5}
+
+
+def test_counts_of_drafts_are_optional_columns() -> None:
+    frame = validate("rollouts", changed(2, **DRAFTS))
+    assert frame["passes"].tolist() == [pd.NA, 4, *[pd.NA] * 4]
+    assert (frame["passes"] + frame["accepted_tokens"]).iloc[1] == frame["response_tokens"].iloc[1]
+    assert checked_row("rollouts", changed(2, **DRAFTS)[1])["drafted_tokens"] == 8
+    assert "passes" not in validate("rollouts", rollouts()).columns
+
+
+@pytest.mark.parametrize(("wrong", "named"), [
+    ({"drafted_tokens": 4}, ("accepted_tokens", 5, "drafted_tokens", 4)),
+    ({"passes": 5}, ("passes", "accepted_tokens", 10, "response_tokens", 9)),
+    ({"passes": -1}, ("passes", -1)),
+])  # fmt: skip
+def test_counts_of_drafts_that_cannot_be_are_refused(wrong: dict[str, int], named: tuple[object, ...]) -> None:
+    rows = changed(2, **DRAFTS | wrong)
+    with refused(TraceError, "row 2", *named):
+        validate("rollouts", rows)
+    with refused(TraceError, *named):
+        checked_row("rollouts", rows[1])
