@@ -36,7 +36,7 @@ from solver.prefix_sharing.placement import Placement, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
-from solver.timing.draft_length import DraftLength, best_length, length_table
+from solver.timing.draft_length import DraftLength, best_length, choose_lengths, critical_lengths, length_table
 from solver.timing.evaluate import Evaluation, evaluate
 from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, schedule_work
 
@@ -89,8 +89,10 @@ __all__ = [
     "WorkSchedule",
     "Workload",
     "best_length",
+    "choose_lengths",
     "choose_prefixes",
     "clairvoyant_bound",
+    "critical_lengths",
     "deduplicate",
     "evaluate",
     "fixed_length_rule",
