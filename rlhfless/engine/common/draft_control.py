@@ -9,17 +9,16 @@ The number of tokens to draft, given the estimates, is chosen in ``solver.timing
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.timing.draft_length import best_length
+from solver.timing.draft_length import choose_lengths, critical_lengths
 
 Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
@@ -109,7 +108,7 @@ class DraftControl:
         responses: Sequence[int],
         room: Sequence[int],
         kv_tokens: Sequence[int],
-        remaining: ArrayLike | None = None,
+        remaining: Callable[[], ArrayLike] | None = None,
         max_fed_tokens: int | None = None,
     ) -> list[int]:
         """Return the tokens to draft for each response of the next pass; call it once per pass.
@@ -118,7 +117,7 @@ class DraftControl:
             responses: (B,) the batch.
             room: (B,) the most tokens that may be drafted for each.
             kv_tokens: (B,) KV tokens of each at the pass's start.
-            remaining: (B,) tokens that each is predicted to need still; ``critical`` needs them whenever it decides.
+            remaining: returns (B,) the tokens that each is predicted to need still; called when ``critical`` decides.
             max_fed_tokens: the most tokens that the pass may feed, one per response included. Where all drafts do not fit, the
                 longest are cut. The latency model's table also limits them.
 
@@ -155,15 +154,23 @@ class DraftControl:
         by_prompt = _rates(shared, everybody, BATCH_DRAFTS)
         return np.asarray(_rates(own, by_prompt[groups], PROMPT_DRAFTS).cumprod(axis=1))
 
-    def _decide(self, responses: Sequence[int], kv_tokens: NDArray[np.float64], remaining: ArrayLike | None) -> list[int]:
+    def _decide(
+        self, responses: Sequence[int], kv_tokens: NDArray[np.float64], remaining: Callable[[], ArrayLike] | None
+    ) -> list[int]:
         if not len(responses):
             return []
         survival = self.survival(responses)
-        if self._drafting.length == "critical" and remaining is None:
+        if self._drafting.length == "adaptive":
+            remaining = None
+        elif remaining is None:
             raise PlanningError("the draft length is critical, but no remaining lengths are predicted; a predictor is needed")
-        mean = Acceptance(survival.mean(axis=0))
-        chosen, _ = best_length(self._latency, len(responses), float(kv_tokens.mean()), mean)
-        return [chosen] * len(responses)
+        reads = self._drafting.kv_reads
+        if remaining is None:
+            chosen = choose_lengths(self._latency, survival, float(kv_tokens.sum()), kv_reads=reads)
+        else:
+            chosen = critical_lengths(self._latency, survival, remaining(), kv_tokens, kv_reads=reads)
+        lengths: list[int] = chosen.tolist()
+        return lengths
 
     def _no_counts(self) -> Counts:
         return np.zeros((2, self._most + 1))
