@@ -102,7 +102,9 @@ class SuffixDrafter:
         max_nodes: runs of tokens that all tries hold at most; beyond it new runs are left out.
 
     Example:
-        >>> drafter = SuffixDrafter(Drafting(min_match=1))
+        >>> from rlhfless.engine.common.drafter import SuffixDrafter
+        >>> import rlhfless as rl
+        >>> drafter = SuffixDrafter(rl.Drafting(min_match=1))
         >>> drafter.start(0, 0, [1, 2], [[5, 6, 7]], [])
         >>> drafter.extend(0, [5])
         >>> drafter.draft(0, 8)

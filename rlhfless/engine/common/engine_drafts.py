@@ -6,6 +6,7 @@ Engines see drafted tokens only. Every draft ends before an end of text, because
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from rlhfless.engine.common.checked_drafter import CheckedDrafter
 from rlhfless.engine.common.draft_control import DraftControl
@@ -17,6 +18,49 @@ from solver.model.latency import LatencyModel
 
 Drafts = Mapping[SequenceState, list[int]]
 """The drafted tokens of every response of a batch, by response."""
+
+
+class PassDrafts(Protocol):
+    """Decides what passes verify, and what is kept of it: ``EngineDrafts``, or a replay of recorded passes."""
+
+    @property
+    def kv_reads(self) -> str:
+        """How often a pass reads a response's KV cache, as in ``solver.Drafting``."""
+        ...
+
+    @property
+    def off(self) -> str | None:
+        """Return why there are no drafts any more, as part of a sentence; None while there are."""
+        ...
+
+    def start(self, responses: Sequence[SequenceState]) -> None:
+        """Begin responses that the engine was given."""
+        ...
+
+    def remove(self, responses: Sequence[SequenceState]) -> None:
+        """Forget responses that are complete or were taken off the engine."""
+        ...
+
+    def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
+        """Return what the next pass of ``batch`` verifies; the same again until a pass is committed.
+
+        Args:
+            batch: in admission order. kv_tokens: of the batch at the start of the pass.
+        """
+        ...
+
+    def kept(self, s: SequenceState, drafted: Sequence[int], sampled: Sequence[int]) -> int:
+        """Return how many of the tokens that a pass sampled for a response are its next ones: up to the first that was not
+        drafted.
+
+        Args:
+            sampled: one token more than ``drafted``: the first follows the response, the others follow drafted tokens.
+        """
+        ...
+
+    def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
+        """Note what a pass drafted for each response of its batch, and the tokens that it committed."""
+        ...
 
 
 class EngineDrafts:
@@ -41,11 +85,11 @@ class EngineDrafts:
 
     @property
     def off(self) -> str | None:
-        """Return why there are no drafts any more, as part of a sentence; None while there are."""
+        """See ``PassDrafts``."""
         return self._drafter.off
 
     def start(self, responses: Sequence[SequenceState]) -> None:
-        """Begin responses that the engine was given."""
+        """See ``PassDrafts``."""
         for s in responses:
             request = s.request
             if s.stop_tokens and request.prompt_ids is not None:
@@ -54,7 +98,7 @@ class EngineDrafts:
                 self._drafter.start(request.response, request.prompt, request.prompt_ids, request.history, s.ids)
 
     def remove(self, responses: Sequence[SequenceState]) -> None:
-        """Forget responses that are complete or were taken off the engine."""
+        """See ``PassDrafts``."""
         for s in responses:
             if s in self._started:
                 self._started.remove(s)
@@ -62,11 +106,7 @@ class EngineDrafts:
                 self._drafter.remove(s.request.response)
 
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
-        """Return what the next pass of ``batch`` verifies; the same again until a pass is committed.
-
-        Args:
-            kv_tokens: of the batch at the start of the pass.
-        """
+        """See ``PassDrafts``."""
         if self._planned is not None and self._planned[0] == self._passes and self._planned[1] == batch:
             return self._planned[2]
         drafts: Drafts = {s: self._draft(s, most) for s, most in zip(batch, self._lengths(batch, kv_tokens), strict=True)}
@@ -74,12 +114,7 @@ class EngineDrafts:
         return drafts
 
     def kept(self, s: SequenceState, drafted: Sequence[int], sampled: Sequence[int]) -> int:
-        """Return how many of the tokens that a pass sampled for a response are its next ones: up to the first that was not
-        drafted.
-
-        Args:
-            sampled: one token more than ``drafted``: the first follows the response, the others follow drafted tokens.
-        """
+        """See ``PassDrafts``."""
         kept = 1
         for token, guess in zip(sampled, drafted, strict=False):
             if token != guess:
@@ -88,7 +123,7 @@ class EngineDrafts:
         return kept
 
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
-        """Note what a pass drafted for each response of its batch, and the tokens that it committed."""
+        """See ``PassDrafts``."""
         self._passes += 1
         for s, (drafted, tokens) in committed.items():
             self._control.observe(s.request.response, drafted, len(tokens) - 1)

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler
-from rlhfless.engine.common.engine_drafts import EngineDrafts
+from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
@@ -48,7 +48,7 @@ class DecodeLoop:
         sampling: Sampling,
         start_s: float,
         signals: Sequence[str],
-        drafts: EngineDrafts | None = None,
+        drafts: PassDrafts | None = None,
     ) -> None:
         self._clock, self._eos_id, self.drafts = IterationClock(charge, model.device), eos_id, drafts
         self.step = decode_step(model, sampling, eos_id, signals)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlhfless.engine.common.engine_drafts import Drafts, EngineDrafts
+from rlhfless.engine.common.engine_drafts import Drafts, PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
 from rlhfless.engine.torch.gumbel_noise import TokenNoise, streams
@@ -45,7 +45,7 @@ class DraftedRun:
     certain, tokens_on_device, ends_by_itself = 1, 0, True
 
     def __init__(
-        self, rows: list[SequenceState], model: DecoderModel, slots: int, noise: TokenNoise | None, source: EngineDrafts
+        self, rows: list[SequenceState], model: DecoderModel, slots: int, noise: TokenNoise | None, source: PassDrafts
     ) -> None:
         self.rows, self._model, self._slots, self._noise, self._source = rows, model, slots, noise, source
         self.padding = model.padded(len(rows), slots) - len(rows)

@@ -57,12 +57,17 @@ class IterationClock:
         if not drafted:
             return self.model.one_iteration_s(batch, kv_tokens)
         read = kv_tokens if kv_reads == "once" else round(kv_tokens * (batch + drafted) / batch)
-        return self.model.one_iteration_s(batch + drafted, read) + DRAFT_CALL_S + DRAFT_TOKEN_S * drafted
+        return self.model.one_iteration_s(batch + drafted, read) + drafting_s(drafted)
 
     def joins_s(self, admitted: int) -> float:
         """Return the latency model's seconds of admitting and removing responses, without their prefill."""
         assert self.model is not None
         return self.model.join_s * admitted
+
+
+def drafting_s(drafted: int) -> float:
+    """Return the seconds that drafting this many tokens for a pass is charged, by measurements of suffix tries."""
+    return DRAFT_CALL_S + DRAFT_TOKEN_S * drafted if drafted else 0.0
 
 
 def _never_read() -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhfless.engine.common.engine_drafts import EngineDrafts
+from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
@@ -37,7 +37,7 @@ class KVRows:
         noise: by which their next tokens are sampled; None with drafts, which sample several tokens of a row at once.
     """
 
-    def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: EngineDrafts | None = None) -> None:
+    def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
         self.model, self.slots, self.draws, self._drafts = model, slots, draws, drafts
         self.of: list[SequenceState] = []
         measure_stable_rows(model)
