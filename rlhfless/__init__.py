@@ -32,11 +32,13 @@ if TYPE_CHECKING:
         Trainer,
     )
     from rlhfless.widgets import compare, explore, live
+    from solver import Drafting
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ClusterConfig",
+    "Drafting",
     "Executor",
     "GrpoConfig",
     "Hardware",
@@ -62,6 +64,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Drafting": "engine.common.drafter",
         "Executor": "executor",
         "Hardware": "run",
         "Run": "run",

@@ -12,6 +12,8 @@ MAIN = {
     "rlhfless.run.example": ("example",),
     "rlhfless.run.loading": ("load",),
     "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search"),
+    "rlhfless.engine.common.drafter": ("Drafter", "SuffixDrafter"),
+    "rlhfless.engine.torch.engine": ("TorchEngine",),
     "rlhfless.executor.executor": ("Executor.run",),
     "rlhfless.executor.step.requests": ("requests",),
     "rlhfless.latency.own_kind": ("profile_like",),

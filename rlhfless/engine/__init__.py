@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from rlhfless.engine.common.drafter import Drafter
     from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
     from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
     from rlhfless.engine.simulated.engine import SimulatedEngine
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.vllm.factory import VllmEngineFactory
 
-__all__ = ["Completion", "DecoderModel", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
-           "SimulatedEngine", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting"]  # fmt: skip
+__all__ = ["Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request",
+           "Sampling", "SimulatedEngine", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting"]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Completion": "engine.protocol",
         "DecoderModel": "engine.torch.model",
+        "Drafter": "engine.common.drafter",
         "Engine": "engine.protocol",
         "EngineSpan": "engine.protocol",
         "FaultInjectingFactory": "engine.simulated.disturbances",

@@ -232,6 +232,16 @@ class SupportsNextCompletions(Protocol):
 
 
 @runtime_checkable
+class SupportsDrafts(Protocol):
+    """An engine that can decode with drafts."""
+
+    @property
+    def drafts_off(self) -> str | None:
+        """Return why it drafts no more, as part of a sentence; None while nothing is wrong."""
+        ...
+
+
+@runtime_checkable
 class SupportsSignals(Protocol):
     """An engine that reports the signals of running responses, if it was asked for any."""
 

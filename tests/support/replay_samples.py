@@ -17,7 +17,7 @@ from rlhfless.executor.step.step_state import StepOptions
 from rlhfless.executor.virtual.executor import VirtualStep
 from rlhfless.scheduling import PlanningOptions, make_policy
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from solver import NonGenerationPhases
+from solver import Drafting, NonGenerationPhases
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import RuntimeRule
 
@@ -53,7 +53,14 @@ def torch_requests(step: Step) -> list[Request]:
     return given
 
 
-def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: float = 5.0, **options: str) -> VirtualStep:
+def executed(
+    step: Step,
+    policy: str,
+    rule: RuntimeRule | None = None,
+    start_s: float = 5.0,
+    drafting: Drafting | None = None,
+    **options: str,
+) -> VirtualStep:
     """A step that was run on torch engines and charged by the profile."""
     if isinstance(rule, Restless):
         rule.start_s = start_s
@@ -67,6 +74,6 @@ def executed(step: Step, policy: str, rule: RuntimeRule | None = None, start_s: 
     record = StepRecord("run", 0, plan, start_s)
     phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
     how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"))
-    ran = VirtualStep(plan, torch_requests(step), factory(), record, how)
+    ran = VirtualStep(plan, torch_requests(step), replace(factory(), drafting=drafting), record, how)
     ran.run()
     return ran

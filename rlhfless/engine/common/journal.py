@@ -50,7 +50,7 @@ class JournalledBatch(NamedTuple):
     Attributes:
         batch: number of responses that get a token; rows: fed rows, padding included (0 for an engine without rows).
         width: cache cells that the first of its iterations attends over, one more in each that follows.
-        kv_tokens: of the batch at the first of its iterations, ``batch`` more in each that follows.
+        kv_tokens: of the batch at the first of its iterations; without drafts, ``batch`` more in each that follows.
         left: responses that left the batch since the last change, finished or not.
         joined: in admission order; the uncached tokens of their contexts, but for the last token of each, are computed before
             ``iteration``.
@@ -77,6 +77,19 @@ class JournalledBatch(NamedTuple):
         if not self.chunks:
             return None
         return PrefillPart(len(self.chunks), sum([n for _, n in self.chunks]), [chunk for chunk in self.chunks if chunk[1]])
+
+
+class VerifiedPass(NamedTuple):
+    """The drafts of an iteration of an engine with drafts.
+
+    Attributes:
+        kv_tokens: of the batch at its start.
+        drafted, accepted: (B,) tokens of each response of the batch, in admission order.
+    """
+
+    kv_tokens: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
 
 
 class CommittedRun(NamedTuple):
@@ -119,6 +132,7 @@ class EngineJournal:
         finished: (iterations committed by then, response) of every completion.
         runs: committed iterations, in order.
         decode_s: seconds charged for each iteration, without its prefill.
+        passes: the drafts of each iteration; empty without drafts.
         prepare_s: total seconds of preparing shapes for the device (CUDA graphs); no iteration is charged for them.
     """
 
@@ -128,6 +142,7 @@ class EngineJournal:
     finished: list[tuple[int, int]] = field(default_factory=list)
     runs: list[CommittedRun] = field(default_factory=list)
     decode_s: array[float] = field(default_factory=lambda: array("d"))
+    passes: list[VerifiedPass] = field(default_factory=list)
     prepare_s: float = 0.0
     _left: list[int] = field(default_factory=list, repr=False)
 
@@ -207,15 +222,20 @@ class EngineJournal:
             change = changes[at]
             batch, seconds = change.batch, decode_s[iteration:until]
             kv_tokens = change.kv_tokens + batch * (iteration - change.iteration)
+            drafts = None
+            if self.passes:  # then a run is one iteration
+                kv_tokens, drafted, accepted = self.passes[iteration]
+                drafts = sum(drafted), sum(accepted)
             yield IterationRun(
                 start_s,
                 start_s + prefill_s if batch else end_s,
                 end_s,
-                batch * len(seconds),
+                batch * len(seconds) + (drafts[1] if drafts else 0),
                 batch * sum(seconds),
                 sum([(kv_tokens + batch * k) * each for k, each in enumerate(seconds)]),
                 change.prefill if iteration == change.iteration else None,
                 prepared_from_s,
+                drafts,
             )
 
     def retimed(self, starts_s: Sequence[float], seconds: NDArray[np.float64], ends_s: Sequence[float]) -> EngineJournal:

@@ -57,7 +57,7 @@ def check(request: Request, room: TokenRoom, kv_wrong: Callable[[Request], str |
     Raises:
         ValueError: naming the response, what is wrong with it, and what would be right.
     """
-    wrong = _numbers(request) or _prompt(request, room) or _progress(request, stop_tokens(request))
+    wrong = _numbers(request) or _prompt(request, room) or _history(request, room) or _progress(request, stop_tokens(request))
     wrong = wrong or _room(request, room) or kv_wrong(request)
     if wrong is not None:
         raise ValueError(f"response {request.response} {wrong}")
@@ -81,10 +81,24 @@ def _prompt(r: Request, room: TokenRoom) -> str | None:
         return "has an empty prompt; a prompt of at least 1 token is needed, such as one that marks the beginning of a text"
     if ids is None or len(ids) != r.prompt_tokens:
         return f"has {'no' if ids is None else len(ids)} prompt_ids, but prompt_tokens is {r.prompt_tokens}"
-    if ids.min() < 0 or ids.max() >= room.vocabulary:
-        wrong = int(ids.min() if ids.min() < 0 else ids.max())
+    if (wrong := _outside(ids, room)) is not None:
         return f"has the id {wrong} in its prompt; the model's vocabulary has the ids 0 to {room.vocabulary - 1}"
     return None
+
+
+def _history(r: Request, room: TokenRoom) -> str | None:
+    for earlier in r.history:
+        if len(earlier) and (wrong := _outside(np.asarray(earlier), room)) is not None:
+            return f"has the id {wrong} in its history; the model's vocabulary has the ids 0 to {room.vocabulary - 1}"
+    return None
+
+
+def _outside(ids: np.ndarray, room: TokenRoom) -> int | None:
+    """Return an id that is outside the vocabulary; None where there is none."""
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0:
+        return low
+    return high if high >= room.vocabulary else None
 
 
 def _progress(r: Request, stop: int) -> str | None:

@@ -6,14 +6,17 @@ Checks of requests are in request_validation.py.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlhfless.engine.common.request_validation import TokenRoom, check, stop_tokens
 from rlhfless.engine.protocol import Completion, Request
+
+NO_SIGNALS: Mapping[str, Any] = MappingProxyType({})
 
 
 class HostTokens(NamedTuple):
@@ -23,7 +26,7 @@ class HostTokens(NamedTuple):
 
     ids: np.ndarray | list[array[int]]
     logprobs: np.ndarray | list[array[float]]
-    signals: Mapping[str, np.ndarray]
+    signals: Mapping[str, Any]
 
 
 @dataclass(eq=False)
@@ -41,6 +44,7 @@ class SequenceState:
         kv: KV state of its whole context that came with it, until it joins the batch.
         queued_s: its position in the queue: when it became available; evicted responses are first.
         cached_tokens, shares: of its prompt, as in its request; none once it was evicted.
+        passes, drafted_tokens, accepted_tokens: of engines with drafts, those of earlier ones included.
     """
 
     request: Request
@@ -58,6 +62,9 @@ class SequenceState:
     prefill_tokens: int
     cached_tokens: int
     shares: bool
+    passes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @classmethod
     def of(cls, request: Request, clock_s: float, room: TokenRoom, kv_wrong: Callable[[Request], str | None]) -> SequenceState:
@@ -82,7 +89,7 @@ class SequenceState:
             request, request.prompt_tokens, count, int(last), parts, stop_tokens(request),
             request.prompt_tokens + request.max_tokens, request.target_tokens is not None, request.kv,
             max(request.available_s, clock_s), request.start_s, request.first_token_s, request.prefill_tokens_computed,
-            request.cached_tokens, request.shares_prompt,
+            request.cached_tokens, request.shares_prompt, request.passes, request.drafted_tokens, request.accepted_tokens,
         )  # fmt: skip
 
     def forget_prefix(self) -> None:
@@ -115,15 +122,23 @@ class SequenceState:
         """Return (count,) their log-probabilities, a copy."""
         return _joined([part.logprobs[row] for part, row in self.parts], np.float32)
 
-    def append(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def append(self, ids: Sequence[int], logprobs: Sequence[float], signals: Mapping[str, Iterable[Any]] = NO_SIGNALS) -> None:
         """Append new tokens, for an engine that receives them one response at a time."""
         if not self.parts or isinstance(self.parts[-1][0].ids, np.ndarray):
-            self.parts.append((HostTokens([array("q")], [array("f")], {}), 0))
+            self.parts.append((HostTokens([array("q")], [array("f")], {name: [[]] for name in signals}), 0))
         tokens, row = self.parts[-1]
         tokens.ids[row].extend(ids)
         tokens.logprobs[row].extend(logprobs)
+        for name, values in signals.items():
+            tokens.signals[name][row].extend(values)
         self.count += len(ids)
         self.last_token = ids[-1]
+
+    def verified(self, drafted: int, committed: int) -> None:
+        """Count a pass that fed ``drafted`` drafted tokens and committed ``committed`` tokens, all but one of them drafted."""
+        self.passes += 1
+        self.drafted_tokens += drafted
+        self.accepted_tokens += committed - 1
 
     def finish_reason(self, eos_id: int) -> str | None:
         """Return why it ends with its last token, or has no tokens to get; None when it continues."""
@@ -134,14 +149,17 @@ class SequenceState:
             return "stop"
         return "length" if self.count >= self.stop_tokens else None
 
-    def completion(self, time_s: float, eos_id: int) -> Completion:
-        """Return its completion at ``time_s``; a response of no tokens never joined a batch."""
+    def completion(self, time_s: float, eos_id: int, drafts: bool = False) -> Completion:
+        """Return its completion at ``time_s``, with its passes if the engine ``drafts``; a response of no tokens never joined a
+        batch.
+        """
         reason = self.finish_reason(eos_id)
         assert reason is not None, "a response that continues is not complete"
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         return Completion(
             self.request.response, time_s, self.count, reason, first_s, start_s, self.prefill_tokens, self.ids,
             self.logprobs, self._signals(),
+            *((self.passes, self.drafted_tokens, self.accepted_tokens) if drafts else ()),
         )  # fmt: skip
 
     def export(self, clock_s: float, kv: Any) -> Request:
@@ -162,6 +180,9 @@ class SequenceState:
             start_s=self.start_s,
             first_token_s=self.first_token_s,
             prefill_tokens_computed=self.prefill_tokens,
+            passes=self.passes,
+            drafted_tokens=self.drafted_tokens,
+            accepted_tokens=self.accepted_tokens,
         )
 
     def recent_signals(self, tokens: int) -> Mapping[str, np.ndarray]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 ROOT = 0
+SPAN = 1 << 32  # more than the tokens of any vocabulary
 DEPTH = 12  # longest run of tokens, in tokens
 MAX_NODES = 2_000_000  # about 0.6 GB; runs beyond it are not added
 
@@ -34,8 +35,10 @@ class SuffixTrie:
 
     def __init__(self, depth: int = DEPTH, max_nodes: int = MAX_NODES) -> None:
         self.depth, self.max_nodes = depth, max_nodes
-        self._children: list[dict[int, int]] = [{}]
-        self._count, self._best, self._link, self._depth = [0], [-1], [ROOT], [0]
+        self._child: dict[int, int] = {}  # by run and next token; a single dictionary is filled faster than one per run
+        # Of every run: how often it was added, its most frequent longer run (0: it has none), its longest proper suffix, its
+        # tokens, and the last of them. A run's suffixes are in the trie, too.
+        self._count, self._best, self._link, self._depth, self._last = [0], [ROOT], [ROOT], [0], [-1]
 
     def __len__(self) -> int:
         """Number of runs that it holds."""
@@ -44,41 +47,48 @@ class SuffixTrie:
     def extend(self, text: AddedText, tokens: Iterable[int]) -> None:
         """Add the next tokens of a text, such as those that a response decoded in its last pass; a new ``AddedText()`` begins
         one."""
-        children, count, best, link, depth = self._children, self._count, self._best, self._link, self._depth
-        end = text.end
+        children, count, best, link, depth = self._child, self._count, self._best, self._link, self._depth
+        last, existing, end = self._last, self._child.get, text.end
         for token in tokens:
-            node, deepest, longer = end, -1, -1  # from the longest run that ends the text to the empty one
-            while True:
-                child = children[node].get(token)
-                if child is None and depth[node] < self.depth and len(link) < self.max_nodes:
-                    child = len(link)
-                    children[node][token] = child
-                    children.append({})
-                    count.append(0)
-                    best.append(-1)
-                    link.append(ROOT)
-                    depth.append(depth[node] + 1)
-                if child is not None:
-                    count[child] += 1
-                    favourite = best[node]
-                    if favourite < 0 or count[child] > count[children[node][favourite]]:
-                        best[node] = token
-                    if longer >= 0:
-                        link[longer] = child
-                    longer = child
-                    if deepest < 0:
-                        deepest = child
+            node = end if depth[end] < self.depth else link[end]
+            key = node * SPAN + token
+            child, new = existing(key), len(link)
+            end = new
+            if child is None and new + depth[node] >= self.max_nodes:
+                while child is None:  # nothing is added
+                    node = link[node]
+                    child = existing(node * SPAN + token) if node else existing(token, ROOT)
+            while child is None:  # runs that are new are the longest ones
+                children[key] = new
+                count.append(1)
+                best.append(ROOT)
+                depth.append(depth[node] + 1)
+                last.append(token)
+                if not best[node]:
+                    best[node] = new
+                new += 1
                 if node == ROOT:
-                    break
-                node = link[node]
-            end = max(deepest, ROOT)
+                    child = ROOT
+                else:
+                    node = link[node]
+                    key = node * SPAN + token
+                    child = existing(key)
+                link.append(new if child is None else child)
+            if end == new:
+                end = child
+            while child:
+                often = count[child] = count[child] + 1
+                favourite = best[node]
+                if favourite != child and often > count[favourite]:
+                    best[node] = child
+                node, child = link[node], link[child]
         text.end = end
 
     def follow(self, state: int, token: int) -> int:
         """Return the longest run that ends with the run of ``state`` and then ``token``; the root if there is none."""
-        children, link = self._children, self._link
+        existing, link = self._child.get, self._link
         while True:
-            child = children[state].get(token)
+            child = existing(state * SPAN + token)
             if child is not None:
                 return child
             if state == ROOT:
@@ -91,22 +101,16 @@ class SuffixTrie:
         Args:
             min_match: shortest run, in tokens, that a token is drafted after.
         """
-        best, children, depth = self._best, self._children, self._depth
+        best, link, depth, last = self._best, self._link, self._depth, self._last
         drafted: list[int] = []
         while len(drafted) < most:
-            state = self._continued(state)
-            if depth[state] < min_match or not children[state]:
+            while not best[state] and state != ROOT:  # the longest suffix that has a continuation
+                state = link[state]
+            if depth[state] < min_match or not best[state]:
                 break
-            token = best[state]
-            drafted.append(token)
-            state = children[state][token]
+            state = best[state]
+            drafted.append(last[state])
         return drafted
-
-    def _continued(self, state: int) -> int:
-        """Return the longest suffix of a run that has a continuation."""
-        while not self._children[state] and state != ROOT:
-            state = self._link[state]
-        return state
 
 
 @dataclass

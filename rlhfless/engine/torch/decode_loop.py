@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler
-from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal
+from rlhfless.engine.common.engine_drafts import PassDrafts
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
 from rlhfless.engine.protocol import Completion, EngineSpan
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.decode_step import decode_step
+from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.iteration_clock import IterationClock
 from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
@@ -46,13 +48,14 @@ class DecodeLoop:
         sampling: Sampling,
         start_s: float,
         signals: Sequence[str],
+        drafts: PassDrafts | None = None,
     ) -> None:
-        self._clock, self._eos_id = IterationClock(charge, model.device), eos_id
+        self._clock, self._eos_id, self.drafts = IterationClock(charge, model.device), eos_id, drafts
         self.step = decode_step(model, sampling, eos_id, signals)
         self.queue = BatchScheduler[SequenceState](admission)
-        self.rows = KVRows(model, admission.max_batch, draws=sampling.temperature > 0)
+        self.rows = KVRows(model, admission.max_batch, sampling.temperature > 0, drafts)
         self.upcoming: PendingIterations | None = None
-        self.decode_run: DecodeRun | None = None
+        self.decode_run: DecodeRun | DraftedRun | None = None
         self.clock_s = start_s
         self.journal = EngineJournal(admission.max_batch, start_s)
         self._reported = 0  # runs of the journal whose spans were returned
@@ -63,11 +66,13 @@ class DecodeLoop:
         for s in (*self.queue, *coming):
             s.kv = None
             s.forget_prefix()
+        if self.drafts is not None:
+            self.drafts.remove(list(self.queue))
         self.queue = BatchScheduler[SequenceState](self.queue.admission)
         self.upcoming = self.decode_run = None
         self.step.release()
         self.rows.close()
-        self.rows = KVRows(self.rows.model, self.rows.slots, draws=self.rows.noise is not None)
+        self.rows = KVRows(self.rows.model, self.rows.slots, self.rows.draws, self.drafts)
 
     # Planning
 
@@ -81,7 +86,7 @@ class DecodeLoop:
                 pending.set_times(0.0, self._unchanged_s(pending))
             else:
                 assert pending.change is not None
-                (decode_s,) = self._clock.steps_s(pending.batch, pending.kv_tokens, 1)
+                (decode_s,) = self._steps_s(pending, 1)
                 pending.set_times(
                     self._clock.prefill_s(pending.change.prefill_tokens),
                     [decode_s + self._clock.joins_s(len(pending.change.admitted))],
@@ -105,7 +110,8 @@ class DecodeLoop:
         """Return the next batch's iterations; changes nothing."""
         queue, same = self.queue, self.decode_run
         if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
-            return PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, decode_run=same)
+            pending = PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, decode_run=same)
+            return self._with_drafts(pending, queue.running)
         self.copy_tokens_to_host()
         planned = queue.plan(self.clock_s)
         if planned is None:
@@ -113,13 +119,27 @@ class DecodeLoop:
         change = BatchChange.of(planned, self.rows.cached_tokens(planned.admitted))
         # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
         decode_run = None if change.admitted or change.evicted else self.rows.make(change)
-        return PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, decode_run=decode_run)
+        pending = PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, decode_run=decode_run)
+        return self._with_drafts(pending, planned.batch)
+
+    def _with_drafts(self, pending: PendingIterations, batch: Sequence[SequenceState]) -> PendingIterations:
+        if self.drafts is not None:
+            begin = self._clock.now_s()
+            pending.drafts = self.drafts.plan(batch, pending.kv_tokens)
+            pending.drafting_s = self._clock.now_s() - begin
+        return pending
+
+    def _steps_s(self, pending: PendingIterations, count: int) -> list[float]:
+        """Return the latency model's seconds of ``count`` iterations."""
+        if self.drafts is None:
+            return self._clock.steps_s(pending.batch, pending.kv_tokens, count)
+        return [self._clock.pass_s(pending.batch, pending.kv_tokens, pending.drafted, self.drafts.kv_reads)]
 
     def _unchanged_s(self, pending: PendingIterations) -> list[float]:
         """Return the latency model's seconds of the iterations until the batch may change at the earliest."""
         assert pending.decode_run is not None
         count = min(pending.decode_run.certain, self.queue.holds(pending.kv_tokens))
-        seconds = self._clock.steps_s(pending.batch, pending.kv_tokens, int(count))
+        seconds = self._steps_s(pending, int(count))
         until_s = self.queue.changes_s(pending.start_s)
         if until_s < math.inf:
             pending.set_times(0.0, seconds)
@@ -141,8 +161,11 @@ class DecodeLoop:
             if change.evicted:  # rows have changed places
                 self.decode_run = None
         decode_run = pending.decode_run
+        if isinstance(decode_run, DraftedRun):
+            assert pending.drafts is not None
+            decode_run.drafts = pending.drafts
         clock.wait()
-        self.journal.prepare_s += self.step.prepare(cache, len(decode_run.rows) + decode_run.padding, decode_run.width)
+        self.journal.prepare_s += decode_run.prepare(self.step, cache)
         begin = decode = clock.now_s()
         if change is not None and change.admitted:
             self.rows.compute(change, self.queue.waiting)
@@ -151,7 +174,7 @@ class DecodeLoop:
         pending.drawn = decode_run.run(self.step, cache, count, self._eos_id)
         clock.wait()
         computes = change is not None and change.prefill_tokens
-        return (decode - begin if computes else 0.0), [clock.now_s() - decode]
+        return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s]
 
     def run_now(self, pending: PendingIterations, clock: Callable[[], float]) -> None:
         """Run the first iteration in real time: it begins once its shape is prepared, and ends at the time that ``clock``
@@ -193,10 +216,19 @@ class DecodeLoop:
             for s in pending.change.admitted:
                 s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
         ends = pending.decode_run.commit(pending.drawn, self._eos_id)
+        if isinstance(pending.decode_run, DraftedRun):
+            self._note_drafts(pending.kv_tokens, pending.decode_run.committed)
         self.upcoming = pending if pending.drop(done) and not ends else None
         return self._finish(ends) if ends else []
 
-    def _change_batch(self, pending: PendingIterations, change: BatchChange, decode_run: DecodeRun) -> None:
+    def _note_drafts(self, kv_tokens: int, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
+        assert self.drafts is not None
+        self.drafts.commit(committed)
+        by_response = [committed[s] for s in self.queue.running]
+        drafted, accepted = [n for n, _ in by_response], [len(ids) - 1 for _, ids in by_response]
+        self.journal.passes.append(VerifiedPass(kv_tokens, tuple(drafted), tuple(accepted)))
+
+    def _change_batch(self, pending: PendingIterations, change: BatchChange, decode_run: DecodeRun | DraftedRun) -> None:
         for s in change.evicted:
             s.cached_tokens, s.shares = 0, False
         self.journal.leave(s.request.response for s in change.evicted)
@@ -212,6 +244,15 @@ class DecodeLoop:
         self.rows.commit(change, self.queue.waiting)
         self.decode_run = decode_run
 
+    def add(self, responses: Sequence[SequenceState]) -> None:
+        """Queue responses; upcoming iterations that one of them may join are forgotten."""
+        self.queue.add(responses)
+        if self.drafts is not None:
+            self.drafts.start(responses)
+        self.rows.reserve(self.queue.needed_slots())
+        if self.upcoming is not None and any(s.queued_s <= self.upcoming.starts_s[-1] for s in responses):
+            self.upcoming = None
+
     def new_spans(self) -> list[EngineSpan]:
         """Return the spans of the iterations that were committed since the last call, in order of time."""
         first, self._reported = self._reported, len(self.journal.runs)
@@ -221,7 +262,7 @@ class DecodeLoop:
         self.copy_tokens_to_host()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
-        return [s.completion(self.clock_s, self._eos_id) for s in left]
+        return [s.completion(self.clock_s, self._eos_id, self.drafts is not None) for s in left]
 
     def complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
@@ -230,7 +271,7 @@ class DecodeLoop:
         self.clock_s, self.upcoming = max(self.clock_s, due_s), None
         due = self.queue.empty.take_due(due_s)
         self.journal.finish(s.request.response for s in due)
-        return [s.completion(due_s, self._eos_id) for s in due]
+        return [s.completion(due_s, self._eos_id, self.drafts is not None) for s in due]
 
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.
@@ -238,6 +279,8 @@ class DecodeLoop:
         The tokens of all responses must be on the host (``copy_tokens_to_host``).
         """
         left = self.queue.remove(set(leaving))
+        if self.drafts is not None:
+            self.drafts.remove(leaving)
         for s in left:
             self.rows.free(s)
         self.journal.leave(s.request.response for s in left)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.common.sequence import HostTokens, SequenceState
-from rlhfless.engine.torch.decode_step import DecodeStep, Inputs, SampledTokens
+from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
 from rlhfless.engine.torch.gumbel_noise import GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
+from rlhfless.engine.torch.verify import Inputs
 
 COPIED_EVERY = 64  # so that logits that are no numbers are noticed, and little waits on the device
 
@@ -75,6 +76,10 @@ class DecodeRun:
     def width(self) -> int:
         """Return the number of cells that its next iteration attends over."""
         return self.longest + self.steps
+
+    def prepare(self, step: DecodeStep, kv: KVCache) -> float:
+        """Prepare the shape of its next iteration; returns the seconds that it took."""
+        return step.prepare(kv, len(self.rows) + self.padding, self.width)
 
     def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[SampledTokens]:
         """Compute at most ``count`` iterations, at least one, until a response ends.

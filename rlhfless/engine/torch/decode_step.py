@@ -1,7 +1,7 @@
 """One decode iteration on the device: forward pass, sampling, and the requested signals.
 
-Inputs and outputs are tensors. On a GPU the iteration of every (rows, width) is captured once as a CUDA graph and replayed; on
-the CPU it runs directly.
+Inputs and outputs are tensors. On a GPU the iteration of every (rows, columns, width) is captured once as a CUDA graph and
+replayed; on the CPU it runs directly.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
+from rlhfless.engine.torch.verify import Inputs, Places, verify, verify_rectangle
 from rlhfless.engine.torch.weights import Weights
 
 SIGNALS = ("eos_logprob", "entropy", "hidden")
@@ -30,17 +31,6 @@ class SampledTokens(NamedTuple):
     ids: Tensor
     logprobs: Tensor
     signals: dict[str, Tensor]
-
-
-class Inputs(NamedTuple):
-    """(R,) ids to feed, (R,) their positions, and (R, numbers) sampling noise (None: the likeliest token is taken). Also (R,)
-    whether the end of text is forbidden (None: nowhere).
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    noise: Tensor | None
-    forced: Tensor | None
 
 
 class DecodeStep:
@@ -58,7 +48,7 @@ class DecodeStep:
             raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
 
-    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+    def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:
         """Prepare the first iteration of this shape; returns the seconds that it took. On the CPU there is nothing to
         prepare.
         """
@@ -67,24 +57,38 @@ class DecodeStep:
     def release(self) -> None:
         """Free the prepared shapes. On the CPU there are none."""
 
-    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> SampledTokens:
-        """Sample the next token of every row; ``width`` cells are attended over, the last ``padding`` rows belong to no
-        response.
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int, columns: int = 1) -> SampledTokens:
+        """Sample the next token of every row, or of each of ``columns`` places of every row; ``width`` cells are attended over,
+        the last ``padding`` rows belong to no response.
+        """
+        if columns == 1:
+            states = self.model.decode(cache, inputs.tokens, inputs.positions, width, padding)
+        else:
+            states = verify_rectangle(self.model, cache, inputs, width, columns)
+        return self.sample(states, inputs.noise, inputs.forced)
+
+    def verify(self, cache: KVCache, inputs: Inputs, places: Places, slots: int) -> SampledTokens:
+        """Sample the token that follows each place; see ``verify.verify``."""
+        states = verify(self.model, cache, inputs.tokens, inputs.positions, places, slots)
+        return self.sample(states, inputs.noise, inputs.forced, len(inputs.tokens))
+
+    def sample(self, states: Tensor, noise: Tensor | None, forced: Tensor | None, count: int | None = None) -> SampledTokens:
+        """Sample one token from each of the model's last states, or from the first ``count``; the others are padding for the
+        matrix kernels.
         """
         model = self.model
-        states = model.decode(cache, inputs.tokens, inputs.positions, width, padding)
-        logits = model.logits(states)
-        ids, logprobs = draw(logits, inputs.noise, self.sampling, self.eos_id, inputs.forced)
+        logits = model.logits(states)[:count]
+        ids, logprobs = draw(logits, noise, self.sampling, self.eos_id, forced)
         values: dict[str, Tensor] = {}
         if "eos_logprob" in self.wanted or "entropy" in self.wanted:
             values = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
         if "hidden" in self.wanted:
-            values["hidden"] = model.normed(states)
+            values["hidden"] = model.normed(states)[:count]
         return SampledTokens(ids, logprobs, {name: values[name] for name in self.wanted})
 
 
 class GraphedStep(DecodeStep):
-    """``DecodeStep`` as CUDA graphs, one for each number of rows and rounded width, all in one memory pool.
+    """``DecodeStep`` as CUDA graphs, one for each number of rows, columns and rounded width, all in one memory pool.
 
     Capturing takes some tens of milliseconds and is done in ``prepare``, which returns the seconds, so that no iteration is
     charged for it. A graph contains the addresses of the cache and of the weights. So graphs are kept for one cache tensor and
@@ -93,26 +97,26 @@ class GraphedStep(DecodeStep):
 
     def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         super().__init__(model, sampling, eos_id, wanted)
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
+        self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
         self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
 
-    def prepare(self, cache: KVCache, rows: int, width: int) -> float:
+    def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:
         """Capture the iteration of this shape, unless it is captured already; returns the seconds that it took."""
         weights = self.model.weights
         if self._captured is None or self._captured[0] is not cache.data or self._captured[1] is not weights:
             self.release()
             self._captured = cache.data, weights
-        key = self._key(cache, rows, width)
+        key = self._key(cache, rows, width, columns)
         if key in self._graphs:
             return 0.0
-        device = self.model.device
+        device, places = self.model.device, rows * columns
         begin = time.perf_counter()
         inputs = Inputs(
-            torch.zeros(rows, dtype=torch.int64, device=device),
-            torch.full((rows,), cache.spare, dtype=torch.int64, device=device),
-            torch.ones(rows, race_numbers(self.model.vocabulary), device=device) if self.sampling.temperature > 0 else None,
-            torch.zeros(rows, dtype=torch.bool, device=device),
+            torch.zeros(places, dtype=torch.int64, device=device),
+            torch.full((places,), cache.spare, dtype=torch.int64, device=device),
+            torch.ones(places, race_numbers(self.model.vocabulary), device=device) if self.sampling.temperature > 0 else None,
+            torch.zeros(places, dtype=torch.bool, device=device),
         )
         hooks, self.model.hooks = self.model.hooks, []
         side = _capture_stream(device)
@@ -120,11 +124,11 @@ class GraphedStep(DecodeStep):
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
                 for _ in range(WARM_UP_CALLS):
-                    super().__call__(cache, inputs, key[1], 0)
+                    super().__call__(cache, inputs, key[2], 0, columns)
             torch.cuda.current_stream(device).wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool, stream=side):  # type: ignore[arg-type]
-                drawn = super().__call__(cache, inputs, key[1], 0)
+                drawn = super().__call__(cache, inputs, key[2], 0, columns)
         finally:
             self.model.hooks = hooks
         self._pool = graph.pool()
@@ -136,12 +140,12 @@ class GraphedStep(DecodeStep):
         self._graphs.clear()
         self._captured = self._pool = None
 
-    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int) -> SampledTokens:
-        rows = len(inputs.tokens)
-        self.prepare(cache, rows, width)
+    def __call__(self, cache: KVCache, inputs: Inputs, width: int, padding: int, columns: int = 1) -> SampledTokens:
+        rows = len(inputs.tokens) // columns
+        self.prepare(cache, rows, width, columns)
         for hook in self.model.hooks:
-            hook("decode", inputs.tokens[: rows - padding])
-        graph, fixed, drawn = self._graphs[self._key(cache, rows, width)]
+            hook("decode", inputs.tokens[: rows - padding] if inputs.fed is None else inputs.fed)
+        graph, fixed, drawn = self._graphs[self._key(cache, rows, width, columns)]
         assert fixed.forced is not None
         fixed.tokens.copy_(inputs.tokens)
         fixed.positions.copy_(inputs.positions)
@@ -154,8 +158,8 @@ class GraphedStep(DecodeStep):
         graph.replay()
         return SampledTokens(drawn.ids.clone(), drawn.logprobs.clone(), {name: x.clone() for name, x in drawn.signals.items()})
 
-    def _key(self, cache: KVCache, rows: int, width: int) -> tuple[int, int]:
-        return rows, min(-(-width // GRAPH_WIDTH) * GRAPH_WIDTH, cache.cells)
+    def _key(self, cache: KVCache, rows: int, width: int, columns: int) -> tuple[int, int, int]:
+        return rows, columns, min(-(-width // GRAPH_WIDTH) * GRAPH_WIDTH, cache.cells)
 
 
 @cached

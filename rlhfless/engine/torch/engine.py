@@ -24,12 +24,14 @@ from rlhfless.engine.common.journal import EngineJournal
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.errors import missing_extra
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import SIGNAL_TOKENS, Signals
 
 try:
     import torch
 
+    from rlhfless.engine.common.engine_drafts import EngineDrafts, PassDrafts
     from rlhfless.engine.common.request_validation import TokenRoom
     from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
@@ -73,9 +75,17 @@ class TorchEngine:
         start_s: where the clock starts.
         signals: what to return of every token in addition to its log-probability, at no extra pass: ``eos_logprob``,
             ``entropy``, ``hidden`` (the last hidden state).
+        drafting: settings of speculative decoding; None: each iteration yields one token per response. Drafts change no token
+            and, where bits are promised, no log-probability; elsewhere log-probabilities differ by rounding (up to 1e-4).
 
     Raises:
-        ValueError: ``charge`` is neither, or a signal is unknown.
+        ValueError: ``charge`` is neither, drafts have no latency model to choose their length by, or a signal is unknown.
+
+    Example:
+        >>> import rlhfless as rl
+        >>> engines = rl.TorchEngine.from_pretrained("data/models/arithmetic-grpo", drafting=rl.Drafting(max_draft_tokens=4))
+        >>> engines.drafting.length
+        'adaptive'
     """
 
     reuses_prefixes = True
@@ -90,10 +100,20 @@ class TorchEngine:
         sampling: Sampling | None = None,
         start_s: float = 0.0,
         signals: Sequence[str] = (),
+        drafting: Drafting | PassDrafts | None = None,
     ) -> None:
         self.model, self.slots, self.weights_version = model, admission.max_batch, 0
         self._room = TokenRoom.of(model, admission)
-        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals)
+        if isinstance(drafting, Drafting):
+            if not isinstance(charge, LatencyModel):
+                raise ValueError(
+                    f"drafting with length={drafting.length!r} needs a latency model as charge; where time is measured, make "
+                    "the engine by a factory, which has one"
+                )
+            drafts: PassDrafts | None = EngineDrafts(drafting, charge, admission, model.vocabulary, eos_id)
+        else:
+            drafts = drafting
+        self._loop = DecodeLoop(model, admission, charge, eos_id, sampling or Sampling(), start_s, signals, drafts)
 
     @classmethod
     def from_pretrained(
@@ -104,6 +124,7 @@ class TorchEngine:
         max_tokens: int = 4096,
         device: str = "auto",
         signals: Sequence[str] = (),
+        drafting: Drafting | None = None,
     ) -> TorchEngineFactory:
         """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
 
@@ -112,7 +133,7 @@ class TorchEngine:
             sampling: of tokens; temperature 1 without filters when None.
             max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
-            signals: as for the engine.
+            signals, drafting: as for the engine.
 
         Raises:
             InputError: the folder lacks a model of a known architecture, or its tokenizer; or the device is unknown or absent.
@@ -124,8 +145,9 @@ class TorchEngine:
         model, tokenizer = load_model(folder, choose_device(device))
         limit = min(max_tokens, model.config.max_position_embeddings)
         return TorchEngineFactory(
-            DecoderModel(model, limit), tokenizer.eos_token_id, sampling or Sampling(), tuple(signals), tokenizer=tokenizer
-        )
+            DecoderModel(model, limit), tokenizer.eos_token_id, sampling or Sampling(), tuple(signals), tokenizer=tokenizer,
+            drafting=drafting,
+        )  # fmt: skip
 
     @property
     def clock_s(self) -> float:
@@ -137,15 +159,15 @@ class TorchEngine:
         """Return the journal of committed iterations, from which ``replay.py`` can run them again."""
         return self._loop.journal
 
+    @property
+    def drafts_off(self) -> str | None:
+        """See ``SupportsDrafts``."""
+        return None if self._loop.drafts is None else self._loop.drafts.off
+
     @_computes
     def add(self, requests: Sequence[Request]) -> None:
         """See the protocol."""
-        loop, upcoming = self._loop, self._loop.upcoming
-        responses = [SequenceState.of(request, loop.clock_s, self._room, kv_wrong) for request in requests]
-        loop.queue.add(responses)
-        loop.rows.reserve(loop.queue.needed_slots())
-        if upcoming is not None and any(s.queued_s <= upcoming.starts_s[-1] for s in responses):
-            loop.upcoming = None
+        self._loop.add([SequenceState.of(request, self._loop.clock_s, self._room, kv_wrong) for request in requests])
 
     def peek_next_event_s(self, completions: int = 1) -> float:
         """See the protocol. Iterations that it has to compute are kept for ``advance``."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlhfless.engine.common.engine_drafts import EngineDrafts
 from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.common.request_validation import TokenRoom, check
 from rlhfless.engine.protocol import Request
@@ -21,6 +22,7 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.errors import is_whole
 from solver.model.latency import LatencyModel
 
@@ -30,7 +32,7 @@ class TorchEngineFactory:
     """Makes the engines of one device, all with the weights of one ``DecoderModel``: one call per actor.
 
     Attributes:
-        signals: see ``TorchEngine``.
+        signals, drafting: see ``TorchEngine``.
         real_time: charge the measured time of iterations, for actors in separate processes.
         tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
 
@@ -44,6 +46,7 @@ class TorchEngineFactory:
     signals: tuple[str, ...] = ()
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
+    drafting: Drafting | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     several_gpus: ClassVar[bool] = False
@@ -96,10 +99,13 @@ class TorchEngineFactory:
             return compute_prefixes(self.model, prefixes)
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
-        charge = MEASURED if self.real_time else latency
+        drafts = None
+        if self.drafting is not None:
+            drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id)
         return torch_engine.TorchEngine(
-            self.model, admission, charge, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, signals=self.signals
-        )
+            self.model, admission, MEASURED if self.real_time else latency, eos_id=self.eos_id, sampling=self.sampling,
+            start_s=start_s, signals=self.signals, drafting=drafts,
+        )  # fmt: skip
 
     def replay(self, journal: EngineJournal) -> Replayed:
         """Return how long an engine's iterations take when nothing else runs: see ``replay.py``."""

@@ -69,6 +69,20 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
     return shifted(1).float().clamp_max_(LARGEST).add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
 
 
+class TokenNoise:
+    """Noise of single tokens of any responses: the same numbers as ``GumbelNoise``, which makes those of many iterations at
+    once.
+    """
+
+    def __init__(self, vocabulary: int, device: torch.device) -> None:
+        self._places = places(race_numbers(vocabulary), device)
+
+    def __call__(self, streams: Words, tokens: NDArray[np.int64]) -> Tensor:
+        """Return (n, numbers) of noise for the (n,) tokens with these indices of responses with these (n,) streams."""
+        (keys,) = token_keys(streams, tokens, 1)
+        return exponentials(torch.from_numpy(keys.view(np.int32).reshape(-1, 2)).to(self._places.device), self._places)
+
+
 class GumbelNoise:
     """Noise of an actor's rows for the next iterations; only the noise of changed rows is computed again.
 

@@ -7,6 +7,7 @@ import torch
 
 from rlhfless.latency.stopwatch import stopwatch
 from solver.model.latency import LatencyModel
+from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 MEASURED = "measured"
 FEW = 8  # iterations that are looked up one by one in less time than as an array, to the same bits
@@ -46,10 +47,27 @@ class IterationClock:
         seconds: list[float] = model.iteration_s(batch, kv_tokens + batch * np.arange(count)).tolist()
         return seconds
 
+    def pass_s(self, batch: int, kv_tokens: int, drafted: int, kv_reads: str) -> float:
+        """Return the latency model's seconds of one iteration that also feeds ``drafted`` drafted tokens, drafting included.
+
+        Args:
+            kv_reads: as in ``solver.Drafting``.
+        """
+        assert self.model is not None
+        if not drafted:
+            return self.model.one_iteration_s(batch, kv_tokens)
+        read = kv_tokens if kv_reads == "once" else round(kv_tokens * (batch + drafted) / batch)
+        return self.model.one_iteration_s(batch + drafted, read) + drafting_s(drafted)
+
     def joins_s(self, admitted: int) -> float:
         """Return the latency model's seconds of admitting and removing responses, without their prefill."""
         assert self.model is not None
         return self.model.join_s * admitted
+
+
+def drafting_s(drafted: int) -> float:
+    """Return the seconds that drafting this many tokens for a pass is charged, by measurements of suffix tries."""
+    return DRAFT_CALL_S + DRAFT_TOKEN_S * drafted if drafted else 0.0
 
 
 def _never_read() -> float:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
-from rlhfless.engine.torch.gumbel_noise import GumbelNoise
+from rlhfless.engine.torch.drafted_run import DraftedRun
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise, TokenNoise
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.model import DecoderModel
@@ -28,19 +30,21 @@ class KVRows:
 
     Args:
         draws: whether tokens are sampled at random.
+        drafts: the engine's drafts; None where it has none.
 
     Attributes:
         of: the response of each row in use; never changed in place.
-        noise: by which their next tokens are sampled.
+        noise: by which their next tokens are sampled; None with drafts, which sample several tokens of a row at once.
     """
 
-    def __init__(self, model: DecoderModel, slots: int, draws: bool = True) -> None:
-        self.model, self.slots = model, slots
+    def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
+        self.model, self.slots, self.draws, self._drafts = model, slots, draws, drafts
         self.of: list[SequenceState] = []
         measure_stable_rows(model)
         self.cache = model.new_cache()
         max_rows = model.padded(slots, slots)
-        self.noise = GumbelNoise(max_rows, model.vocabulary, model.device) if draws else None
+        self.noise = GumbelNoise(max_rows, model.vocabulary, model.device) if draws and drafts is None else None
+        self._token_noise = TokenNoise(model.vocabulary, model.device) if draws and drafts is not None else None
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
@@ -63,7 +67,7 @@ class KVRows:
         """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
         self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
-    def make(self, change: BatchChange) -> DecodeRun:
+    def make(self, change: BatchChange) -> DecodeRun | DraftedRun:
         """Return the run of a new batch, with the KV state that came with its admitted responses.
 
         Writes no cell that belongs to a committed token: the batch may still be dropped.
@@ -88,6 +92,8 @@ class KVRows:
                 self.cache.put(row, s.kv)
             elif received := self._received(s, change):
                 s.request.prefix_kv.put(self.cache, row, received)
+        if self._drafts is not None:
+            return DraftedRun(change.rows, self.model, self.slots, self._token_noise, self._drafts)
         return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:

@@ -12,8 +12,9 @@ from rlhfless.engine.common.sequence import SequenceState
 
 if TYPE_CHECKING:
     from rlhfless.engine.common.batch_scheduler import NextBatch
+    from rlhfless.engine.common.engine_drafts import Drafts
     from rlhfless.engine.torch.decode_run import DecodeRun
-    from rlhfless.engine.torch.decode_step import SampledTokens
+    from rlhfless.engine.torch.drafted_run import DraftedRun
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -56,8 +57,10 @@ class PendingIterations:
         change: the batch, where it is a new one. Where admitted or evicted responses make it so, that is one iteration.
         prefill_s: before the first; decode_s, ends_s: of each iteration, and the boundary at its end; empty while its time is
             unknown.
-        drawn: tokens sampled by the iterations that were run. decode_run: the run that computed them; None while rows of a new
-            batch are still to be filled.
+        drawn: what each of the iterations that were run sampled. decode_run: the run that computed them; None while rows of a
+            new batch are still to be filled.
+        drafts: what the iteration, which is a single one, verifies; None where the engine has no drafts. drafting_s: measured
+            seconds that they took.
         prepared_from_s: when preparing the shape of the first began, on a real clock; None: nothing was prepared.
     """
 
@@ -68,9 +71,16 @@ class PendingIterations:
     prefill_s: float = 0.0
     decode_s: Sequence[float] = ()
     ends_s: Sequence[float] = ()
-    drawn: Sequence[SampledTokens] = ()
-    decode_run: DecodeRun | None = None
+    drawn: Sequence[Any] = ()
+    decode_run: DecodeRun | DraftedRun | None = None
     prepared_from_s: float | None = None
+    drafts: Drafts | None = None
+    drafting_s: float = 0.0
+
+    @property
+    def drafted(self) -> int:
+        """Return the number of drafted tokens that the iteration feeds."""
+        return sum([len(draft) for draft in self.drafts.values()]) if self.drafts else 0
 
     @property
     def starts_s(self) -> Sequence[float]:

@@ -2,21 +2,25 @@
 
 Prefixes that were computed once for many responses are computed again with their own token ids. Responses are made up. They
 join with contexts of the same lengths, of which as much is cached as was, and leave after as many iterations. So the engine
-goes through the same batches with a cache of the same size, its own bookkeeping included.
+goes through the same batches with a cache of the same size, its own bookkeeping included. Drafts are as long as they were, and
+as much of each is kept; drafting itself is charged as the virtual clock charges it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, JournalledBatch, Replayed
+from rlhfless.engine.common.engine_drafts import Drafts
+from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, JournalledBatch, Replayed, VerifiedPass
+from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
-from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.iteration_clock import MEASURED, drafting_s
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
@@ -27,6 +31,36 @@ from solver.model.admission import Admission
 WARM_UP_ITERATIONS = 8
 NO_TOKEN = -1  # an end of text that is never drawn: responses end when the journal says so
 AMPLE = 1 << 62
+
+
+class RecordedDrafts:
+    """Drafts of recorded passes: made-up tokens, of which as many are kept as were; see ``PassDrafts``."""
+
+    kv_reads, off = "once", None
+
+    def __init__(self, passes: Sequence[VerifiedPass]) -> None:
+        self._passes, self._at = passes, 0
+        self._accepted: dict[SequenceState, int] = {}
+
+    def start(self, responses: Sequence[SequenceState]) -> None:
+        """Do nothing."""
+
+    def remove(self, responses: Sequence[SequenceState]) -> None:
+        """Do nothing."""
+
+    def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
+        """Return drafts as long as those of the recorded pass."""
+        recorded = self._passes[self._at]
+        self._accepted = dict(zip(batch, recorded.accepted, strict=True))
+        return {s: [0] * drafted for s, drafted in zip(batch, recorded.drafted, strict=True)}
+
+    def kept(self, s: SequenceState, drafted: Sequence[int], sampled: Sequence[int]) -> int:
+        """Return how many tokens the recorded pass committed."""
+        return self._accepted[s] + 1
+
+    def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
+        """Go on to the next recorded pass."""
+        self._at += 1
 
 
 class Replay:
@@ -40,10 +74,11 @@ class Replay:
         self.asked = journal
         self._model = model
         self._engine = TorchEngine(
-            model, Admission(journal.slots, AMPLE), MEASURED, eos_id=NO_TOKEN, sampling=sampling, signals=signals
-        )
+            model, Admission(journal.slots, AMPLE), MEASURED, eos_id=NO_TOKEN, sampling=sampling, signals=signals,
+            drafting=RecordedDrafts(journal.passes) if journal.passes else None,
+        )  # fmt: skip
         self._now_s = stopwatch(model.device.type)
-        self._stays = _stays(journal)
+        self._stays, self._tokens = _stays(journal), _tokens(journal)
         self._finished = {(iterations, response) for iterations, response in journal.finished}
 
     @property
@@ -78,7 +113,8 @@ class Replay:
         engine.commit_next()
         whole_s = self._now_s() - begin - (journal.prepare_s - prepared_s)
         prefill_s = journal.runs[-1].prefill_s
-        return prefill_s, whole_s - prefill_s
+        drafted = sum(journal.passes[-1].drafted) if journal.passes else 0
+        return prefill_s, whole_s - prefill_s + drafting_s(drafted)
 
     def _remove_left(self, change: JournalledBatch) -> None:
         """Remove the responses that left unfinished: moved away, or evicted."""
@@ -89,7 +125,8 @@ class Replay:
     def _request(self, new: AdmittedResponse, iteration: int) -> Request:
         """Return a response that joins now and stays for as many iterations as the original."""
         end = self._stays[new.response, iteration]
-        tokens = end - iteration + ((end, new.response) not in self._finished)  # who does not finish has some left
+        tokens = self._tokens[new.response, iteration]
+        tokens += (end, new.response) not in self._finished  # who does not finish has some left
         context, cached = new.context_tokens, new.cached_tokens
         whole = cached == context
         return Request(
@@ -114,6 +151,23 @@ def _stays(journal: EngineJournal) -> dict[tuple[int, int], int]:
             stays[response, inside.pop(response)] = change.iteration
         inside |= {new.response: change.iteration for new in change.joined}
     return stays | {(response, since): len(journal) for response, since in inside.items()}
+
+
+def _tokens(journal: EngineJournal) -> dict[tuple[int, int], int]:
+    """Return, by (response, iteration at which it joins), the tokens that it gets until it leaves."""
+    tokens: dict[tuple[int, int], int] = defaultdict(int)
+    batch: dict[int, tuple[int, int]] = {}  # in admission order: the key of each response
+    for change, until in journal.intervals():
+        for response in change.left:
+            del batch[response]
+        batch |= {new.response: (new.response, change.iteration) for new in change.joined}
+        for iteration in range(change.iteration, until) if journal.passes else ():
+            for key, accepted in zip(batch.values(), journal.passes[iteration].accepted, strict=True):
+                tokens[key] += 1 + accepted
+        if not journal.passes:
+            for key in batch.values():
+                tokens[key] += until - change.iteration
+    return tokens
 
 
 def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:

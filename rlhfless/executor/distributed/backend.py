@@ -120,6 +120,8 @@ class PoolBackend:
             actor.ready, actor.until_s = True, synced_s
             self.cold_start_s = max(self.cold_start_s, up_s - actor.start_s)
         self._enter_spans(actor, report)
+        if report.drafts_off is not None:
+            step.record.event(report.time_s, "drafts_off", actor.holder, why=report.drafts_off)
         for response in report.again:
             step.record.recomputes.append(Recompute(report.time_s, response, orders.sender[response], actor.holder))
         for completion in report.completions:

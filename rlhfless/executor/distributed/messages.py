@@ -61,6 +61,7 @@ class ActorReport:
         taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
+        drafts_off: why its engine drafts no more, in the first report since then.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -77,6 +78,7 @@ class ActorReport:
     taken: list[Request] | None = None
     prefixes: Mapping[int, Any] | None = None
     again: Sequence[int] = ()
+    drafts_off: str | None = None
     closed: bool = False
 
 

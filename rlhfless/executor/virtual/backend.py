@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rlhfless.engine.protocol import Progress
+from rlhfless.engine.protocol import Progress, SupportsDrafts
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
@@ -74,12 +74,16 @@ class VirtualBackend:
         return self._publish()
 
     def release_done(self) -> None:
-        """See ``Backend``. Time that an engine needed to prepare shapes is recorded and not charged."""
+        """See ``Backend``. Time that an engine needed to prepare shapes is recorded and not charged; so is why it drafts no
+        more.
+        """
         for actor in sorted((a for a in self.step.live.values() if a.expecting == 0), key=lambda a: a.done_s):
             actor.engine.close()
             journal = self.transfers.log.journals.get(actor.index)
             if journal is not None and journal.prepare_s > 0:
                 self.step.record.event(actor.start_s, "capture", actor.holder, seconds=journal.prepare_s)
+            if isinstance(actor.engine, SupportsDrafts) and (why := actor.engine.drafts_off) is not None:
+                self.step.record.event(actor.done_s, "drafts_off", actor.holder, why=why)
             del self.step.live[actor.index]
             self.step.held.append(Allocation(actor.index, "decode", actor.plan, actor.start_s, actor.done_s))
 

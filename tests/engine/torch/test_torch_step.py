@@ -59,12 +59,13 @@ def test_graphs_are_captured_once_a_shape_and_anew_where_addresses_change(captur
     step, cache = GraphedStep(model, Sampling(), EOS), model.new_cache()
     cache.reserve_rows(4)
 
-    def captures(rows, width):
+    def captures(rows, width, columns=1):
         before = len(captured)
-        step.prepare(cache, rows, width)
+        step.prepare(cache, rows, width, columns)
         return len(captured) - before
 
     assert [captures(4, 10), captures(4, 256), captures(2, 10), captures(4, 257), captures(4, 10)] == [1, 0, 1, 1, 0]
+    assert [captures(4, 10, 3), captures(4, 256, 3), captures(4, 10, 5)] == [1, 0, 1]
     assert len(set(captured)) == 1, "graphs of one cache share a pool"
     cache.reserve_rows(8)
     assert [captures(4, 10), captures(4, 10)] == [1, 0], "the cache has moved"
@@ -81,33 +82,35 @@ def test_graphs_are_captured_once_a_shape_and_anew_where_addresses_change(captur
     assert len(set(captured)) == 5, "no pool is used again once its graphs are gone"
 
 
+@pytest.mark.parametrize("columns", [1, 3])
 @torch.inference_mode()
-def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(captured, monkeypatch):
+def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(captured, monkeypatch, columns):
     """The stand-in computes anew from the graph's own inputs, over its rounded width, into the graph's own outputs."""
     model = DecoderModel(tiny_model(), 600)
     step, plain = GraphedStep(model, Sampling(), EOS), DecodeStep(model, Sampling(), EOS)
     cache, same = model.new_cache(), model.new_cache()
     cache.reserve_rows(4)
     same.reserve_rows(4)
-    step.prepare(cache, 4, 10)
-    (((rows, width), (graph, fixed, drawn)),) = step._graphs.items()
-    assert (rows, width) == (4, 256)
+    step.prepare(cache, 4, 10, columns)
+    ((key, (graph, fixed, drawn)),) = step._graphs.items()
+    assert key == (4, columns, 256)
 
     def replay():
-        for mine, new in zip(drawn[:2], plain(cache, fixed, width, 0)[:2], strict=True):
+        for mine, new in zip(drawn[:2], plain(cache, fixed, 256, 0, columns)[:2], strict=True):
             mine.copy_(new)
 
     monkeypatch.setattr(graph, "replay", replay, raising=False)
     given, found, expected = torch.Generator().manual_seed(0), [], []
     for position in range(3):
+        at = torch.tensor([position * columns] * 3 + [cache.spare])[:, None] + torch.arange(columns)
         inputs = Inputs(
-            torch.randint(1, 32, (4,), generator=given),
-            torch.tensor([position] * 3 + [cache.spare]),
-            torch.rand(4, 32, generator=given),
-            torch.tensor([True, False, True, False]) if position == 1 else None,
+            torch.randint(1, 32, (4 * columns,), generator=given),
+            at.clamp(max=cache.spare).flatten(),
+            torch.rand(4 * columns, 32, generator=given),
+            torch.tensor([True, False, True, False]).repeat_interleave(columns) if position == 1 else None,
         )
-        found.append(step(cache, inputs, 10, 1))
-        expected.append(plain(same, inputs, 10, 1))
+        found.append(step(cache, inputs, 10, 1, columns))
+        expected.append(plain(same, inputs, 10, 1, columns))
     for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one.ids[:3], other.ids[:3])
-        torch.testing.assert_close(one.logprobs[:3], other.logprobs[:3])
+        assert torch.equal(one.ids[: 3 * columns], other.ids[: 3 * columns])
+        torch.testing.assert_close(one.logprobs[: 3 * columns], other.logprobs[: 3 * columns])

@@ -24,7 +24,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, SupportsSignals
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, SupportsDrafts, SupportsSignals
 from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
@@ -173,7 +173,7 @@ class Worker:
         self.origin_s = 0.0
         self.up_s = self.clock.now_s()
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
-        self._reported_s = 0.0
+        self._reported_s, self._told_drafts_off = 0.0, False
         self._spans: list[EngineSpan] = []
 
     def now_s(self) -> float:
@@ -218,7 +218,7 @@ class Worker:
         if isinstance(order, Exception):
             raise order
         if isinstance(order, StartStep):
-            self.origin_s, self._reported_s = order.origin_s, 0.0
+            self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
             self.engines = engines = self._read(order.engines)
             if self.worker_backend.start_server(engines, order.latency):
                 self.up_s = self.clock.now_s()
@@ -250,6 +250,9 @@ class Worker:
         signals = engine.recent_signals() if isinstance(engine, SupportsSignals) else ((), {})
         spans, self._spans = self._spans, []
         self._reported_s = engine.clock_s
+        off = engine.drafts_off if isinstance(engine, SupportsDrafts) else None
+        if off is not None and not self._told_drafts_off:
+            self._told_drafts_off, what = True, {**what, "drafts_off": off}
         self.connection.send(
             ActorReport(engine.clock_s, engine.running(), engine.waiting(), counted, signals, list(completions), spans, **what)
         )

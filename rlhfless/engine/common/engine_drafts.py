@@ -1,0 +1,144 @@
+"""What an engine drafts: lengths by ``DraftControl``, tokens by the drafter, for the next pass of its batch.
+
+Engines see drafted tokens only. Every draft ends before an end of text, because no token follows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rlhfless.engine.common.checked_drafter import CheckedDrafter
+from rlhfless.engine.common.draft_control import DraftControl
+from rlhfless.engine.common.drafter import drafter_of
+from rlhfless.engine.common.sequence import SequenceState
+from solver.model.admission import Admission
+from solver.model.drafting import Drafting
+from solver.model.latency import LatencyModel
+
+Drafts = Mapping[SequenceState, list[int]]
+"""The drafted tokens of every response of a batch, by response."""
+
+
+class PassDrafts(Protocol):
+    """Decides what passes verify, and what is kept of it: ``EngineDrafts``, or a replay of recorded passes."""
+
+    @property
+    def kv_reads(self) -> str:
+        """How often a pass reads a response's KV cache, as in ``solver.Drafting``."""
+        ...
+
+    @property
+    def off(self) -> str | None:
+        """Return why there are no drafts any more, as part of a sentence; None while there are."""
+        ...
+
+    def start(self, responses: Sequence[SequenceState]) -> None:
+        """Begin responses that the engine was given."""
+        ...
+
+    def remove(self, responses: Sequence[SequenceState]) -> None:
+        """Forget responses that are complete or were taken off the engine."""
+        ...
+
+    def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
+        """Return what the next pass of ``batch`` verifies; the same again until a pass is committed.
+
+        Args:
+            batch: in admission order. kv_tokens: of the batch at the start of the pass.
+        """
+        ...
+
+    def kept(self, s: SequenceState, drafted: Sequence[int], sampled: Sequence[int]) -> int:
+        """Return how many of the tokens that a pass sampled for a response are its next ones: up to the first that was not
+        drafted.
+
+        Args:
+            sampled: one token more than ``drafted``: the first follows the response, the others follow drafted tokens.
+        """
+        ...
+
+    def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
+        """Note what a pass drafted for each response of its batch, and the tokens that it committed."""
+        ...
+
+
+class EngineDrafts:
+    """The drafts of one engine's responses.
+
+    Args:
+        drafting: the settings. latency: by which lengths are chosen.
+        admission: of the engine: drafts have to fit into its KV memory, so that no draft evicts a response.
+        vocabulary: number of tokens of the model. eos_id: the end of text.
+
+    Attributes:
+        kv_reads: as in ``drafting``.
+    """
+
+    def __init__(self, drafting: Drafting, latency: LatencyModel, admission: Admission, vocabulary: int, eos_id: int) -> None:
+        self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
+        self._control = DraftControl(drafting, latency)
+        self._admission, self._eos_id, self.kv_reads = admission, eos_id, drafting.kv_reads
+        self._started: set[SequenceState] = set()
+        self._planned: tuple[int, list[SequenceState], Drafts] | None = None
+        self._passes = 0
+
+    @property
+    def off(self) -> str | None:
+        """See ``PassDrafts``."""
+        return self._drafter.off
+
+    def start(self, responses: Sequence[SequenceState]) -> None:
+        """See ``PassDrafts``."""
+        for s in responses:
+            request = s.request
+            if s.stop_tokens and request.prompt_ids is not None:
+                self._started.add(s)
+                self._control.start(request.response, request.prompt)
+                self._drafter.start(request.response, request.prompt, request.prompt_ids, request.history, s.ids)
+
+    def remove(self, responses: Sequence[SequenceState]) -> None:
+        """See ``PassDrafts``."""
+        for s in responses:
+            if s in self._started:
+                self._started.remove(s)
+                self._control.remove(s.request.response)
+                self._drafter.remove(s.request.response)
+
+    def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
+        """See ``PassDrafts``."""
+        if self._planned is not None and self._planned[0] == self._passes and self._planned[1] == batch:
+            return self._planned[2]
+        drafts: Drafts = {s: self._draft(s, most) for s, most in zip(batch, self._lengths(batch, kv_tokens), strict=True)}
+        self._planned = self._passes, list(batch), drafts
+        return drafts
+
+    def kept(self, s: SequenceState, drafted: Sequence[int], sampled: Sequence[int]) -> int:
+        """See ``PassDrafts``."""
+        kept = 1
+        for token, guess in zip(sampled, drafted, strict=False):
+            if token != guess:
+                break
+            kept += 1
+        return kept
+
+    def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
+        """See ``PassDrafts``."""
+        self._passes += 1
+        for s, (drafted, tokens) in committed.items():
+            self._control.observe(s.request.response, drafted, len(tokens) - 1)
+            self._drafter.extend(s.request.response, tokens)
+
+    def _lengths(self, batch: Sequence[SequenceState], kv_tokens: int) -> list[int]:
+        if self.off is not None:
+            return [0] * len(batch)
+        room = [s.stop_tokens - s.count - 1 for s in batch]
+        limit = None
+        if self._admission.rule == "preempt":  # under "reserve" every response has its room up to its limit
+            limit = len(batch) + max(0, self._admission.kv_capacity_tokens - kv_tokens)
+        contexts = [s.context_tokens for s in batch]
+        return self._control.lengths([s.request.response for s in batch], room, contexts, max_fed_tokens=limit)
+
+    def _draft(self, s: SequenceState, most: int) -> list[int]:
+        drafted = self._drafter.draft(s.request.response, most)
+        return drafted[: drafted.index(self._eos_id)] if self._eos_id in drafted else drafted
