@@ -46,8 +46,8 @@ class VllmEngineFactory:
         InputError: vLLM cannot draft with the other settings.
 
     Example:
-        >>> import rlhfless
-        >>> rlhfless.engine.VllmEngineFactory("weights-3", 3, 2, 4096, drafting=rlhfless.Drafting(max_draft_tokens=4))
+        >>> import solver
+        >>> engines = VllmEngineFactory("weights-3", 3, eos_id=2, max_tokens=4096, drafting=solver.Drafting(max_draft_tokens=4))
     """
 
     weights: str
