@@ -37,6 +37,7 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.timing.draft_length import DraftLength, best_length, choose_lengths, critical_lengths, length_table
+from solver.timing.drafted_latency import drafted
 from solver.timing.evaluate import Evaluation, evaluate
 from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, schedule_work
 
@@ -94,6 +95,7 @@ __all__ = [
     "clairvoyant_bound",
     "critical_lengths",
     "deduplicate",
+    "drafted",
     "evaluate",
     "fixed_length_rule",
     "from_batch",

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from rlhfless.latency.fit import fit_nonnegative, fit_table, residuals
+from rlhfless.latency.fit import fit_table, residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError, mixed_prefill
+from solver.model.affine_fit import fit_nonnegative
 from solver.model.latency import IterationTable, LatencyModel
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray

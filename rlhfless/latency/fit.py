@@ -1,19 +1,18 @@
 """Fits affine models to measured times: of a decode iteration, and of a change of the batch.
 
-The fit minimises the sum of squared *relative* residuals, so that short iterations count as much as long ones. Coefficients are
-0 or more, because a negative time per response or per token has no meaning and would break the bounds. The time of a change is
-a small difference of iterations, so its residuals are relative to these iterations.
+Residuals are relative, and coefficients are 0 or more (``solver.model.affine_fit``). The time of a change is a small difference
+of iterations, so its residuals are relative to these iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
 from rlhfless.latency.batch_changes import TimedChange
+from solver.model.affine_fit import fit_iterations, fit_nonnegative
 from solver.model.latency import IterationTable
 from solver.model.workload import FloatArray
 
@@ -55,31 +54,6 @@ class ChangeFit:
     errors: FloatArray
 
 
-def fit_nonnegative(
-    columns: FloatArray, seconds: FloatArray, within_s: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return coefficients of 0 or more for the (N, K) ``columns`` of (N,) ``seconds``, and the (N,) relative errors.
-
-    Errors are relative to ``within_s``, by default ``seconds``. Exact for the few columns used here. The optimum is the
-    unconstrained solution on its own support (the columns with positive coefficients), so the best feasible one of all 2^K - 1
-    supports is the optimum.
-    """
-    unit = np.asarray(seconds if within_s is None else within_s, dtype=float)
-    relative, wanted = np.asarray(columns, dtype=float) / unit[:, None], np.asarray(seconds, dtype=float) / unit
-    scale = np.maximum(np.linalg.norm(relative, axis=0), 1e-300)
-    relative = relative / scale
-    best, smallest = np.zeros(relative.shape[1]), float(wanted @ wanted)
-    for size in range(1, relative.shape[1] + 1):
-        for support in combinations(range(relative.shape[1]), size):
-            part = relative[:, support]
-            coefficients = np.linalg.lstsq(part, wanted, rcond=None)[0]
-            residual = float(np.sum((part @ coefficients - wanted) ** 2))
-            if coefficients.min() >= 0 and residual < smallest:
-                smallest, best = residual, np.zeros(relative.shape[1])
-                best[list(support)] = coefficients
-    return best / scale, np.abs(relative @ best - wanted)
-
-
 def held_points(table: IterationTable, max_batch: int, kv_capacity_tokens: int) -> np.ndarray:
     """Return (B, X) bool: the points of the table that an actor can reach with its slots and its KV memory."""
     return (table.batch[:, None] <= max_batch) & (table.batch[:, None] * table.context_tokens[None, :] <= kv_capacity_tokens)
@@ -88,10 +62,9 @@ def held_points(table: IterationTable, max_batch: int, kv_capacity_tokens: int) 
 def fit_table(table: IterationTable, max_batch: int, kv_capacity_tokens: int) -> AffineFit:
     """Return the affine fit of a decode iteration over the points of the table that an actor can reach."""
     rows, cols = np.nonzero(held_points(table, max_batch, kv_capacity_tokens))
-    batch, context = table.batch[rows], table.context_tokens[cols]
-    columns = np.stack([np.ones(len(batch)), batch, batch * context], axis=1)
-    (base, per_response, per_kv_token), errors = fit_nonnegative(columns, table.iteration_s[rows, cols])
-    return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(batch))
+    fitted = fit_iterations(table.batch[rows], table.context_tokens[cols], table.iteration_s[rows, cols])
+    (base, per_response, per_kv_token), errors = fitted
+    return AffineFit(float(base), float(per_response), float(per_kv_token), **residuals(errors), points=len(errors))
 
 
 def fit_prompt_tokens(

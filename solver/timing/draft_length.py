@@ -207,7 +207,8 @@ def critical_lengths(
     more = (positions >= adaptive[:, None]) & (positions < np.where(last, enough, 0)[:, None])
     extra = np.where(more, shares, 0.0)
     room = _drafts_that_fit(latency, len(shares), max_fed_tokens) - int(adaptive.sum())
-    return adaptive + _likeliest(extra, min(room, np.count_nonzero(extra)))
+    more_drafts = _likeliest(extra, min(room, int(np.count_nonzero(extra))))
+    return np.asarray(adaptive + more_drafts)
 
 
 def _lengths_for_best_passes(

@@ -20,8 +20,8 @@ import numpy as np
 from validation_errors import signed_error
 
 from rlhfless.latency import load_profile
-from rlhfless.latency.fit import fit_nonnegative
 from rlhfless.latency.generate import BATCHES, FED_TOKENS
+from solver.model.affine_fit import fit_nonnegative
 from solver.model.workload import FloatArray
 
 FOLDER = Path("vidur-gpu-profiles")

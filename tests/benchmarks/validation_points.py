@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from validation_errors import signed_error
 
-from rlhfless.latency.fit import fit_nonnegative
+from solver.model.affine_fit import fit_nonnegative
 from solver.model.workload import FloatArray
 
 FILE = Path("aiconfigurator-measured") / "silicon_llama_h100_h200.csv"
