@@ -59,7 +59,7 @@ def responses_of(workload: Workload, groups: Iterable[ArrayLike]) -> list[IntArr
 
 
 def predicted_sums(workload: Workload, prompts: IntArray) -> IntArray:
-    """Return (prompts,) predicted tokens, summed over all responses of each prompt."""
+    """Return (prompts,) predicted iterations, summed over all responses of each prompt."""
     sums = np.zeros(len(workload.prompt_tokens), dtype=np.int64)
-    np.add.at(sums, workload.prompt_of, workload.remaining_tokens)
+    np.add.at(sums, workload.prompt_of, workload.iterations)
     return np.asarray(sums[prompts])

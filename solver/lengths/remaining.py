@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given
+from solver.model.number_arrays import number_array
 from solver.model.plurals import counted
 from solver.model.runtime_rules import Signals
-from solver.model.workload import FloatArray, IntArray, number_array
+from solver.model.workload import FloatArray, IntArray
 
 
 class RemainingLengths(Protocol):

@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.html_tables import facts_table
-from solver.model.workload import FloatArray, number_array
+from solver.model.number_arrays import number_array
+from solver.model.workload import FloatArray
 
 TIMES = (
     "base_s", "per_response_s", "per_kv_token_s", "join_s", "prefill_base_s", "prefill_per_token_s", "start_s", "sync_s",

@@ -15,49 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.html_tables import facts_table
+from solver.model.number_arrays import number_array, whole_numbers
+from solver.model.passes import checked_passes, least_passes
 from solver.model.plurals import counted
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
-
-
-def number_array(name: str, values: ArrayLike) -> NDArray[np.generic]:
-    """Return numbers as an array; refuse ragged lists and anything that is not a number."""
-    try:
-        array: NDArray[np.generic] = np.asarray(values)
-    except (ValueError, OverflowError):
-        raise PlanningError(f"{name} has rows of different lengths; a rectangular array of numbers is needed") from None
-    if array.size and array.dtype.kind not in "iufb":
-        raise PlanningError(f"{name} holds {array.dtype} values; numbers are needed")
-    return array
-
-
-def _whole_numbers(name: str, values: ArrayLike, *, needed: str = "", rounds_up: bool = False) -> IntArray:
-    """Return a one-dimensional int64 copy; refuse values that are infinite, NaN, negative or fractional, naming the
-    first bad index.
-
-    Args:
-        needed: what would be right, if not numbers of tokens. rounds_up: fractions are rounded up instead.
-    """
-    array = number_array(name, values)
-    if array.ndim != 1:
-        raise PlanningError(f"{name} has shape {array.shape}; one number per entry (one dimension) is needed")
-    if not array.size:
-        return np.zeros(0, dtype=np.int64)
-    numbers = array.astype(float)
-    rounded = np.ceil(numbers)
-    for wrong, why in (
-        (~np.isfinite(numbers), "a finite number of tokens is needed"),
-        (np.abs(numbers) > 1e15, "a smaller number of tokens is needed"),
-        (rounded < 0, "tokens cannot be negative"),
-        ((rounded != numbers) & (not rounds_up), "a whole number of tokens is needed"),
-    ):
-        if wrong.any():
-            index = int(np.argmax(wrong))
-            raise PlanningError(f"{name}[{index}] is {array[index]}; {needed or why}")
-    whole: IntArray = rounded.astype(np.int64)
-    whole.setflags(write=False)
-    return whole
 
 
 class CutLengthsWarning(UserWarning):
@@ -90,10 +53,14 @@ class Workload:
             ``CutLengthsWarning``.
         scenarios: (S, R) jointly sampled lengths around the predicted ones. Plans are searched and bounded for
             ``response_tokens``; time and cost of a plan (``solver.evaluate``) are means over the scenarios.
+        passes: (R,) predicted passes that the remaining tokens of each response take where drafts are verified, fractions
+            rounded up. Without them a pass, then called an iteration, yields one token. Not with scenarios.
+        fed_per_pass: (R,) mean tokens that a pass feeds of each response, the drafted ones and one more. Without them, as many
+            as it commits: every draft is accepted.
 
     Raises:
-        PlanningError: shapes differ, a value is negative, not finite or (except for predictions) a fraction, or a prompt index
-            does not exist.
+        PlanningError: shapes differ, a value is negative, not finite or (except for predictions) a fraction, a prompt index
+            does not exist, or passes are too few or too many for the remaining tokens.
     """
 
     prompt_tokens: IntArray
@@ -102,6 +69,8 @@ class Workload:
     generated_tokens: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     max_response_tokens: int = 2048
     scenarios: IntArray | None = None
+    passes: IntArray | None = None
+    fed_per_pass: FloatArray | None = None
 
     def __init__(
         self,
@@ -111,18 +80,20 @@ class Workload:
         generated_tokens: ArrayLike | int = 0,
         max_response_tokens: int = 2048,
         scenarios: ArrayLike | None = None,
+        passes: ArrayLike | None = None,
+        fed_per_pass: ArrayLike | None = None,
     ) -> None:
         predicted = number_array("response_tokens", response_tokens)
         if predicted.ndim == 2:
             scenarios = predicted
             predicted = predicted.astype(float).mean(axis=0) if predicted.size else np.zeros(0)
-        prompts = _whole_numbers("prompt_tokens", prompt_tokens)
-        prompt_index = _whole_numbers(
+        prompts = whole_numbers("prompt_tokens", prompt_tokens)
+        prompt_index = whole_numbers(
             "prompt_of", prompt_of, needed=f"an index into the {counted(len(prompts), 'prompt')} is needed"
         )
-        tokens = _whole_numbers("response_tokens", predicted, rounds_up=True)
+        tokens = whole_numbers("response_tokens", predicted, rounds_up=True)
         generated_array = number_array("generated_tokens", generated_tokens)
-        generated = _whole_numbers(
+        generated = whole_numbers(
             "generated_tokens", np.full(len(tokens), generated_array) if generated_array.ndim == 0 else generated_array
         )
         if not len(prompt_index) == len(tokens) == len(generated):
@@ -146,7 +117,7 @@ class Workload:
             table = number_array("scenarios", scenarios)
             if table.ndim != 2 or table.shape[1] != len(tokens) or table.shape[0] == 0:
                 raise PlanningError(f"scenarios have shape {table.shape}; (scenarios, {len(tokens)} responses) is needed")
-            sampled = _whole_numbers("scenarios", table.ravel(), rounds_up=True).reshape(-1, len(tokens))
+            sampled = whole_numbers("scenarios", table.ravel(), rounds_up=True).reshape(-1, len(tokens))
             sampled = np.minimum(sampled, max_response_tokens)
         for name, value in (
             ("prompt_tokens", prompts),
@@ -157,6 +128,9 @@ class Workload:
             ("scenarios", sampled),
         ):
             object.__setattr__(self, name, value)
+        checked = checked_passes(self.remaining_tokens, passes, fed_per_pass, with_scenarios=sampled is not None)
+        for name, numbers in zip(("passes", "fed_per_pass"), checked, strict=True):
+            object.__setattr__(self, name, numbers)
 
     @classmethod
     def grid(cls, prompt_tokens: ArrayLike, response_tokens_of_samples: ArrayLike, **options: Any) -> Workload:
@@ -173,9 +147,32 @@ class Workload:
 
     @cached_property
     def remaining_tokens(self) -> IntArray:
-        """Return the (R,) decode iterations each response still needs."""
+        """Return the (R,) tokens that each response still needs."""
         remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
         return remaining
+
+    @property
+    def iterations(self) -> IntArray:
+        """Return the (R,) iterations that each response still needs: its passes, or one per token."""
+        return self.remaining_tokens if self.passes is None else self.passes
+
+    @cached_property
+    def tokens_per_pass(self) -> FloatArray:
+        """Return the (R,) mean tokens that an iteration commits of each response: 1 without passes."""
+        return np.asarray(self.remaining_tokens / np.maximum(self.iterations, 1) + (self.iterations == 0))
+
+    @cached_property
+    def fed_steps(self) -> FloatArray:
+        """Return the (R,) tokens that all iterations of a response feed: one per iteration without passes."""
+        iterations: FloatArray = self.iterations.astype(float)
+        return iterations if self.fed_per_pass is None else iterations * self.fed_per_pass
+
+    @cached_property
+    def kv_steps(self) -> FloatArray:
+        """Return the (R,) sums of a response's KV tokens over all its iterations."""
+        context, n = self.context_tokens.astype(float), self.iterations.astype(float)
+        growing = n * (n - 1) / 2
+        return np.asarray(context * n + (growing if self.passes is None else self.tokens_per_pass * growing))
 
     @cached_property
     def context_tokens(self) -> IntArray:
@@ -188,8 +185,17 @@ class Workload:
         return self.prompt_tokens[self.prompt_of] + self.max_response_tokens
 
     def with_response_tokens(self, response_tokens: ArrayLike) -> Workload:
-        """Return the same prompts and responses with other lengths and without scenarios, for example with true lengths."""
-        return Workload(self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.max_response_tokens)
+        """Return the same prompts and responses with other lengths and without scenarios, for example with true lengths.
+
+        Passes are those of as many tokens per pass as before.
+        """
+        same = (self.prompt_tokens, self.prompt_of, response_tokens, self.generated_tokens, self.max_response_tokens)
+        if self.fed_per_pass is None:
+            return Workload(*same)
+        remaining = Workload(*same).remaining_tokens
+        passes = np.clip(np.ceil(remaining / self.tokens_per_pass - 1e-9), least_passes(remaining), remaining)
+        fed = np.maximum(self.fed_per_pass, remaining / np.maximum(passes, 1))
+        return Workload(*same, passes=passes, fed_per_pass=fed)
 
     def reordered(self, prompts: IntArray, responses: IntArray) -> Workload:
         """Return the same workload with prompts, responses and scenario columns in another order.
@@ -207,6 +213,8 @@ class Workload:
             ("generated_tokens", self.generated_tokens[responses]),
             ("max_response_tokens", self.max_response_tokens),
             ("scenarios", None if self.scenarios is None else self.scenarios[:, responses]),
+            ("passes", None if self.passes is None else self.passes[responses]),
+            ("fed_per_pass", None if self.fed_per_pass is None else self.fed_per_pass[responses]),
         ):
             object.__setattr__(reordered, name, value)
         return reordered
@@ -244,4 +252,6 @@ class Workload:
             facts.append(("generated already", f"{int(self.generated_tokens.sum()):,} tokens"))
         if self.scenarios is not None:
             facts.append(("scenarios", f"{len(self.scenarios):,}"))
+        if self.passes is not None:
+            facts.append(("passes", f"{int(self.passes.sum()):,}, most {int(self.passes.max()):,}"))
         return facts_table("Workload", facts)

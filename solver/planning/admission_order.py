@@ -34,7 +34,7 @@ def admission_orders(
         short_prompts_first: the first wave is in order of rising context, so that under a token budget most of its responses
             decode early.
     """
-    group, length, owner = _group(split), workload.remaining_tokens[split.order], workload.prompt_of[split.order]
+    group, length, owner = _group(split), workload.iterations[split.order], workload.prompt_of[split.order]
     sorted_split = Split(split.order[np.lexsort((-length, group))], split.edges)
     rank = np.arange(len(group)) - split.edges[group]
     by_wave = Split(sorted_split.order[np.lexsort((rank, -(rank // slots), group))], split.edges)

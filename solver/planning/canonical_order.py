@@ -4,11 +4,11 @@ Plans are made for the workload in this order and returned with the caller's ind
 change the random split, and with it reference, value and bound. The reason is that a seeded shuffle assigns positions, and
 searches break ties by position.
 
-**Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario. A prompt is its
-tokens and its responses, in any order. Each is mapped to a number of 64 bits, by the finaliser of splitmix64. Prompts are
-sorted by theirs, and the responses of a prompt by the first bits of theirs. Two that have the same number are the same, but
-for chances of about 1e-9, and it does not matter which of them comes first. No order of lengths is left in it: the first of a
-prompt's responses is no longer on average than the last.
+**Order.** A response is what it needs: predicted length, tokens generated so far, length in every scenario, passes and fed
+tokens. A prompt is its tokens and its responses, in any order. Each is mapped to a number of 64 bits, by the finaliser of
+splitmix64. Prompts are sorted by theirs, and the responses of a prompt by the first bits of theirs. Two that have the same
+number are the same, but for chances of about 1e-9, and it does not matter which of them comes first. No order of lengths is
+left in it: the first of a prompt's responses is no longer on average than the last.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from solver.model.plan import Plan
 from solver.model.workload import IntArray, Workload
 
+FED_STEP = 1 << 20  # fed tokens are told apart by this part of one
 HashArray = NDArray[np.uint64]
 
 
@@ -42,7 +43,13 @@ class Canonical:
         tokens = caller.response_tokens
         sampled = [] if caller.scenarios is None else [row for row in caller.scenarios if not np.array_equal(row, tokens)]
         key = np.zeros(len(caller), np.uint64)
-        for values in (tokens, caller.generated_tokens, *sampled):  # one scenario of the predicted lengths says nothing more
+        drafted = [] if caller.passes is None else [caller.passes, np.rint(caller.fed_steps * FED_STEP)]
+        for values in (
+            tokens,
+            caller.generated_tokens,
+            *sampled,
+            *drafted,
+        ):  # one scenario of the predicted lengths says nothing more
             key = _mixed(key + values.astype(np.uint64))
         together = np.zeros(len(caller.prompt_tokens), np.uint64)
         np.add.at(together, caller.prompt_of, key)

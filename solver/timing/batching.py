@@ -15,6 +15,8 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
+from solver.timing.pass_tokens import PassTokens
+from solver.timing.refill import fits_at_once, schedule_with_refill
 from solver.timing.residency import Residency
 
 
@@ -25,8 +27,8 @@ def schedule(
     cached_tokens: IntArray,
     admission: Admission,
     running: int = 0,
-    refills: bool = False,
     token_budget: int | None = None,
+    passes: PassTokens | None = None,
 ) -> Residency:
     """Schedule continuous batching for responses queued in the given order, all available from iteration 0.
 
@@ -37,20 +39,21 @@ def schedule(
             KV cache came along, its prompt's was received in part or whole, or an earlier response computes it. After an
             eviction a response computes its whole context.
         running: the first ``running`` responses are in the batch already.
-        refills: True if the caller knows that they do not all fit at once, which saves a slow test.
         token_budget: the most tokens that an iteration feeds (``solver.timing.mixed_prefill``); None where every context is
             computed in the iteration in which the response joins.
+        passes: what an iteration, then a pass, feeds and commits of each response where drafts are verified; None where it is
+            one token.
     """
     prefill = context - cached_tokens
     reserves = admission.rule == "reserve" and not running
     if token_budget is not None and reserves and exceeds_budget(remaining, prefill, max_tokens, admission, token_budget):
         return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
-    unbudgeted = _schedule_unbudgeted(remaining, context, max_tokens, prefill, admission, running, refills)
+    unbudgeted = _schedule_unbudgeted(remaining, context, max_tokens, prefill, admission, running, passes)
     if token_budget is None or keeps_budget(unbudgeted, token_budget):
         return unbudgeted
     if reserves:
         return schedule_reserved(remaining, context, max_tokens, prefill, admission, token_budget)
-    return schedule_general(remaining, context, max_tokens, prefill, admission, token_budget, running)
+    return schedule_general(remaining, context, max_tokens, prefill, admission, token_budget, running, passes)
 
 
 def _schedule_unbudgeted(
@@ -60,17 +63,17 @@ def _schedule_unbudgeted(
     prefill: IntArray,
     admission: Admission,
     running: int,
-    refills: bool,
+    passes: PassTokens | None,
 ) -> Residency:
     """Schedule where every context is computed in the iteration in which the response joins."""
     n = len(remaining)
-    if not refills and n <= admission.max_batch and _fits_at_once(remaining, context, max_tokens, admission):
+    if n <= admission.max_batch and fits_at_once(remaining, context, max_tokens, admission, passes):
         return Residency.at_once(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
     if _only_slots_bind(max_tokens, admission):
         return _schedule_slots(remaining, context, prefill, admission.max_batch)
     if admission.rule == "reserve" and not running:
         return _schedule_reserved(remaining, context, max_tokens, prefill, admission)
-    return _schedule_with_refill(remaining, context, max_tokens, prefill, admission, running)
+    return schedule_with_refill(remaining, context, max_tokens, prefill, admission, running, passes)
 
 
 def _only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
@@ -150,104 +153,6 @@ def _joins_by_run(lengths: IntArray, runs: IntArray, slots: int) -> IntArray:
     return np.repeat(np.array(joins, dtype=np.int64), counts)
 
 
-def _fits_at_once(remaining: IntArray, context: IntArray, max_tokens: IntArray, admission: Admission) -> bool:
-    if admission.rule == "reserve":
-        return int(max_tokens.sum()) <= admission.kv_capacity_tokens
-    if int((context + remaining).sum()) <= admission.kv_capacity_tokens:
-        return True
-    return int(peak_tokens(remaining, context, np.array([0, len(remaining)]))[0]) <= admission.kv_capacity_tokens
-
-
-def peak_tokens(remaining: IntArray, context: IntArray, edges: IntArray) -> IntArray:
-    """Return the (G,) peak KV tokens of each group ``edges[g]:edges[g + 1]`` if all its responses join at once. Memory grows
-    until a response completes, so the peak is in some response's last iteration."""
-    sizes = np.diff(edges)
-    group = np.repeat(np.arange(len(sizes)), sizes)
-    shortest_first = np.lexsort((remaining, group))
-    left = remaining[shortest_first]
-    context_before = np.concatenate([[0], np.cumsum(context[shortest_first])])
-    context_from_here = np.repeat(context_before[edges[1:]], sizes) - context_before[:-1]
-    not_complete = np.repeat(edges[1:], sizes) - np.arange(len(left))
-    held = np.where(left > 0, context_from_here + not_complete * (left - 1), 0)
-    return np.asarray(np.maximum.reduceat(held, edges[:-1]))
-
-
-def _schedule_with_refill(
-    remaining: IntArray,
-    context: IntArray,
-    max_tokens: IntArray,
-    prefill: IntArray,
-    admission: Admission,
-    running: int,
-) -> Residency:
-    """Schedule the general case, jumping from event to event (completion or eviction) in whole iterations.
-
-    The code inlines the rule of ``solver.model.admission`` for speed: it is evaluated at every event of every group that is
-    timed.
-    """
-    preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
-    left, ctx, to_compute = remaining.tolist(), context.tolist(), prefill.tolist()
-    counts = ctx if preempt else max_tokens.tolist()  # what a response takes of the memory when it joins
-    queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # the front of the queue is the end of the list
-    rows: list[tuple[int, int, int, int, int]] = [(i, 0, 0, ctx[i], to_compute[i]) for i in range(len(left)) if left[i] == 0]
-    ends: dict[int, int] = {}  # of those in the batch, in order of admission: the iteration in which each is complete
-    unit = len(left)
-    finishing: list[int] = []  # a heap of iteration * unit + response; those that were evicted since are still in it
-    now = used = 0  # used: KV tokens counted by the admission rule, for `preempt` as of iteration `now`
-    for i in range(running):
-        if left[i] > 0:
-            ends[i] = left[i]
-            used += counts[i]
-            heapq.heappush(finishing, left[i] * unit + i)
-    while queue or ends:
-        while finishing:
-            end, i = divmod(finishing[0], unit)
-            if ends.get(i) == end:
-                if end > now:
-                    break
-                del ends[i]
-                rows.append((i, now - left[i], now, ctx[i], to_compute[i]))
-                used -= ctx[i] + left[i] if preempt else counts[i]
-            heapq.heappop(finishing)
-        if preempt and used > capacity and len(ends) > 1:
-            while used > capacity and len(ends) > 1:
-                i, end = ends.popitem()  # the youngest
-                done = left[i] - (end - now)
-                rows.append((i, now - done, now, ctx[i], to_compute[i]))
-                ctx[i] += done
-                left[i] -= done
-                used -= ctx[i]
-                to_compute[i] = ctx[i]  # its KV cache is gone: recompute on return
-                queue.append(i)
-        else:
-            while queue:
-                i = queue[-1]
-                if ends and (len(ends) >= slots or used + counts[i] > capacity):
-                    break
-                queue.pop()
-                ends[i] = end = now + left[i]
-                used += counts[i]
-                heapq.heappush(finishing, end * unit + i)
-        if not ends:
-            continue
-        while True:
-            end, i = divmod(finishing[0], unit)
-            if ends.get(i) == end:
-                break
-            heapq.heappop(finishing)  # of a response that was evicted since
-        if preempt:
-            batch = len(ends)
-            step = end - now
-            if batch > 1:
-                step = min(step, max(1, (capacity - used) // batch + 1))
-            used += step * batch
-            now += step
-        else:
-            now = end
-    table = np.array(rows, dtype=np.int64).reshape(-1, 5)
-    return Residency.at_once(*table.T)
-
-
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """An actor's iterations with their times in seconds, counted from when it is ready.
@@ -285,6 +190,7 @@ def timeline(
     latency: LatencyModel,
     admission: Admission,
     running: int = 0,
+    passes: PassTokens | None = None,
 ) -> Timeline:
     """Schedule the responses and charge every iteration with its time. Arguments are those of ``schedule``.
 
@@ -292,17 +198,19 @@ def timeline(
     is cached. Then all responses decode one token. With mixed prefill an iteration feeds both. Each newly admitted response
     takes ``join_s``.
     """
-    residency = schedule(remaining, context, max_tokens, cached_tokens, admission, running, token_budget=latency.token_budget)
-    batch, kv, prompts = residency.per_iteration()
+    budget = latency.token_budget
+    residency = schedule(remaining, context, max_tokens, cached_tokens, admission, running, budget, passes)
+    batch, kv, prompts = residency.per_iteration(None if passes is None else passes.growth)
+    decoded: IntArray | FloatArray = batch if passes is None else passes.fed_per_iteration(residency, latency)
     stays = residency.last > residency.first
     if latency.mixes:
-        tokens, seconds = prompts, latency.iteration_s(batch, kv, prompts)
-        prefill_s = seconds * prompts / np.maximum(batch + prompts, 1)
+        tokens, seconds = prompts, latency.iteration_s(decoded, kv, prompts)
+        prefill_s = seconds * prompts / np.maximum(decoded + prompts, 1)
     else:
         computes = stays & (residency.prefill > 0)
         tokens = prompts + np.bincount(residency.first[computes], minlength=len(batch))
         prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
-        seconds = latency.iteration_s(batch, kv) + prefill_s
+        seconds = latency.iteration_s(decoded, kv) + prefill_s
     if latency.join_s:
         joins = stays & ((residency.first > 0) | (residency.response >= running))
         seconds += latency.join_s * np.bincount(residency.first[joins], minlength=len(batch))
@@ -321,19 +229,23 @@ def busy_s(
     cached_tokens: IntArray,
     latency: LatencyModel,
     admission: Admission,
-    refills: bool = False,
+    passes: PassTokens | None = None,
 ) -> float:
     """Return ``timeline(...).busy_s``. With an affine latency model no iteration is computed by itself. Its time is a sum over
     its responses, so the total is base time times iterations plus the loads, whatever the order of admission."""
     if latency.table is not None:
-        return timeline(remaining, context, max_tokens, cached_tokens, latency, admission).busy_s
+        return timeline(remaining, context, max_tokens, cached_tokens, latency, admission, passes=passes).busy_s
     budget = latency.token_budget
-    r = schedule(remaining, context, max_tokens, cached_tokens, admission, refills=refills, token_budget=budget)
+    r = schedule(remaining, context, max_tokens, cached_tokens, admission, token_budget=budget, passes=passes)
     stay = (r.last - r.ready).astype(float)
-    kv_steps = float(np.dot(stay, r.context) + (stay * (stay - 1)).sum() / 2)
+    if passes is None:
+        fed, growing = float(stay.sum()), (stay * (stay - 1)).sum()
+    else:
+        fed, growing = float(stay @ passes.fed[r.response]), (stay * (stay - 1)) @ passes.growth[r.response]
+    kv_steps = float(np.dot(stay, r.context) + growing / 2)
     seconds = (
         latency.base_s * float(r.last.max(initial=0))
-        + latency.per_response_s * float(stay.sum())
+        + latency.per_response_s * fed
         + latency.per_kv_token_s * kv_steps
         + latency.join_s * float(np.count_nonzero(r.last > r.first))
     )

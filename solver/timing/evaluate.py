@@ -20,6 +20,7 @@ from solver.model.plan import ActorPlan, Plan, check_plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.timing.batching import busy_s
+from solver.timing.pass_tokens import PassTokens
 
 ActorSeconds = Callable[[Workload, ActorPlan, LatencyModel, Admission], float]
 """Seconds from when an actor can decode until its last response is complete."""
@@ -100,12 +101,13 @@ def actor_busy_s(workload: Workload, actor: ActorPlan, latency: LatencyModel, ad
     """Return the seconds from when the actor can decode until its last response is complete."""
     chosen = np.asarray(actor.responses, dtype=np.int64)
     return busy_s(
-        workload.remaining_tokens[chosen],
+        workload.iterations[chosen],
         workload.context_tokens[chosen],
         workload.reserved_tokens[chosen],
         cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts),
         latency,
         admission,
+        PassTokens.of(workload, chosen),
     )
 
 

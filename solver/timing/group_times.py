@@ -29,8 +29,10 @@ from numpy.typing import NDArray
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray, Workload
-from solver.timing.batching import busy_s, peak_tokens
+from solver.timing.batching import busy_s
 from solver.timing.evaluate import cached_tokens
+from solver.timing.pass_tokens import PassTokens
+from solver.timing.refill import peak_tokens
 
 
 def _running(values: NDArray[np.generic]) -> FloatArray:
@@ -112,14 +114,18 @@ class GroupTimes:
     ) -> GroupTimes:
         """Return the running sums for ``workload`` in ``order`` under the affine fit of ``latency``."""
         cases = workload.cases()
-        remaining = np.stack([case.remaining_tokens[order] for case in cases])
+        remaining = np.stack([case.iterations[order] for case in cases])
         context = workload.context_tokens[order]
         n = remaining.astype(float)
-        kv_steps = context * n + n * (n - 1) / 2
-        load = latency.per_response_s * n + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
+        fed_steps, kv_steps = (np.stack([getattr(case, name)[order] for case in cases]) for name in ("fed_steps", "kv_steps"))
+        load = latency.per_response_s * fed_steps + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
         reserved = workload.reserved_tokens[order] + np.zeros_like(n)
         reserves = admission.rule == "reserve"
-        held, occupied = (reserved, reserved * n) if reserves else (context + n, kv_steps)
+        held, occupied = (
+            (reserved, reserved * n)
+            if reserves
+            else (context + np.stack([case.remaining_tokens[order] for case in cases]), kv_steps)
+        )
         tokens = np.where(remaining > 0, latency.charged_tokens(context), 0)
         missing = np.where(remaining > 0, np.maximum(context, 1), 0)
         memory = np.maximum(admission.kv_capacity_tokens, held.max(axis=1, initial=0.0))
@@ -200,8 +206,10 @@ class GroupTimes:
         sizes = np.diff(edges)[checked]
         starts = np.cumsum([0, *sizes.tolist()])
         position = np.repeat(edges[checked] - starts[:-1], sizes) + np.arange(starts[-1])
-        context = self.cases[case].context_tokens[self.order[position]]
-        fit[checked] = peak_tokens(self.length[case, position], context, starts) <= self.admission.kv_capacity_tokens
+        workload, responses = self.cases[case], self.order[position]
+        growth = None if workload.passes is None else workload.tokens_per_pass[responses]
+        peaks = peak_tokens(self.length[case, position], workload.context_tokens[responses], starts, growth)
+        fit[checked] = peaks <= self.admission.kv_capacity_tokens
         return fit
 
     def _prefill_tokens(self, edges: IntArray) -> FloatArray:
@@ -234,11 +242,11 @@ class GroupTimes:
     def _timed_s(self, responses: IntArray, case: int) -> float:
         work = self.cases[case]
         return busy_s(
-            work.remaining_tokens[responses],
+            work.iterations[responses],
             work.context_tokens[responses],
             work.reserved_tokens[responses],
             cached_tokens(work, responses, shares_prompts=self.shares_prompts),
             self.latency,
             self.admission,
-            refills=True,
+            PassTokens.of(work, responses),
         )

@@ -22,6 +22,7 @@ import numpy as np
 
 from solver.model.admission import Admission
 from solver.model.workload import IntArray
+from solver.timing.pass_tokens import PassTokens
 from solver.timing.residency import Residency
 
 
@@ -99,12 +100,14 @@ def schedule_general(
     admission: Admission,
     budget: int,
     running: int,
+    passes: PassTokens | None = None,
 ) -> Residency:
     """Schedule the general case, with evictions and responses that are in the batch already. It goes from event to event: a
     completion, an eviction, or the next iteration while prompts are fed."""
     preempt, slots, capacity = admission.rule == "preempt", admission.max_batch, admission.kv_capacity_tokens
     left, ctx, missing = remaining.tolist(), context.tolist(), prefill.tolist()
     counts = ctx if preempt else max_tokens.tolist()
+    growth = [1] * len(left) if passes is None else passes.growth.tolist()
     queue = [i for i in range(len(left) - 1, running - 1, -1) if left[i] > 0]  # its front is the end of the list
     rows: list[tuple[int, int, int, int, int, int]] = []  # response, first, last, context, missing, ready
     rows += [(i, 0, 0, ctx[i], missing[i], 0) for i in range(len(left)) if left[i] == 0]
@@ -121,15 +124,15 @@ def schedule_general(
             if ends.get(i) == end:
                 del ends[i]
                 rows.append((i, joined.pop(i), end, ctx[i], missing[i], end - left[i]))
-                used -= ctx[i] + left[i] if preempt else counts[i]
+                used -= ctx[i] + growth[i] * left[i] if preempt else counts[i]
         evicts = preempt and used > capacity and len(joined) > 1
         while evicts and used > capacity and len(joined) > 1:
             i, joined_at = joined.popitem()  # the youngest
             done = left[i] - (ends.pop(i) - now) if i in ends else 0
             rows.append((i, joined_at, now, ctx[i], missing[i], now - done))
-            ctx[i] += done
+            used -= ctx[i] + growth[i] * done
+            ctx[i] += round(growth[i] * done)
             left[i] -= done
-            used -= ctx[i]
             missing[i] = ctx[i]  # its KV cache is gone: recompute on return
             queue.append(i)
         if evicts:
@@ -156,15 +159,15 @@ def schedule_general(
                 heapq.heappush(finishing, end * unit + i)
         if not joined:
             continue
-        step = 1
+        step, grows = 1, len(ends) if passes is None else sum(growth[j] for j in ends)
         if not feeding and (room > 0 or len(joined) >= slots):  # nothing but a completion or an eviction changes the batch
             while ends.get(finishing[0] % unit) != finishing[0] // unit:
                 heapq.heappop(finishing)  # of a response that was evicted since
             step = finishing[0] // unit - now
             if preempt and len(joined) > 1:
-                step = min(step, max(1, (capacity - used) // len(ends) + 1))
+                step = min(step, max(1, int((capacity - used) // grows) + 1))
         if preempt:
-            used += step * len(ends)
+            used += step * grows
         now += step
     response, first, last, context, prefill, ready = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T

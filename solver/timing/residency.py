@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.model.workload import IntArray
+from solver.model.workload import FloatArray, IntArray
 
 NO_PIECES: IntArray = np.zeros((3, 0), np.int64)
 
@@ -70,19 +70,33 @@ class Residency:
         chunks = np.bincount(pieces[1], pieces[2], len(self.response)).astype(np.int64)
         return np.where(is_computed, self.prefill - (self.prefill > 0), chunks)
 
-    def per_iteration(self) -> tuple[IntArray, IntArray, IntArray]:
+    def per_iteration(self, growth: FloatArray | None = None) -> tuple[IntArray, IntArray, IntArray]:
         """Return per iteration, (I,) each: responses that get a token, KV tokens that these hold, and further prompt tokens
-        that are fed."""
+        that are fed.
+
+        Args:
+            growth: (n,) tokens that each response grows by per iteration, 1 when None. Then KV tokens are rounded.
+        """
         horizon = int(self.last.max(initial=0))
         batch, offset, prompts = (np.zeros(horizon + 1, np.int64) for _ in range(3))
         np.add.at(batch, self.ready, 1)
         np.add.at(batch, self.last, -1)
-        start = self.context - self.ready
-        np.add.at(offset, self.ready, start)
-        np.add.at(offset, self.last, -start)
         batch = np.cumsum(batch)[:horizon]
         iteration, _, tokens = self.chunks
         np.add.at(prompts, iteration, tokens)
         ends = (self.prefill > 0) & (self.ready < self.last)
         np.add.at(prompts, self.ready[ends], -1)
-        return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch, prompts[:horizon]
+        if growth is None:
+            start = self.context - self.ready
+            np.add.at(offset, self.ready, start)
+            np.add.at(offset, self.last, -start)
+            return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch, prompts[:horizon]
+        grows = growth[self.response]
+        held = self.sum_per_iteration(self.context - grows * self.ready) + np.arange(horizon) * self.sum_per_iteration(grows)
+        return batch, np.rint(held).astype(np.int64), prompts[:horizon]
+
+    def sum_per_iteration(self, values: FloatArray) -> FloatArray:
+        """Return (I,) sums of (V,) ``values`` over the intervals whose responses get a token in each iteration."""
+        horizon = int(self.last.max(initial=0))
+        changes = np.bincount(self.ready, values, horizon + 1) - np.bincount(self.last, values, horizon + 1)
+        return np.asarray(np.cumsum(changes)[:horizon])

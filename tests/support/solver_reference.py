@@ -23,12 +23,14 @@ def simulate(
     latency: solver.LatencyModel,
     admission: solver.Admission,
     running: int = 0,
+    passes: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> tuple[list[tuple[int, int, int, int, int]], list[float]]:
     """Visits (response, first, last, context, prefill), sorted, and the completion time of every response.
 
     ``cached_tokens`` of each context need no prefill. The first ``running`` responses are in the batch before the first
-    iteration.
+    iteration. ``passes``: tokens by which each response grows per iteration, and that each feeds; 1 and 1 without.
     """
+    growth, feeds = passes or ([1] * len(remaining), [1] * len(remaining))
     left, ctx = list(remaining), list(context)
     to_compute = [tokens - there for there, tokens in zip(cached_tokens, ctx, strict=True)]
     queue = deque(i for i in range(running, len(left)) if left[i] > 0)
@@ -57,10 +59,11 @@ def simulate(
             batch.append((newcomers[-1], now, ctx[newcomers[-1]]))
         tokens = sum(to_compute[i] for i in newcomers)
         clock += float(latency.prefill_s(tokens)) if tokens else 0.0
-        clock += float(latency.iteration_s(len(batch), sum(ctx[i] for i, *_ in batch))) + latency.join_s * len(newcomers)
+        fed, kv_tokens = sum(feeds[i] for i, *_ in batch), sum(ctx[i] for i, *_ in batch)
+        clock += float(latency.iteration_s(fed, kv_tokens)) + latency.join_s * len(newcomers)
         now += 1
         for i, first, joined_with in batch:
-            ctx[i] += 1
+            ctx[i] += growth[i]
             left[i] -= 1
             if left[i] == 0:
                 end[i] = clock
@@ -211,9 +214,12 @@ class EveryPlan:
 
     def _run(self, order: tuple[int, ...]) -> float:
         work, chosen = self.workload, list(order)
-        columns = (work.remaining_tokens[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
+        columns = (work.iterations[chosen], work.context_tokens[chosen], work.reserved_tokens[chosen])
         arguments = (*(c.tolist() for c in columns), [0] * len(order), self.latency, self.admission)
-        return max(simulate_mixed(*arguments).end_s if self.latency.mixes else simulate(*arguments)[1])
+        if self.latency.mixes:
+            return max(simulate_mixed(*arguments).end_s)
+        passes = None if work.passes is None else (work.tokens_per_pass[chosen].tolist(), work.fed_per_pass[chosen].tolist())
+        return max(simulate(*arguments, passes=passes)[1])
 
     def optimum(self, objective: solver.Objective, phases: solver.NonGenerationPhases, reference: tuple[float, float]) -> float:
         """The least value of any plan; infinite when none keeps the limit."""

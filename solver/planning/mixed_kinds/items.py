@@ -88,10 +88,10 @@ class MixedWork:
         workload, offers, admission = problem.workload, problem.offers, problem.admission
         carries = _carriers(workload) if problem.share_prefill else workload.remaining_tokens > 0
         order, edge = _sorted_items(workload, carries, problem.keep_together)
-        remaining, owner = workload.remaining_tokens[order], workload.prompt_of[order]
+        remaining, owner = workload.iterations[order], workload.prompt_of[order]
         n, p = remaining.astype(float), workload.context_tokens[order].astype(float)
         reserved = workload.reserved_tokens[order].astype(float)
-        kv_steps = p * n + n * (n - 1) / 2
+        kv_steps = workload.kv_steps[order]
         works = n > 0
         generated = np.where(works, workload.generated_tokens[order], 0.0)
         prompts = np.where(works, workload.prompt_tokens[owner], 0.0)
@@ -106,7 +106,7 @@ class MixedWork:
         def of_items(values: FloatArray) -> FloatArray:
             return np.asarray(np.add.reduceat(values, edge[:-1], axis=-1), dtype=float)
 
-        decode = column("per_response_s")[:, None] * n + column("per_kv_token_s")[:, None] * kv_steps
+        decode = column("per_response_s")[:, None] * workload.fed_steps[order] + column("per_kv_token_s")[:, None] * kv_steps
         decode += column("join_s")[:, None] * works
         per_token = column("prefill_per_token_s")[:, None]
 
@@ -130,7 +130,7 @@ class MixedWork:
             edge=edge,
             iterations=remaining,
             prompt=owner,
-            held=reserved if admission == "reserve" else p + n,
+            held=reserved if admission == "reserve" else p + workload.remaining_tokens[order],
             computes=computes,
             recomputes=generated > 0 if problem.share_prefill else computes,
             length=length,
@@ -223,7 +223,7 @@ class MixedWork:
 def _carriers(workload: Workload) -> NDArray[np.bool_]:
     """Return (n,) whether a response counts its prompt's prefill: the longest of each prompt that needs an iteration."""
     working = np.flatnonzero(workload.remaining_tokens > 0)
-    keys = (workload.generated_tokens[working], workload.remaining_tokens[working], workload.prompt_of[working])
+    keys = (workload.generated_tokens[working], workload.iterations[working], workload.prompt_of[working])
     rising = working[np.lexsort(keys)]
     owner = workload.prompt_of[rising]
     carries = np.zeros(len(workload), dtype=bool)
@@ -236,15 +236,16 @@ def _sorted_items(workload: Workload, carries: NDArray[np.bool_], keep_together:
 
     Ties are broken by the responses' loads, so that the order in which the workload lists them does not matter.
     """
-    remaining, context, owner = workload.remaining_tokens, workload.context_tokens, workload.prompt_of
+    remaining, context, owner = workload.iterations, workload.context_tokens, workload.prompt_of
     if not keep_together:
-        order = np.lexsort((workload.prompt_tokens[owner], context, carries, remaining))[::-1]
+        loads = () if workload.passes is None else (workload.fed_steps, workload.kv_steps)
+        order = np.lexsort((*loads, workload.prompt_tokens[owner], context, carries, remaining))[::-1]
         return order.astype(np.int64), np.arange(len(order) + 1)
     prompts = len(workload.prompt_tokens)
     longest = np.zeros(prompts, dtype=np.int64)
     np.maximum.at(longest, owner, remaining)
     steps = np.bincount(owner, remaining, prompts)
-    kv_steps = np.bincount(owner, remaining * (context + (remaining - 1) / 2), prompts)
+    kv_steps = np.bincount(owner, workload.kv_steps, prompts)
     rank = np.empty(prompts, dtype=np.int64)
     rank[np.lexsort((workload.prompt_tokens, kv_steps, steps, longest))[::-1]] = np.arange(prompts)
     order = np.lexsort((~carries, -context, -remaining, rank[owner]))

@@ -72,7 +72,7 @@ class WaitingGroup:
         context = workload.context_tokens[responses]
         later = workload.generated_tokens[responses] if shares_prompts else context
         return cls(
-            workload.remaining_tokens[responses].tolist(), workload.reserved_tokens[responses].tolist(),
+            workload.iterations[responses].tolist(), workload.reserved_tokens[responses].tolist(),
             (context > 0).tolist(), (later > 0).tolist(), workload.prompt_of[responses].tolist(), *room, *costs_s,
         )  # fmt: skip
 

@@ -197,7 +197,7 @@ class FewItems:
     def _orders(self, responses: IntArray) -> Iterator[IntArray]:
         """Yield the orders of the responses that differ by more than an exchange of equal responses."""
         work = self.workload
-        columns = [work.remaining_tokens, work.context_tokens, work.reserved_tokens, work.prompt_of]
+        columns = [work.iterations, work.fed_steps, work.kv_steps, work.context_tokens, work.reserved_tokens, work.prompt_of]
         kind = np.unique(np.stack([c[responses] for c in columns]), axis=1, return_inverse=True)[1].reshape(-1).tolist()
         seen = set()
         for order in itertools.permutations(range(len(responses))):

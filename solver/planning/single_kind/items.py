@@ -84,20 +84,25 @@ class SortedWork:
         share_prefill: bool = False,
     ) -> SortedWork:
         """Sort the workload and sum its loads under the affine fit of ``latency``."""
-        remaining, context = workload.remaining_tokens, workload.context_tokens
+        remaining, context = workload.iterations, workload.context_tokens
         if keep_together:
             longest = np.zeros(len(workload.prompt_tokens), np.int64)
             np.maximum.at(longest, workload.prompt_of, remaining)
             order = np.lexsort((-remaining, workload.prompt_of, -longest[workload.prompt_of]))
             edge = np.concatenate([[0], _changes(workload.prompt_of[order]), [len(order)]])
+        elif workload.passes is not None:
+            order = np.lexsort((workload.fed_steps, workload.kv_steps, remaining))[::-1]
+            edge = np.arange(len(order) + 1)
         else:
             order = np.argsort(remaining * (int(context.max(initial=0)) + 1) + context, kind="stable")[::-1]
             edge = np.arange(len(order) + 1)
         start = edge[:-1]
         n, p = remaining[order].astype(float), context[order].astype(float)
         computes = (n > 0) & (p > 0)
-        kv_steps = p * n + n * (n - 1) / 2
-        decode = latency.per_response_s * n + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
+        kv_steps = workload.kv_steps[order]
+        decode = (
+            latency.per_response_s * workload.fed_steps[order] + latency.per_kv_token_s * kv_steps + latency.join_s * (n > 0)
+        )
         prefill = np.where(computes, latency.prefill_per_token_s * latency.charged_tokens(p), 0.0)
         repeated = np.zeros(len(start))
         previous = np.full(len(start), -1, dtype=np.int64)
@@ -113,7 +118,7 @@ class SortedWork:
         alone = decode + (required_prefill if keep_together else prefill)
         most = workload.reserved_tokens[order].astype(float)
         occupied = n * most if admission.rule == "reserve" else kv_steps
-        held = most if admission.rule == "reserve" else p + n
+        held = most if admission.rule == "reserve" else p + workload.remaining_tokens[order]
         calls = np.where(computes, latency.prefill_base_s / admission.max_batch, 0.0) if not share_prefill else 0.0 * n
         a, load = latency.base_s, decode + required_prefill
 

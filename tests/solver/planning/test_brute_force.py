@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from error_messages import refused
 from hypothesis import given, settings
@@ -40,6 +41,26 @@ def check_gap(plan, optimum):
 @settings(max_examples=40, deadline=None)
 def test_the_optimum_lies_within_the_reported_gap(instance, time_weight, phases):
     objective = solver.Objective(time_weight)
+    plan, reference = solve(instance, objective, phases)
+    check_gap(plan, every_plan(instance).optimum(objective, phases, reference))
+
+
+@given(st.data(), st.booleans().flatmap(lambda refill: instances(refill=refill)), st.sampled_from([0.0, 0.3, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_with_passes_the_optimum_lies_within_the_reported_gap(data, instance, time_weight):
+    """Iterations, fed tokens and growth of every response of their own; where memory is reserved, as growth is no whole
+    number."""
+    remaining = instance.workload.remaining_tokens
+    drafts = st.lists(st.floats(1.0, 6.0), min_size=len(remaining), max_size=len(remaining))
+    passes = np.ceil(remaining / np.array(data.draw(drafts)))
+    fed = np.maximum(remaining / np.maximum(passes, 1), np.array(data.draw(drafts)))
+    work = instance.workload
+    drafted = solver.Workload(
+        work.prompt_tokens, work.prompt_of, work.response_tokens, work.generated_tokens, work.max_response_tokens,
+        passes=passes, fed_per_pass=fed,
+    )  # fmt: skip
+    instance = instance._replace(workload=drafted, admission="reserve")
+    objective, phases = solver.Objective(time_weight), solver.NonGenerationPhases()
     plan, reference = solve(instance, objective, phases)
     check_gap(plan, every_plan(instance).optimum(objective, phases, reference))
 

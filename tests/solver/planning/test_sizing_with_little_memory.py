@@ -16,9 +16,10 @@ from solver.planning import actor_count
 from solver.planning.actor_count import sizing_key
 from solver.planning.prompt_dealing import candidate_counts
 from solver.planning.random_split import random_split
-from solver.timing.batching import peak_tokens, timeline
+from solver.timing.batching import timeline
 from solver.timing.evaluate import Evaluation
 from solver.timing.group_times import GroupTimes
+from solver.timing.refill import peak_tokens
 
 LITTLE = LatencyModel("little", 1, 0.03, 3e-5, 2e-8, prefill_per_token_s=1e-5, start_s=2.0, kv_capacity_tokens=4000)
 CLUSTER = Cluster(8, 8, 1)

@@ -11,7 +11,8 @@ from solver_reference import simulate
 from solver_strategies import latencies
 
 import solver
-from solver.timing.batching import _joins, _joins_by_run, _schedule_with_refill, busy_s, schedule, timeline
+from solver.timing.batching import _joins, _joins_by_run, busy_s, schedule, timeline
+from solver.timing.refill import schedule_with_refill
 
 
 @given(st.data(), queues(), latencies())
@@ -75,7 +76,7 @@ def test_every_response_gets_all_its_iterations_and_only_preempt_splits_them(dat
 def test_the_fast_path_is_the_general_path(data, queue):
     admission = data.draw(admissions(queue))
     stays = schedule(*queue, admission)
-    general = _schedule_with_refill(queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, 0)
+    general = schedule_with_refill(queue.remaining, queue.context, queue.most, queue.context - queue.there, admission, 0)
     for name in ("first", "last", "context", "prefill"):
         assert sorted(zip(stays.response.tolist(), getattr(stays, name).tolist(), strict=True)) == sorted(
             zip(general.response.tolist(), getattr(general, name).tolist(), strict=True)
