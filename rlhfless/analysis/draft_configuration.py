@@ -76,13 +76,22 @@ def draft_configurations(study: DraftStudy, latency: LatencyModel) -> tuple[Draf
     methods = [("ngram", OWN)] if OWN in shares else []
     if others:
         methods.append(("suffix", max(others, key=lambda source: float(shares[source].sum()))))
-    found = []
-    for method, source in methods:
-        acceptance = Acceptance(shares[source])
-        lengths = tuple(length_table(latency, acceptance, study.context_tokens))
-        if any(row.draft_tokens for row in lengths):
-            found.append(DraftConfiguration(method, source, lengths, acceptance))
-    return tuple(found)
+    found = (configuration_of(*names, Acceptance(shares[names[1]]), latency, study.context_tokens) for names in methods)
+    return tuple(one for one in found if one is not None)
+
+
+def configuration_of(
+    method: str, source: str, acceptance: Acceptance, latency: LatencyModel, context_tokens: float
+) -> DraftConfiguration | None:
+    """Return a method with its best length for each batch size; None where it pays at none.
+
+    Args:
+        source: of the drafts whose ``acceptance`` was measured. context_tokens: mean KV tokens of a response.
+    """
+    lengths = tuple(length_table(latency, acceptance, context_tokens))
+    if not any(row.draft_tokens for row in lengths):
+        return None
+    return DraftConfiguration(method, source, lengths, acceptance)
 
 
 def speculation_lines(framework: str, config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def study_drafts(
     encode = cache(encode)  # every source and length reads the same texts
     sources = [DraftSource("none", False), DraftSource("none", True), DraftSource(history, False), DraftSource(history, True)]
     lengths = sorted({*(n for n in (1, 2, 4, 8, 16) if n < max_draft_tokens), max_draft_tokens})
-    kept = _last_prompts(rollouts, max_tokens)
+    kept = last_prompts(rollouts, max_tokens)
     several = (kept.groupby(["step", "prompt_id"]).size() > 1).any()
     steps = sorted(set(kept["step"]))
     again = kept.groupby("prompt_id")["step"].nunique().max() > 1 if len(kept) else False
@@ -180,7 +180,7 @@ def _by_length(responses: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _last_prompts(rollouts: pd.DataFrame, max_tokens: int) -> pd.DataFrame:
+def last_prompts(rollouts: pd.DataFrame, max_tokens: int) -> pd.DataFrame:
     """Return the visits of as many prompts of the last step as ``max_tokens`` allow there, with all their earlier visits."""
     last = rollouts[rollouts["step"] == rollouts["step"].max()]
     sizes = last.groupby("prompt_id", sort=False)["response_tokens"].sum().cumsum()

@@ -15,7 +15,6 @@ from rlhfless.cli.options import format_option
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
-    from rlhfless.analysis.draft_acceptance import Encode
     from rlhfless.analysis.draft_configuration import DraftConfiguration
     from rlhfless.analysis.draft_study import DraftStudy
     from solver.timing.draft_length import DraftLength
@@ -45,11 +44,12 @@ def drafts(
     """
     from rlhfless.analysis.draft_configuration import draft_configurations
     from rlhfless.analysis.draft_study import study_drafts
+    from rlhfless.analysis.text_encoder import TEXTS, text_encoder
     from rlhfless.latency import load_profile
 
     latency = None if profile is None else load_profile(profile)
-    rollouts = log.open(path, keep=["prompt", "response"]).trace.rollouts
-    encode, unit = _encoder(log.tokenizer)
+    rollouts = log.open(path, keep=TEXTS).trace.rollouts
+    encode, unit = text_encoder(log.tokenizer)
     study = study_drafts(rollouts, encode, unit, history=history, max_draft_tokens=max_draft_tokens, max_tokens=max_tokens)
     table = None if latency is None else study.lengths(latency)
     configurations = () if latency is None else draft_configurations(study, latency)
@@ -60,20 +60,6 @@ def drafts(
         return
     _show(study, profile, table)
     _show_configurations(configurations, study.unit)
-
-
-def _encoder(tokenizer: str | None) -> tuple[Encode, str]:
-    """Return what turns texts into tokens, and their unit: UTF-8 bytes without a tokenizer."""
-    if tokenizer is None:
-        return str.encode, "bytes"
-    characters = Path(tokenizer) / "char_tokenizer.json"
-    if characters.is_file():
-        from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-
-        return CharTokenizer.load(characters).encode, "tokens"
-    from rlhfless.trace.importers.tokens import TokenCounter
-
-    return TokenCounter(tokenizer).encode, "tokens"
 
 
 def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] | None) -> None:
