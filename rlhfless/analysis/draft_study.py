@@ -36,6 +36,7 @@ class DraftStudy:
         best: the source that accepts most, with the longest draft.
         by_step: tokens per pass of that source at some steps: ``step, tokens_per_pass``.
         by_length: the same for quarters of the responses by length: ``responses, mean_tokens, tokens_per_pass``.
+        by_position: share of passes that accept each position of the longest draft: ``source, position, survival``.
         prompt_tokens: mean length of the prompts.
     """
 
@@ -45,6 +46,7 @@ class DraftStudy:
     best: DraftedResponses
     by_step: pd.DataFrame
     by_length: pd.DataFrame
+    by_position: pd.DataFrame
     prompt_tokens: float
 
     def lengths(self, latency: LatencyModel) -> list[DraftLength]:
@@ -75,7 +77,7 @@ class DraftStudy:
             "measured": self.measured,
             "verdict": self.verdict,
             "best": {"source": self.best.source.name, "survival": self.best.acceptance.survival.tolist()},
-            **{name: getattr(self, name).to_dict("records") for name in ("by_source", "by_step", "by_length")},
+            **{name: getattr(self, name).to_dict("records") for name in ("by_source", "by_step", "by_length", "by_position")},
         }
 
 
@@ -118,17 +120,18 @@ def study_drafts(
     encode = cache(encode)  # every source and length reads the same texts
     sources = [DraftSource("none", False), DraftSource("none", True), DraftSource(history, False), DraftSource(history, True)]
     lengths = sorted({*(n for n in (1, 2, 4, 8, 16) if n < max_draft_tokens), max_draft_tokens})
-    kept = _last_prompts(rollouts, max_tokens)
+    kept = last_prompts(rollouts, max_tokens)
     several = (kept.groupby(["step", "prompt_id"]).size() > 1).any()
     steps = sorted(set(kept["step"]))
     again = kept.groupby("prompt_id")["step"].nunique().max() > 1 if len(kept) else False
-    rows, best = [], None
+    rows, positions, best = [], [], None
     for source in dict.fromkeys(sources):
         if (source.siblings and not several) or (source.history != "none" and not again):
             continue
         for length in lengths:
             drafted = measure_drafts(kept, encode, source, length, steps=steps[-1:] if again else steps)
             rows.append(_row(drafted))
+        positions += [(source.name, k, share) for k, share in enumerate(drafted.acceptance.survival.tolist(), start=1)]
         if best is None or drafted.tokens_per_pass > best.tokens_per_pass:
             best = drafted
     assert best is not None
@@ -139,7 +142,8 @@ def study_drafts(
     measured = f"{counted(len(best.responses), 'response')} of {int(best.responses['tokens'].sum()):,} {unit}"
     return DraftStudy(
         unit, measured, pd.DataFrame(rows), best, pd.DataFrame(by_step, columns=["step", "tokens_per_pass"]),
-        _by_length(best.responses), _mean_prompt(kept, encode),
+        _by_length(best.responses), pd.DataFrame(positions, columns=["source", "position", "survival"]),
+        _mean_prompt(kept, encode),
     )  # fmt: skip
 
 
@@ -176,7 +180,7 @@ def _by_length(responses: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _last_prompts(rollouts: pd.DataFrame, max_tokens: int) -> pd.DataFrame:
+def last_prompts(rollouts: pd.DataFrame, max_tokens: int) -> pd.DataFrame:
     """Return the visits of as many prompts of the last step as ``max_tokens`` allow there, with all their earlier visits."""
     last = rollouts[rollouts["step"] == rollouts["step"].max()]
     sizes = last.groupby("prompt_id", sort=False)["response_tokens"].sum().cumsum()

@@ -15,7 +15,7 @@ from rlhfless.cli.options import format_option
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
-    from rlhfless.analysis.draft_acceptance import Encode
+    from rlhfless.analysis.draft_configuration import DraftConfiguration
     from rlhfless.analysis.draft_study import DraftStudy
     from solver.timing.draft_length import DraftLength
 
@@ -42,33 +42,24 @@ def drafts(
     Drafts come from a suffix trie: no model and no GPU is needed. A drafted token counts as accepted if it equals the logged
     one. Texts are counted in tokens with --tokenizer, else in bytes.
     """
+    from rlhfless.analysis.draft_configuration import draft_configurations
     from rlhfless.analysis.draft_study import study_drafts
+    from rlhfless.analysis.text_encoder import TEXTS, text_encoder
     from rlhfless.latency import load_profile
 
     latency = None if profile is None else load_profile(profile)
-    rollouts = log.open(path, keep=["prompt", "response"]).trace.rollouts
-    encode, unit = _encoder(log.tokenizer)
+    rollouts = log.open(path, keep=TEXTS).trace.rollouts
+    encode, unit = text_encoder(log.tokenizer)
     study = study_drafts(rollouts, encode, unit, history=history, max_draft_tokens=max_draft_tokens, max_tokens=max_tokens)
     table = None if latency is None else study.lengths(latency)
+    configurations = () if latency is None else draft_configurations(study, latency)
     if form == "json":
         ranges = {} if table is None else {"draft_lengths": [vars(row) for row in table]}
-        click.echo(json.dumps(study.to_dict() | ranges))
+        configured = {"speculative_configs": [found.speculative_config for found in configurations]} if ranges else {}
+        click.echo(json.dumps(study.to_dict() | ranges | configured))
         return
     _show(study, profile, table)
-
-
-def _encoder(tokenizer: str | None) -> tuple[Encode, str]:
-    """Return what turns texts into tokens, and their unit: UTF-8 bytes without a tokenizer."""
-    if tokenizer is None:
-        return str.encode, "bytes"
-    characters = Path(tokenizer) / "char_tokenizer.json"
-    if characters.is_file():
-        from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-
-        return CharTokenizer.load(characters).encode, "tokens"
-    from rlhfless.trace.importers.tokens import TokenCounter
-
-    return TokenCounter(tokenizer).encode, "tokens"
+    _show_configurations(configurations, study.unit)
 
 
 def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] | None) -> None:
@@ -90,6 +81,20 @@ def _show(study: DraftStudy, profile: str | None, table: Sequence[DraftLength] |
             pays = f"{row.draft_tokens} drafted, {row.speedup:.2f} times as fast" if row.draft_tokens else "no drafts"
             sizes = f"{row.first_batch}" + (f" to {row.last_batch}" if row.last_batch > row.first_batch else "")
             click.echo(f"  batches of {sizes}: {pays}")
+
+
+def _show_configurations(configurations: Sequence[DraftConfiguration], unit: str) -> None:
+    """Print vLLM's and verl's configuration of each method that pays."""
+    from rlhfless.analysis.draft_configuration import speculation_lines
+
+    for found in configurations:
+        rough = "" if unit == "tokens" else f", with lengths in {unit}: name the tokenizer to have them in tokens"
+        click.echo(f"\nvLLM's method {found.method}, which drafts from {found.source}{rough}:")
+        if found.package:
+            click.echo(f"  pip install {found.package}")
+        for framework in ("vllm", "verl"):
+            for line in speculation_lines(framework, found.speculative_config):
+                click.echo(f"  {line}")
 
 
 def _pays(profile: str, table: Sequence[DraftLength]) -> str:

@@ -14,8 +14,10 @@ except ImportError as error:
 
     raise MissingExtra("plots need plotly, which is not installed: pip install 'rlhfless[notebook]'") from error
 
+from rlhfless.plots.acceptance import AcceptanceInfo, acceptance_info, plot_acceptance
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.draft_length import DraftLengthInfo, draft_length_info, plot_draft_length
 from rlhfless.plots.export.files import save, save_data
 from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.plots.export.print_style import paper_style
@@ -34,6 +36,7 @@ from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
+from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
@@ -49,9 +52,11 @@ from rlhfless.plots.value_of_information import (
 from rlhfless.plots.waterfall import WaterfallInfo, plot_waterfall, waterfall_info
 
 __all__ = [
+    "AcceptanceInfo",
     "AccountInfo",
     "BeforeAfterInfo",
     "CurvesInfo",
+    "DraftLengthInfo",
     "FrontInfo",
     "GapInfo",
     "KindsInfo",
@@ -65,16 +70,19 @@ __all__ = [
     "PrefillInfo",
     "ResponsesInfo",
     "SideBySideInfo",
+    "SpeedupMapInfo",
     "StepsInfo",
     "TimeWeightInfo",
     "TimelineInfo",
     "TimelinesInfo",
     "ValueOfInformationInfo",
     "WaterfallInfo",
+    "acceptance_info",
     "account_info",
     "before_after_info",
     "bound_of_sum",
     "curves_info",
+    "draft_length_info",
     "front_info",
     "gap_info",
     "kinds_info",
@@ -86,9 +94,11 @@ __all__ = [
     "plan_bars_info",
     "plane_info",
     "planned_steps_info",
+    "plot_acceptance",
     "plot_account",
     "plot_before_after",
     "plot_curves",
+    "plot_draft_length",
     "plot_front",
     "plot_gap_history",
     "plot_kinds",
@@ -102,6 +112,7 @@ __all__ = [
     "plot_prefill",
     "plot_responses",
     "plot_side_by_side",
+    "plot_speedup_map",
     "plot_steps",
     "plot_time_weight",
     "plot_timeline",
@@ -113,6 +124,7 @@ __all__ = [
     "save",
     "save_data",
     "side_by_side_info",
+    "speedup_map_info",
     "steps_info",
     "time_weight_info",
     "timeline_info",

@@ -15,6 +15,7 @@ from rlhfless import plots
 from rlhfless.analysis import FRAMEWORK_DEFAULTS, configuration_lines, prices_of
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, usd
+from rlhfless.report.drafts import drafts_section
 from rlhfless.report.log_checks import checks_table, contradicted
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
@@ -243,6 +244,7 @@ def _advice(page: Page, findings: LoggedRunFindings) -> None:
         "Schedules that assign all responses beforehand (random, spread, solver) need only a dispatcher. fold, solver+replan, "
         "rlhfuse and rlhfless migrate running responses, so the engine must support migration."
     )
+    drafts_section(page, findings.drafts, findings.setup.framework)
     if findings.router is not None:
         page.text(f"A router can make verl plan every batch with lengths predicted from this log. {findings.router}")
         if findings.router.is_recommended:

@@ -36,6 +36,8 @@ from rlhfless.analysis import (
     what_if,
 )  # fmt: skip
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
+from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.analysis.text_encoder import text_encoder
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.report.schedules import Schedules, simulate_schedules
@@ -66,6 +68,7 @@ class Assumptions:
         prepare_s, learn_s: of a step outside generation; None: as the log says, or unknown.
         calibrate: scale the profile so that generation takes as long as was logged, where that was.
         prices: further prices by name, in USD per GPU-hour.
+        tokenizer: folder or hub name, by which texts are counted where drafts are measured; None: in bytes.
         not_stated: what was assumed about the GPUs, one sentence each; the page names it.
     """
 
@@ -76,6 +79,7 @@ class Assumptions:
     calibrate: bool = True
     prices: Mapping[str, float] = field(default_factory=dict)
     not_stated: tuple[str, ...] = ()
+    tokenizer: str | None = None
 
 
 def assuming(stated: Assumptions, sentence: str) -> Assumptions:
@@ -122,6 +126,7 @@ class LoggedRunFindings(Savings):
         account: its GPU-seconds by use. shuffled: the same with prompts dispatched in random orders, for a log whose order of
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
+        drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
         planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
@@ -137,6 +142,7 @@ class LoggedRunFindings(Savings):
     checks: tuple[CrossCheck, ...]
     shuffled: tuple[Account, ...] = ()
     router: RouterEffect | None = None
+    drafts: tuple[DraftSavings, ...] = ()
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -246,6 +252,7 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
             if not setup.order_known
         ),
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
+        draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
     )
     return ReportData(setting, calibrated, schedules, findings)
 

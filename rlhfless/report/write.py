@@ -12,6 +12,7 @@ import pandas as pd
 
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration, billed_uses, uses_of_account
+from rlhfless.analysis.text_encoder import TEXTS
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
@@ -22,7 +23,7 @@ from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_executed, study_log
 from rlhfless.simulate import SimulationConfig
-from rlhfless.trace import OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
+from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, allocation_metrics, decode_capacity, open_log
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
@@ -149,7 +150,7 @@ def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:
         return source
     if isinstance(source, Trace):
         return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    return open_log(source)
+    return open_log(source, ImportOptions(keep=TEXTS))
 
 
 def _name(trace: Trace) -> str:

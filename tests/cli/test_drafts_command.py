@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -33,6 +34,9 @@ def test_the_shipped_run_is_counted_with_its_own_tokenizer() -> None:
     survival = found["best"]["survival"]
     assert survival == sorted(survival, reverse=True)
     assert found["draft_lengths"][0]["first_batch"] == 1
+    ngram, suffix = found["speculative_configs"]
+    assert (ngram["method"], suffix) == ("ngram", {"method": "suffix", "num_speculative_tokens": 4})
+    assert_table_of_vllm(ngram["num_speculative_tokens_per_batch_size"], ngram["num_speculative_tokens"], 256)
     shown = drafts(RUN, *options).stdout
     assert found["verdict"] in shown
     paying = max(row["last_batch"] for row in found["draft_lengths"] if row["draft_tokens"])
@@ -40,7 +44,17 @@ def test_the_shipped_run_is_counted_with_its_own_tokenizer() -> None:
         f"Speculative decoding pays up to batches of {paying} responses with l40s-qwen2.5-3b-tp2. {found['verdict']}"
     )
     assert "batches of 1 to" in shown
+    assert f"vllm serve ... --speculative-config '{json.dumps(ngram)}'" in shown
+    assert "+actor_rollout_ref.rollout.engine_kwargs.vllm.speculative_config.method=suffix" in shown
     assert not re.search(r"batches of (\d+) to \1:", shown)
+
+
+def assert_table_of_vllm(table: list[list[int]], most: int, slots: int) -> None:
+    """Ranges from 1 without gaps or overlaps, as vLLM checks them."""
+    assert table[0][0] == 1
+    assert table[-1][1] == slots
+    assert all(last + 1 == first for (_, last, _), (first, _, _) in itertools.pairwise(table))
+    assert max(length for _, _, length in table) == most
 
 
 def test_only_changes_of_two_tokens_are_told() -> None:
@@ -53,10 +67,12 @@ def test_only_changes_of_two_tokens_are_told() -> None:
 
 
 def test_where_drafts_pay_at_no_batch_size_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlhfless.analysis.draft_study.length_table", lambda *given: [DraftLength(1, 256, 0, 1.0)])
+    for module in ("draft_study", "draft_configuration"):
+        monkeypatch.setattr(f"rlhfless.analysis.{module}.length_table", lambda *given: [DraftLength(1, 256, 0, 1.0)])
     shown = drafts(RUN, "--tokenizer", MODEL, "--max-tokens", 2000, "--profile", "l40s-qwen2.5-3b-tp2").stdout
     assert shown.startswith("Speculative decoding pays at no batch size with l40s-qwen2.5-3b-tp2.")
     assert "batches of 1 to 256: no drafts" in shown
+    assert "speculative" not in shown.partition("\n")[2]
 
 
 def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:

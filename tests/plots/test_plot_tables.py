@@ -17,9 +17,11 @@ from rlhfless.plots.tables import stacked
 PLOTS = [name for name in plots.__all__ if name.startswith("plot_")]
 TRACES = degenerate_traces()
 DRAWN = {
+    "plot_acceptance": ["position", "survival"],
     "plot_account": ["gpu_s"],
     "plot_before_after": ["gpu_seconds"],
     "plot_curves": ["mean_reward", "mean_response_tokens", "actors", "idle_share", "against_static"],
+    "plot_draft_length": ["start_s", "end_s", "batch", "draft_tokens"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
@@ -33,6 +35,7 @@ DRAWN = {
     "plot_prefill": ["before_tokens", "after_tokens", "once_tokens"],
     "plot_responses": ["start_s", "end_s"],
     "plot_side_by_side": ["l40s"],
+    "plot_speedup_map": ["batch", "rate", "pays_from"],
     "plot_steps": ["step", "time_s", "busy_gpu_seconds", "idle_gpu_seconds", "actors"],
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],

@@ -15,6 +15,8 @@ from plot_samples import rollouts, tables
 
 import solver
 from rlhfless import plots
+from rlhfless.analysis.draft_acceptance import DraftedResponses, DraftSource
+from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import Trace
 
@@ -107,6 +109,30 @@ def informed(text: str) -> ValueOfInformation:
     return ValueOfInformation(runs, limits, 0.7, (text, "truth"))
 
 
+def drafted(text: str) -> DraftStudy:
+    """What two sources of drafts accept."""
+    shares = [("own tokens", 1, 0.5), ("own tokens", 2, 0.25), (text, 1, 0.75), (text, 2, 0.5)]
+    none = pd.DataFrame()
+    best = DraftedResponses(DraftSource(), 2, none, np.array([3, 2]))
+    by_position = pd.DataFrame(shares, columns=["source", "position", "survival"])
+    return DraftStudy("tokens", f"2 responses of {text}", none, best, none, none, by_position, 20.0)
+
+
+def drafted_trace(text: str) -> Trace:
+    """One step whose two actors drafted: ten passes of four responses with 20 drafted tokens, then ten of two with 80."""
+    told = {(0.0, 4.0): (60, 20, 15), (1.0, 2.0): (100, 80, 30)}
+    spans = [
+        {
+            "run": text, "step": 0, "holder": f"{text}{actor}", "phase": "decode", "batch_mean": batch,
+            "start_s": 10 + start_s, "end_s": 11 + start_s,
+            "detail": json.dumps({"fed_tokens": fed, "drafted": drafted, "accepted": accepted}),
+        }
+        for actor in (0, 1)
+        for (start_s, batch), (fed, drafted, accepted) in told.items()
+    ]  # fmt: skip
+    return Trace([{**row, "run": text} for row in rollouts()], spans=spans)
+
+
 class Call(NamedTuple):
     """Arguments that a plot shares with its info function, and those that the plot alone has."""
 
@@ -122,9 +148,11 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         return lambda: arguments(*made(text))
 
     return {
+        "plot_acceptance": lambda: Call((drafted(text),)),
         "plot_account": lambda: Call((uses(text),)),
         "plot_before_after": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
         "plot_curves": lambda: Call((STEPS,)),
+        "plot_draft_length": lambda: Call((drafted_trace(text),)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
@@ -151,6 +179,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
             (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
             {"title": text, "axis": f"{text} (s)", "groups": text},
         ),
+        "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, solver.Acceptance([0.5, 0.25]))),
         "plot_steps": lambda: Call((trace_of(text),)),
         "plot_time_weight": of_plans(
             lambda plans, front, *_: Call((dict(zip((1.0, 0.0), plans.values(), strict=True)), front))

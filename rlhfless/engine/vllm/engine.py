@@ -10,6 +10,10 @@ vLLM shares the KV cache of equal prefixes within an actor by itself, in whole b
 rest of its context is recomputed. It continues with a random stream derived from its seed and its length: a migration keeps the
 distribution of tokens, not the tokens.
 
+With drafts (``Drafting``) an iteration verifies drafted tokens and yields one or more tokens per response. Greedy tokens are
+the same with and without drafts. At temperatures above 0 vLLM's rejection sampler keeps the distribution of tokens, not the
+tokens: a seed then yields other tokens than without drafts, and other ones when batches differ.
+
 It reports no signals (``SupportsSignals``): vLLM gives log-probabilities of sampled tokens and of a few likely ones only.
 """
 
@@ -25,16 +29,18 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler, NextBatch
-from rlhfless.engine.common.journal import EngineJournal
+from rlhfless.engine.common.journal import EngineJournal, VerifiedPass
 from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
-from rlhfless.engine.vllm.iteration import Iteration
+from rlhfless.engine.vllm.iteration import Iteration, NewResponse
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, kv_wrong
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
+from solver.model.latency import LatencyModel
 
 
 class VllmEngine:
@@ -45,6 +51,8 @@ class VllmEngine:
         admission: slots, KV memory and the admission rule; within the limits with which the replica was started.
         eos_id: the token that ends a response; never sampled where a length is forced.
         start_s: where the clock starts.
+        drafting: how to draft; None: without drafts. The replica must have been started for drafts as long.
+        latency: the seconds of an iteration by fed tokens, by which adaptive drafts choose their lengths.
 
     An iteration that ``peek_next_event_s`` or ``advance`` has looked at is computed. A response added since then joins after
     it, and a response that is cut before its commit loses the token that it got there.
@@ -53,9 +61,19 @@ class VllmEngine:
     reuses_prefixes = False  # as a plan asks for it: it takes no prefixes, and shares equal ones whether asked to or not
 
     def __init__(
-        self, replica: Replica, admission: Admission, *, eos_id: int, sampling: Sampling | None = None, start_s: float = 0.0
+        self,
+        replica: Replica,
+        admission: Admission,
+        *,
+        eos_id: int,
+        sampling: Sampling | None = None,
+        start_s: float = 0.0,
+        drafting: Drafting | None = None,
+        latency: LatencyModel | None = None,
     ) -> None:
         self.replica, self.eos_id, self.sampling = replica, eos_id, sampling or Sampling()
+        self._drafts = drafting is not None
+        replica.draft_with(drafting, latency)
         self.slots = admission.max_batch
         self._clock_s = start_s
         self._queue = BatchScheduler[SequenceState](admission, replica.token_budget)
@@ -199,7 +217,8 @@ class VllmEngine:
             self._first_blocks.add(self._first_block(s))
             seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
             context = s.tokens(0, s.context_tokens).tolist()
-            self.replica.add(name, context, self.sampling, seed, self.eos_id, tokens, s.forced, s.kv)
+            new = NewResponse(name, context, seed, tokens, s.forced, s.kv, s.prompt_tokens, s.request.history)
+            self.replica.add(new, self.sampling, self.eos_id)
             s.kv = None
         outputs, fed = {output.name: output for output in self.replica.step()}, self.replica.fed_tokens
         names_of = {s: self._names[s] for s in planned.batch}
@@ -237,7 +256,7 @@ class VllmEngine:
         if due_s == math.inf:
             return []
         self._clock_s = max(self._clock_s, due_s)
-        return [s.completion(due_s, self.eos_id) for s in self._queue.empty.take_due(due_s)]
+        return [s.completion(due_s, self.eos_id, self._drafts) for s in self._queue.empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
@@ -251,6 +270,8 @@ class VllmEngine:
             s.prefill_tokens += tokens
         for s, output in drawn.items():
             s.append(output.ids, output.logprobs)
+            if self._drafts:
+                s.verified(output.drafted, len(output.ids))
             s.first_token_s = self._clock_s if s.first_token_s is None else s.first_token_s
         self._record(iteration)
         return self._finish(iteration)
@@ -260,9 +281,14 @@ class VllmEngine:
         planned, batch = iteration.planned, len(iteration.drawn)
         chunks = [(s.request.response, tokens) for s, tokens in iteration.chunks.items()]
         seconds, computed = iteration.end_s - planned.start_s, sum(tokens for _, tokens in chunks)
-        decode_s = seconds * batch / (batch + computed) if batch else 0.0
+        drafted = [output.drafted for output in iteration.drawn.values()]
+        fed = batch + sum(drafted)
+        decode_s = seconds * fed / (fed + computed) if batch else 0.0
         self.journal.leave(s.request.response for s in planned.evicted)
         self.journal.change(batch, planned.kv_tokens, chunks=chunks)
+        if self._drafts:
+            accepted = (len(output.ids) - 1 for output in iteration.drawn.values())
+            self.journal.passes.append(VerifiedPass(planned.kv_tokens, tuple(drafted), tuple(accepted)))
         self.journal.commit(planned.start_s, seconds - decode_s, [decode_s], iteration.end_s)
 
     def _new_spans(self) -> list[EngineSpan]:
@@ -281,7 +307,7 @@ class VllmEngine:
                 done.append(s)
                 del self._names[s]
         self._queue.remove(set(done))
-        return [s.completion(self._clock_s, self.eos_id) for s in done]
+        return [s.completion(self._clock_s, self.eos_id, self._drafts) for s in done]
 
     def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV]:
         """Remove responses from the batch, and drop their sampled tokens that are not committed.

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlhfless.errors import missing_extra
+from rlhfless.errors import InputError, missing_extra
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
+from solver.model.errors import as_given
 from solver.model.latency import LatencyModel
 
 try:
     from rlhfless.engine.torch.sampling import Sampling
-    from rlhfless.engine.vllm.adapter import TOKEN_BUDGET, VllmSettings, check_version
+    from rlhfless.engine.vllm.adapter import check_version
     from rlhfless.engine.vllm.engine import VllmEngine
+    from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
 except ImportError as error:
@@ -36,6 +39,15 @@ class VllmEngineFactory:
         eos_id: the token that ends a response.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
+        drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
+            either way. At temperatures above 0 only their distribution is (see ``engine.py``).
+
+    Raises:
+        InputError: vLLM cannot draft with the other settings.
+
+    Example:
+        >>> import solver
+        >>> engines = VllmEngineFactory("weights-3", 3, eos_id=2, max_tokens=4096, drafting=solver.Drafting(max_draft_tokens=4))
     """
 
     weights: str
@@ -46,12 +58,17 @@ class VllmEngineFactory:
     dtype: str = "auto"
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    drafting: Drafting | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     several_gpus: ClassVar[bool] = True
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.drafting is not None:
+            check_drafting(self.drafting, self.sampling, self.options)
 
     def to_remote(self) -> ShippedWeights:
         """Return the factory with its weights, for machines that cannot read their folder.
@@ -77,6 +94,7 @@ class VllmEngineFactory:
         return VllmSettings(
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens,
             latency.token_budget or TOKEN_BUDGET, self.dtype, self.eager, self.options,
+            0 if self.drafting is None else self.drafting.max_draft_tokens,
         )  # fmt: skip
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
@@ -87,4 +105,30 @@ class VllmEngineFactory:
             replica.load(Path(self.weights), self.weights_version)
         finally:
             vllm_backend.weights_are_read()
-        return VllmEngine(replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s)
+        return VllmEngine(
+            replica, admission, eos_id=self.eos_id, sampling=self.sampling, start_s=start_s, drafting=self.drafting,
+            latency=latency,
+        )  # fmt: skip
+
+
+def check_drafting(drafting: Drafting, sampling: Sampling, options: Mapping[str, Any]) -> None:
+    """Refuse drafts with settings that vLLM does not honour beside them.
+
+    Raises:
+        InputError: naming the setting, and what would be right.
+    """
+    if drafting.length == "critical":
+        raise InputError(
+            "the draft length is critical, which needs predicted lengths; the vLLM engine drafts adaptive or a fixed number"
+        )
+    if sampling.min_p:
+        raise InputError(
+            f"min_p is {sampling.min_p:g}, but vLLM refuses it together with drafts; min_p=0 is needed, or no drafts"
+        )
+    if options.get("data_parallel_size", 1) != 1:
+        given = as_given(options["data_parallel_size"])
+        raise InputError(
+            f"data_parallel_size is {given}, but an actor that drafts is one replica; 1 is needed, and more actors instead"
+        )
+    if "speculative_config" in options:
+        raise InputError("options have a speculative_config beside drafting; only one of them can say how vLLM drafts")

@@ -17,7 +17,8 @@ from typing import Any
 
 from rlhfless.engine.torch import worker_backend as torch_backend
 from rlhfless.engine.torch.worker_backend import cuda_devices
-from rlhfless.engine.vllm.adapter import Replica, VllmError, VllmSettings
+from rlhfless.engine.vllm.adapter import Replica, VllmError
+from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
 from solver.model.latency import LatencyModel
 

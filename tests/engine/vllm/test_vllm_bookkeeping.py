@@ -6,9 +6,6 @@ import importlib.metadata
 import math
 import os
 import re
-import sys
-import tempfile
-import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +17,30 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from vllm_samples import EOS, LATENCY, LIMIT, LONGEST, VOCABULARY, factory_of, model_of, requests, scripted, token_after
+from vllm_samples import (
+    EOS,
+    LATENCY,
+    LIMIT,
+    LONGEST,
+    VOCABULARY,
+    factory_of,
+    model_of,
+    requests,
+    scripted,
+    stand_in,
+    token_after,
+)
 
 from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.vllm import adapter as vllm_adapter
-from rlhfless.engine.vllm.adapter import Replica, VllmError, VllmSettings
+from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.engine import seed_at
+from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_folders import VERSION_FILE, check_weights, write_weights
 from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor.distributed.worker.worker import failed
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 
 
 def expected_length(request: Request) -> int:
@@ -47,16 +58,24 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
     limit, longest = data.draw(st.sampled_from([(24, 12), (LIMIT, 80)]))
     admission = Admission(data.draw(st.integers(1, 5)), data.draw(st.integers(limit + longest, 400)), rule)
     hands_over = data.draw(st.booleans())
-    engines = [scripted(admission, hands_over), scripted(admission, hands_over)]
+    drafting = data.draw(st.sampled_from([None, Drafting(max_draft_tokens=3)]))
+    engines = [scripted(admission, hands_over, drafting), scripted(admission, hands_over, drafting)]
     forced = {0: 7, 1: 0}
     todo = [replace(r, target_tokens=forced.get(r.response % 4)) for r in requests(12, limit, longest)]
     wanted = {r.response: expected_length(r) for r in todo}
     done: list[Completion] = []
-    decoded = [0, 0]
+    decoded, drafts = [0, 0], np.zeros(3, np.int64)
 
     def keep(which: int, progress: Any) -> None:
         done.extend(progress.completions)
-        decoded[which] += sum(s.tokens for s in progress.spans if s.phase == "decode")
+        spans = [s for s in progress.spans if s.phase == "decode"]
+        decoded[which] += sum(s.tokens for s in spans)
+        if drafting is None:
+            assert all(s.fed_tokens is s.drafted_tokens is None for s in spans)
+        else:
+            drafts[:] += (
+                np.array([(s.fed_tokens, s.drafted_tokens, s.accepted_tokens) for s in spans], int).reshape(-1, 3).sum(0)
+            )
 
     for _ in range(data.draw(st.integers(5, 40))):
         which = data.draw(st.integers(0, 1))
@@ -90,6 +109,14 @@ def test_no_token_and_no_response_is_lost_or_doubled(data: st.DataObject) -> Non
     for c in done:
         assert c.token_ids is not None
         assert len(c.token_ids) == c.response_tokens
+        if drafting is None:
+            assert c.passes is None
+        else:
+            assert c.passes + c.accepted_tokens == c.response_tokens
+            assert c.accepted_tokens <= c.drafted_tokens <= 3 * c.passes
+    if drafting is not None:
+        counts = [(c.passes + c.drafted_tokens, c.drafted_tokens, c.accepted_tokens) for c in done]
+        assert drafts.tolist() == np.sum(counts, axis=0).tolist()
         assert c.start_s < c.first_token_s <= c.time_s or c.response_tokens == 0
 
 
@@ -279,27 +306,6 @@ def test_only_tested_versions_start(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     installed(monkeypatch)
     with refused(MissingExtra):
         engines.measured()
-
-
-def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, says: str) -> list[dict[str, Any]]:
-    """A vLLM whose engine says something when it is started; returns what engines were asked for."""
-    asked: list[dict[str, Any]] = []
-
-    class Engine:
-        @staticmethod
-        def from_engine_args(arguments: object) -> None:
-            raise ValueError(says)
-
-    vllm, parts = types.ModuleType("vllm"), types.ModuleType("vllm.sampling_params")
-    vllm.LLMEngine, vllm.EngineArgs = Engine, lambda **arguments: asked.append(arguments)  # type: ignore[attr-defined]
-    parts.RequestOutputKind = types.SimpleNamespace(DELTA=0)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
-    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parts)
-    monkeypatch.setattr(vllm_adapter, "check_version", lambda: "0.32")
-    monkeypatch.setattr(vllm_adapter, "_connector", lambda: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return asked
 
 
 @pytest.mark.parametrize(

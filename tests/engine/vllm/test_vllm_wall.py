@@ -36,7 +36,7 @@ from rlhfless.errors import InputError
 from rlhfless.executor import Executor, Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
 from rlhfless.executor.distributed.worker.worker import Worker, failed
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, Plan, PlanningError
+from solver import Cluster, Drafting, Plan, PlanningError
 from solver.model.plan import ActorPlan
 from solver.model.runtime_rules import ActorView, Decision, RuntimeRule, StepState, Trigger
 
@@ -99,8 +99,15 @@ def test_a_run_of_steps(tmp_path: Path) -> None:
         assert tokens_of(learned) == by_torch(4, wanted)
         assert repr(pool) == "ProcessPool: 2 idle of 2 processes on cpu, cpu"
 
-        other = replace(LATENCY, max_batch=3)  # which asks for another vLLM
-        pool.run_step(plan_of([range(4)]), wanted[:4], newer, other, TWO, step=3)
+        other = replace(LATENCY, max_batch=3)  # which asks for another vLLM, as drafts do
+        told = [replace(r, history=[learned.completions[r.response].token_ids]) for r in wanted[:4]]
+        drafts = replace(newer, drafting=Drafting(length=4, max_draft_tokens=4))
+        drafted = pool.run_step(plan_of([range(4)]), told, drafts, other, TWO, step=3)
+        assert tokens_of(drafted) == by_torch(4, wanted[:4])
+        assert_sound(drafted, ["start", "sync", "prefill", "decode"])
+        assert sum(c.passes for c in drafted.completions.values()) < sum(
+            c.response_tokens for c in drafted.completions.values()
+        )
         assert repr(pool) == "ProcessPool: 1 idle of 1 process on cpu, cpu"
     assert not multiprocessing.active_children()
 

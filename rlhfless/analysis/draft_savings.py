@@ -1,0 +1,169 @@
+"""Says what vLLM's speculative decoding would have saved of a logged run, by the drafts that its texts accept.
+
+Drafts come from the tokens that vLLM's method drafts from, with a suffix trie of our own in place of vLLM's. They are measured
+on some responses of the last step. Each response of the timed steps then takes the passes of a measured one of similar length,
+drawn at random several times. So responses differ in what they accept as they did in the log. Their times come from the latency
+profile, on the actors that the run's own dispatch gave them. A pass reads each KV cache once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.analysis.draft_acceptance import SOURCES, DraftedResponses, Encode, measure_drafts
+from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
+from rlhfless.analysis.draft_study import last_prompts
+from rlhfless.simulate import LoggedStep, SimulationConfig
+from solver.model.plan import ActorPlan, Plan
+from solver.model.workload import Workload
+from solver.timing.draft_length import DRAFT_CALL_S
+from solver.timing.evaluate import evaluate
+
+MEASURED_TOKENS = 8_000  # of the last step, about
+LENGTHS = (1, 2, 4, 8)  # drafted tokens that are compared
+DRAWS = 4  # of measured responses for the responses of a step
+PERCENTILES = (5, 95)  # of the savings, over steps and draws
+LEAST_SAVED = 0.01  # of the time; less is not recommended
+GROUPS = 4  # of responses by length, within which they are drawn
+
+
+@dataclass(frozen=True)
+class DraftSavings:
+    """What a speculative method of vLLM would have saved.
+
+    Attributes:
+        configuration: the method, with the best length of its drafts by batch size.
+        draft_tokens: the fixed draft length with the least time; savings are those of this length.
+        low, mean, high: share of the generation time that is saved: 5th percentile, mean and 95th percentile.
+        tokens_per_pass: of the measured responses.
+        unit: what texts were counted in: ``tokens`` or ``bytes``. measured: number of measured responses.
+    """
+
+    configuration: DraftConfiguration
+    draft_tokens: int
+    low: float
+    mean: float
+    high: float
+    tokens_per_pass: float
+    unit: str
+    measured: int
+
+    @property
+    def speculative_config(self) -> Mapping[str, object]:
+        """What vLLM takes as ``speculative_config``: the method's own, with the length that savings were computed for where it
+        has no table."""
+        config = self.configuration.speculative_config
+        return config if self.configuration.method == "ngram" else {**config, "num_speculative_tokens": self.draft_tokens}
+
+
+def draft_savings(
+    rollouts: pd.DataFrame,
+    steps: Sequence[LoggedStep],
+    assigned: pd.DataFrame,
+    setting: SimulationConfig,
+    encode: Encode,
+    unit: str = "tokens",
+) -> tuple[DraftSavings, ...]:
+    """Return the methods that would have saved time of generation, the best first.
+
+    None where the log has no texts, or was decoded with drafts already.
+
+    Args:
+        rollouts: all responses of the log. steps: those that are timed.
+        assigned: rollouts of a simulation of the run's own dispatch, with ``actor`` and ``start_s``.
+        encode: returns the tokens of a text. unit: what it counts.
+    """
+    if "response" not in rollouts or not rollouts["response"].notna().any() or already_drafts(rollouts):
+        return ()
+    kept = last_prompts(rollouts[rollouts["response"].notna()], MEASURED_TOKENS)
+    plans = [(_plan(step, assigned, setting), step.truth) for step in steps]
+    context_tokens = float(np.mean([step.truth.prompt_tokens[step.truth.prompt_of].mean() for step in steps]))
+    context_tokens += float(np.mean([step.truth.response_tokens.mean() for step in steps])) / 2
+    found = []
+    for method, drafts in _measured(kept, encode):
+        configuration = configuration_of(method, drafts[-1].source.name, drafts[-1].acceptance, setting.latency, context_tokens)
+        if configuration is None:
+            continue
+        saved = {one.max_draft_tokens: _saved(plans, one, setting) for one in drafts}
+        best = max(drafts, key=lambda one: saved[one.max_draft_tokens].mean())
+        shares = saved[best.max_draft_tokens]
+        low, high = np.percentile(shares, PERCENTILES)
+        if low > 0 and shares.mean() >= LEAST_SAVED:
+            found.append(
+                DraftSavings(
+                    configuration, best.max_draft_tokens, float(low), float(shares.mean()), float(high), best.tokens_per_pass,
+                    unit, len(best.responses),
+                )
+            )  # fmt: skip
+    return tuple(sorted(found, key=lambda one: -one.mean))
+
+
+def already_drafts(rollouts: pd.DataFrame) -> bool:
+    """Return whether the log's responses were decoded with drafts."""
+    return "drafted_tokens" in rollouts and bool((rollouts["drafted_tokens"].fillna(0) > 0).any())
+
+
+def _measured(kept: pd.DataFrame, encode: Encode) -> Iterator[tuple[str, list[DraftedResponses]]]:
+    """Yield vLLM's methods with their drafts of every length, as far as the log has their sources."""
+    last = [int(kept["step"].max())]
+    several = (kept.groupby(["step", "prompt_id"]).size() > 1).any()
+    again = kept.groupby("prompt_id")["step"].nunique().max() > 1
+    for source in SOURCES:
+        if source.name == OWN:
+            yield "ngram", [measure_drafts(kept, encode, source, n, steps=last) for n in LENGTHS]
+        elif source.siblings == bool(several) and (source.history != "none") == bool(again):
+            yield "suffix", [measure_drafts(kept, encode, source, n, steps=last) for n in LENGTHS]
+
+
+def _plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationConfig) -> Plan:
+    """Return the actors of a step with the responses that the run's own dispatch gave them."""
+    own = assigned[assigned["step"] == step.step]
+    keys = zip(own["prompt_id"].astype(str), own["sample"], strict=True)
+    ran = dict(zip(keys, zip(own["start_s"], own["actor"], strict=True), strict=True))
+    where = [ran[key] for key in zip(step.rows["prompt_id"].astype(str), step.rows["sample"], strict=True)]
+    groups: dict[str, list[int]] = {}
+    for i in sorted(range(len(where)), key=lambda i: where[i][0]):
+        groups.setdefault(where[i][1], []).append(i)
+    size, latency = setting.cluster.gpus_per_actor, setting.latency
+    actors = [
+        ActorPlan(setting.cluster.kind, tuple(range(size * k, size * (k + 1))), 0, tuple(responses), (), latency.max_batch)
+        for k, responses in enumerate(groups.values())
+    ]
+    return Plan(tuple(actors), "as logged", 0.0, 0.0, 0.0)
+
+
+def _saved(plans: Sequence[tuple[Plan, Workload]], drafts: DraftedResponses, setting: SimulationConfig) -> np.ndarray:
+    """Return (steps * draws,) shares of the generation time that these drafts save."""
+    latency = replace(setting.latency, start_s=0.0, sync_s=0.0)
+    shares = []
+    for number, (plan, truth) in enumerate(plans):
+        problem = replace(setting, latency=latency).problem(truth)
+        alone_s = evaluate(plan, problem, table=True).makespan_s
+        for draw in range(DRAWS):
+            drafted = _with_passes(truth, drafts, np.random.default_rng((number, draw)))
+            with_drafts_s = evaluate(plan, replace(problem, workload=drafted), table=True).makespan_s
+            with_drafts_s += DRAFT_CALL_S * float(drafted.iterations.max())
+            shares.append(1 - with_drafts_s / alone_s if alone_s else 0.0)
+    return np.array(shares)
+
+
+def _with_passes(truth: Workload, drafts: DraftedResponses, rng: np.random.Generator) -> Workload:
+    """Return the workload with the passes of measured responses of the same quarter by length, drawn at random."""
+    rows = drafts.responses[drafts.responses["passes"] > 0].sort_values("tokens", kind="stable")
+    tokens, passes, drafted = (rows[name].to_numpy(float) for name in ("tokens", "passes", "drafted_tokens"))
+    lengths = truth.response_tokens
+    group = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") * GROUPS // max(len(lengths), 1)
+    edges = np.linspace(0, len(rows), GROUPS + 1).astype(int)
+    low, high = edges[group], np.maximum(edges[group + 1], edges[group] + 1)
+    drawn = np.minimum(rng.integers(low, high), len(rows) - 1)
+    most = drafts.max_draft_tokens
+    needed = np.clip(np.ceil(lengths * passes[drawn] / tokens[drawn]), np.ceil(lengths / (most + 1)), lengths)
+    fed = np.maximum(1 + drafted[drawn] / passes[drawn], lengths / np.maximum(needed, 1))
+    return Workload(
+        truth.prompt_tokens, truth.prompt_of, lengths, max_response_tokens=truth.max_response_tokens, passes=needed,
+        fed_per_pass=fed,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""What a report says of speculative decoding: where it pays, what it saves and how it is switched on; nothing elsewhere."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
+
+from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.cli import main
+from rlhfless.latency import load_profile
+from rlhfless.plots.export.html_page import Page
+from rlhfless.report.drafts import drafts_section
+from rlhfless.simulate import SimulationConfig, logged_steps, simulate_steps
+from rlhfless.trace import ImportOptions, open_log
+from solver.model.cluster import Cluster
+
+SETTING = SimulationConfig(
+    Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05, bound_work=0
+)
+STEPS, PROMPTS, SAMPLES = 3, 8, 4
+
+
+def texts(again: float, seed: int = 0) -> list[dict[str, Any]]:
+    """Responses of random letters; each is with probability ``again`` that of a text that the prompt's responses share."""
+    rng = np.random.default_rng(seed)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+    model = {p: rng.choice(letters, 400) for p in range(PROMPTS)}
+    rows = []
+    for step in range(STEPS):
+        for p in range(PROMPTS):
+            for sample in range(SAMPLES):
+                length = int(np.clip(rng.lognormal(4.6, 0.5), 20, 400))
+                own = np.where(rng.random(length) < again, model[p][:length], rng.choice(letters, length))
+                rows.append(
+                    {
+                        "step": step, "prompt_id": f"p{p}", "sample": sample, "prompt_tokens": 20, "prompt": f"prompt {p}",
+                        "response": "".join(own), "response_tokens": length, "finish_reason": "length",
+                    }
+                )  # fmt: skip
+    return rows
+
+
+def rollouts_of(rows: list[dict[str, Any]], folder: Path) -> pd.DataFrame:
+    pd.DataFrame(rows).to_parquet(folder / "log.parquet")
+    return open_log(folder / "log.parquet", ImportOptions(keep=frozenset({"prompt", "response"}))).trace.rollouts
+
+
+def found_in(rollouts: pd.DataFrame, unit: str = "tokens") -> tuple[DraftSavings, ...]:
+    steps = list(logged_steps(rollouts))[-2:]
+    assigned = simulate_steps(steps, SETTING, ("static",)).traces["static"].rollouts
+    return draft_savings(rollouts, steps, assigned, SETTING, str.encode, unit)
+
+
+def section(drafts: tuple[DraftSavings, ...], framework: str) -> str:
+    page = Page("Drafts", "")
+    page.section("What to change")
+    drafts_section(page, drafts, framework)
+    ours = page.render("").partition("<h2")[2].partition("<script")[0]
+    return html.unescape(re.sub(r"<[^>]+>", "\n", ours))
+
+
+@pytest.fixture(scope="module")
+def repeating(tmp_path_factory: pytest.TempPathFactory) -> tuple[DraftSavings, ...]:
+    return found_in(rollouts_of(texts(0.97), tmp_path_factory.mktemp("log")))
+
+
+def test_responses_that_repeat_earlier_ones_are_drafted_from_them(repeating: tuple[DraftSavings, ...]) -> None:
+    best = repeating[0]
+    assert best.configuration.method == "suffix"
+    assert best.speculative_config == {"method": "suffix", "num_speculative_tokens": best.draft_tokens}
+    assert 0.3 < best.low <= best.mean <= best.high < 1 - 1 / (best.draft_tokens + 1)
+    assert best.mean < 1 - 1 / best.tokens_per_pass, "passes that verify more tokens take longer"
+    assert all(one.mean <= best.mean for one in repeating)
+
+
+def test_the_section_has_the_saving_with_its_range_and_the_lines_of_verl(
+    repeating: tuple[DraftSavings, ...], snapshot: SnapshotAssertion
+) -> None:
+    words = re.sub(r"\d+(\.\d+)?%|\d\.\d\d", "#", section(repeating, "verl"))
+    assert [line for line in words.splitlines() if line.strip()] == snapshot
+
+
+def test_lines_are_those_of_the_framework(repeating: tuple[DraftSavings, ...]) -> None:
+    assert "++policy.generation.vllm_kwargs.speculative_config.method=suffix" in section(repeating, "nemo-rl")
+    assert "--speculative-config '{" in section(repeating, "table")
+    assert "slime does not decode with vLLM" in section(repeating, "slime")
+    assert "speculative_config" not in section(repeating, "slime")
+
+
+def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
+    told = section(found_in(rollouts_of(texts(0.97), tmp_path), "bytes"), "verl")
+    assert "counted in bytes, because no tokenizer was named" in told
+    assert "bytes per pass" in told
+
+
+def test_where_drafts_do_not_pay_or_are_on_already_or_texts_are_missing_nothing_is_said(tmp_path: Path) -> None:
+    rollouts = rollouts_of(texts(0.0), tmp_path)
+    assert found_in(rollouts) == ()
+    good = rollouts_of(texts(0.97), tmp_path)
+    assert found_in(good.drop(columns="response")) == ()
+    assert found_in(good.assign(drafted_tokens=4)) == ()
+    assert len(found_in(good.assign(drafted_tokens=0))) > 0
+    assert "vLLM" not in section((), "verl")
+
+
+@pytest.mark.full
+def test_the_command_keeps_texts_and_counts_them_with_the_tokenizer(tmp_path: Path) -> None:
+    pd.DataFrame(texts(0.97)).to_parquet(tmp_path / "log.parquet")
+    done = CliRunner().invoke(
+        main, ["report", str(tmp_path / "log.parquet"), "--gpus", "8", "--steps", "1", "-o", str(tmp_path / "r.html")]
+    )
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert "Speculative decoding with vLLM&#39;s method suffix would have saved" in page
+    assert "--tokenizer to count tokens" in page
