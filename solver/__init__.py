@@ -8,6 +8,7 @@ Knows nothing of rlhfless. Importing it loads numpy only; OR-Tools and pandas ar
 """
 
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound, drafted_clairvoyant_bound, replayed_clairvoyant_bound
 from solver.bounds.clairvoyant_mixed import MixedClairvoyantBound, mixed_clairvoyant_bound
 from solver.lengths.forecast import LengthForecast
 from solver.lengths.remaining import KnownLengths, RemainingLengths, SurvivalTable
@@ -54,6 +55,7 @@ __all__ = [
     "Decision",
     "Deduplication",
     "DraftLength",
+    "DraftedClairvoyantBound",
     "Drafting",
     "Evaluation",
     "Front",
@@ -96,6 +98,7 @@ __all__ = [
     "critical_lengths",
     "deduplicate",
     "drafted",
+    "drafted_clairvoyant_bound",
     "evaluate",
     "fixed_length_rule",
     "from_batch",
@@ -110,6 +113,7 @@ __all__ = [
     "plan_generation",
     "random_split",
     "replan",
+    "replayed_clairvoyant_bound",
     "scenarios_from_quantiles",
     "schedule_work",
     "together_or_split",

@@ -17,9 +17,11 @@ from solver.model.workload import Workload
 MIN_BATCH = 1e-30  # so far from every other that it has no weight
 
 
-def affine_minorants(latency: LatencyModel, max_context: int) -> list[tuple[float, float, float]]:
-    """Return (a, b, c) with ``a + b F + c K <= iteration_s`` for all iterations of up to as many fed tokens F as there are
-    slots, or as the token budget allows, and contexts up to ``max_context``.
+def affine_minorants(
+    latency: LatencyModel, max_context: int, max_fed_tokens: int | None = None
+) -> list[tuple[float, float, float]]:
+    """Return (a, b, c) with ``a + b F + c K <= iteration_s`` for all iterations of up to ``max_fed_tokens`` fed tokens F and
+    contexts up to ``max_context``. When None, F is at most as many as there are slots, or as the token budget allows.
 
     Without a table this is the fit itself. With a table, one minorant is the smallest time of the table. A linear programme per
     batch region gives another one that is tight there (none where the extrapolated table falls to 0). All are lowered slightly
@@ -30,7 +32,7 @@ def affine_minorants(latency: LatencyModel, max_context: int) -> list[tuple[floa
         return [(latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink)]
     from ortools.linear_solver import pywraplp
 
-    table, max_fed_tokens = latency.table, latency.token_budget or latency.max_batch
+    table, max_fed_tokens = latency.table, max_fed_tokens or latency.token_budget or latency.max_batch
     max_context = min(max_context, int(table.context_tokens[-1]))  # responses that outgrow the table are refused on this actor
     batches = np.unique(np.append(table.batch[table.batch < max_fed_tokens], [1.0, latency.max_batch, max_fed_tokens]))
     contexts = np.unique(np.append(table.context_tokens[table.context_tokens < max_context], [0.0, max_context]))
