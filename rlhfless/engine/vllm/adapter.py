@@ -258,7 +258,7 @@ class Replica:
 def _check_drafts(vllm: Any) -> None:
     """Refuse a vLLM without speculative decoding by a class of ours."""
     try:
-        import vllm.v1.spec_decode.custom_class_proposer
+        from vllm.v1.spec_decode import custom_class_proposer as _  # noqa: F401
     except ImportError:
         raise InputError(
             f"vLLM {getattr(vllm, '__version__', '')} has no speculative method custom_class, which drafts need; install one "
