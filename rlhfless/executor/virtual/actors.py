@@ -65,6 +65,8 @@ class VirtualActor(Actor):
 
     engine: Engine = field(kw_only=True)
     pending: int = 0  # completions that are not known yet
+    arriving: int = 0  # of ``expecting``: those on their way
+    reserved_tokens: int = 0  # KV tokens that ``reserve`` sets aside for the responses that it expects
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
     ready_s: float = field(init=False)  # when its engine can decode
     caught_up_s: float = -math.inf  # until when its engine was advanced without an event of its own
