@@ -21,7 +21,14 @@ from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import (
-    ActorCounts, ActorView, Decision, RuntimeRule, StepState, Trigger, Triggers, trigger_of,
+    ActorCounts,
+    ActorView,
+    Decision,
+    RuntimeRule,
+    StepState,
+    Trigger,
+    Triggers,
+    trigger_of,
 )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ an actor is cut when tau of its assigned responses are complete, if other runnin
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np

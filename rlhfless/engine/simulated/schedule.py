@@ -73,10 +73,15 @@ class SimulatedSchedule:
         self._chunks: Prefilled | None = None
         self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
-    def ending(self, places: slice) -> tuple[IntArray, IntArray]:
-        """Return the indices and lengths of the responses at these places of ``finishing``."""
-        rows = self.finishing[places]
-        return self._names[rows], self.members["target_tokens"][rows]
+    def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
+        """Return the responses of the completions from one place of ``finishing`` to another, their times and lengths."""
+        rows = self.finishing[before:reported]
+        times_s = self.iterations.times(self.finish[before:reported])
+        return self._names[rows], times_s, self.members["target_tokens"][rows]
+
+    def next_ends(self, count: int) -> IntArray:
+        """Return the boundaries of up to ``count`` next completions."""
+        return self.finish[self.reported : self.reported + count]
 
     def left_of(self, row: int, at: int) -> tuple[int, int]:
         """Return, for a row in the batch at a boundary, its remaining iterations and its KV tokens (without evictions only)."""
