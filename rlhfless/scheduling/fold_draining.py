@@ -147,8 +147,7 @@ class DrainingFold:
                     thinnest.remove((loads[at], ids[at], at))
                     bisect.insort(thinnest, (loads[at] + change, ids[at], at))
                 loads[at] += change
-            context = float(state.prompt_tokens[response] + state.generated_tokens[response])
-            self._free_s[ids[k]] = now_s + self.latency.transfer_s(context)
+            self._free_s[ids[k]] = now_s + self.latency.transfer_s(float(state.context_of(response)))
             sent.append(k)
             received.add(receiver)
         return moves, sent

@@ -127,6 +127,10 @@ class StepState:
         """Return the prompt tokens and generated tokens of all unfinished responses together."""
         return int((self.prompt_tokens + self.generated_tokens)[~np.asarray(self.complete, dtype=bool)].sum())
 
+    def context_of(self, response: int) -> int:
+        """Return the prompt tokens and generated tokens of one response, which may be cheaper than looking at all."""
+        return int(self.prompt_tokens[response] + self.generated_tokens[response])
+
     @cached_property
     def counts(self) -> ActorCounts:
         """Return the counts of all actors as arrays, in the order of ``actors``."""

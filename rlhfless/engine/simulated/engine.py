@@ -143,7 +143,7 @@ class SimulatedEngine:
             if schedule.over:
                 self._members, self._running, self._base_s, self._upcoming = members_of([]), 0, schedule.clock_s, None
             return taken + self._export_arriving(responses), committed.progress()
-        rows, members, running = schedule.remaining(schedule.done, schedule.reported)
+        members, running = schedule.remaining(schedule.done, schedule.reported)
         leaves = np.ones(len(members), dtype=bool)
         if responses is not None:
             leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
@@ -152,9 +152,7 @@ class SimulatedEngine:
         left = running - int(np.count_nonzero(leaves[:running]))
         after = None
         if len(going_on) and running == len(members):
-            after = followed(
-                schedule, schedule.done, going_on, left, schedule.clock_s, self._latency, self._admission, rows[leaves]
-            )
+            after = followed(schedule, schedule.done, going_on, left, schedule.clock_s, self._latency, self._admission)
         self._members, self._running, self._base_s, self._upcoming = going_on, left, schedule.clock_s, after
         return taken + self._export_arriving(responses), committed.progress()
 
@@ -170,6 +168,25 @@ class SimulatedEngine:
             responses = np.append(responses, [r.response for r in self._arriving])
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
         return responses, tokens
+
+    def context_tokens_ahead(self, count: int) -> tuple[FloatArray, IntArray] | None:
+        """See ``SupportsContextTokens``."""
+        schedule = self._schedule()
+        coming = self._let_join(schedule, until_s=self.clock_s)
+        limit = self._next_arrival_index(schedule, coming)
+        tokens = schedule.context_tokens(schedule.done + count if limit is None else min(limit, schedule.done + count))
+        if tokens is None:
+            return None
+        times_s = schedule.iterations.times(np.arange(schedule.done, schedule.done + len(tokens) + 1))
+        return times_s, tokens + sum(r.context_tokens for r in self._arriving[coming:])
+
+    def tokens_of(self, response: int) -> int:
+        """See ``SupportsContextTokens``."""
+        schedule = self._schedule()
+        if isinstance(schedule, RunningBatch) and (known := schedule.tokens_of(response)) is not None:
+            return known
+        responses, tokens = self.generated_arrays()
+        return int(tokens[responses == response][0])
 
     def running(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
@@ -188,7 +205,7 @@ class SimulatedEngine:
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> SimulatedSchedule:
+    def _schedule(self) -> SimulatedSchedule | RunningBatch:
         """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
         if self._upcoming is None:
             self._upcoming = self._scheduled(self._members, self._running, self._base_s)
@@ -229,7 +246,7 @@ class SimulatedEngine:
         if self._upcoming is not None:
             schedule, self._upcoming, self._later = self._upcoming, None, []
             self._base_s = schedule.clock_s
-            _, self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
+            self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
 
     def _next_arrival_index(self, schedule: SimulatedSchedule | RunningBatch, taken: int = 0) -> int | None:
         """Return the first boundary, from the committed one on, at which an arriving response may join; None without one.
@@ -250,7 +267,7 @@ class SimulatedEngine:
         """
         base_s = max(schedule.iterations.end_s(at), self._arriving[taken].available_s)
         count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
-        _, members, running = schedule.remaining(at, reported)
+        members, running = schedule.remaining(at, reported)
         everyone = _together(members, members_of(self._arriving[taken : taken + count]))
         after = None
         if running == len(members):

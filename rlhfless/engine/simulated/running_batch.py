@@ -22,6 +22,8 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
+AHEAD = 8  # iterations for which contexts are told, at least
+
 Row = tuple[Any, ...]
 """The fields of ``MEMBER``."""
 
@@ -201,11 +203,26 @@ class RunningBatch:
         there = self._there[: self._orders].nonzero()[0]
         return self._names[there], self._offset[there] + self.done
 
-    def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
+    def tokens_of(self, response: int) -> int | None:
+        """Return the committed tokens of an unfinished response; None where it is not there."""
+        order = self._order_of.get(response)
+        return None if order is None else int(self._offset[order]) + self.done
+
+    def context_tokens(self, until: int) -> IntArray | None:
+        """See ``SimulatedSchedule``; those that are coming are counted, too."""
+        until = min(until, max(self.iterations.timed, self.done + AHEAD), self.iterations.last)
+        if until <= self.done:
+            return None
+        tokens = self.iterations.kv_tokens[self.done : until].copy()
+        for group in self.coming:
+            tokens[: group.at - self.done] += sum(one.context for one in group.residents)
+        return tokens
+
+    def remaining(self, at: int, reported: int) -> tuple[Members, int]:
         """See ``SimulatedSchedule``."""
         there = [one for one in self._residents.values() if one.end > at and one.joined <= at]
         running = sum(one.joined < at or (not at and one not in self._fresh) for one in there)
-        return np.arange(len(there)), np.array([self._state(one, at) for one in there], dtype=MEMBER), running
+        return np.array([self._state(one, at) for one in there], dtype=MEMBER), running
 
     def half_computed(self, at: int) -> IntArray:
         """See ``SimulatedSchedule``."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlhfless.engine.simulated.iteration_times import NONE, Iterations
+from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import Members, cached_tokens
 from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
-from solver.model.workload import IntArray
 from solver.timing.batching import timeline
 
 
@@ -51,7 +50,6 @@ def followed(
     base_s: float,
     latency: LatencyModel,
     admission: Admission,
-    gone: IntArray = NONE,
 ) -> RunningBatch | None:
     """Return the batch that follows a schedule from its boundary ``at`` on, if all responses are in it then.
 
@@ -60,33 +58,22 @@ def followed(
 
     Args:
         members: their state then: first the remaining responses, as ``remaining`` returns them, then the admitted ones.
-        running: how many of the members remain. gone: rows of that schedule that are taken away.
+        running: how many of the members remain.
         base_s: the boundary's time; an idle actor may have waited.
     """
-    new, count = members[running:], len(members)
-    if not previous.no_evictions or count > admission.max_batch or len(previous.half_computed(at)):
+    remain, admitted = members[:running], members[running:]
+    left = remain["target_tokens"] - remain["generated_tokens"]
+    if not previous.no_evictions or len(previous.half_computed(at)) or (running and left.min() <= 0):
         return None
-    context, left = (
-        members["prompt_tokens"] + members["generated_tokens"],
-        members["target_tokens"] - members["generated_tokens"],
-    )
-    horizon, before = int(left[:running].max(initial=0)), previous.iterations
-    if running and left[:running].min() <= 0:
-        return None
-    batch, kv_tokens = _part_from(before.batch, at, horizon), _part_from(before.kv_tokens, at, horizon)
-    for row in gone.tolist():
-        lasts, held = previous.left_of(row, at)
-        batch[:lasts] -= 1
-        kv_tokens[:lasts] -= np.arange(held, held + lasts)[:horizon]
-    after = RunningBatch(members[:running], Iterations(latency, base_s, batch, kv_tokens), latency, admission)
-    if len(new):
-        if not after.join(0, new.tolist()):
+    context, horizon = remain["prompt_tokens"] + remain["generated_tokens"], int(left.max(initial=0))
+    ending, held = np.zeros((2, horizon + 1), np.int64)
+    np.add.at(ending, left, 1)
+    np.add.at(held, left, context)
+    batch = running - ending.cumsum()[:horizon]
+    kv_tokens = int(context.sum()) - held.cumsum()[:horizon] + np.arange(horizon) * batch
+    after = RunningBatch(remain, Iterations(latency, base_s, batch, kv_tokens), latency, admission)
+    if len(admitted):
+        if not after.join(0, admitted.tolist()):
             return None
         after.enter()
     return after
-
-
-def _part_from(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
-    """Return a copy of it from ``at`` on, of length ``horizon``: 0 beyond its end."""
-    part = per_iteration[at : at + horizon]
-    return part.copy() if len(part) == horizon else np.concatenate([part, np.zeros(horizon - len(part), np.int64)])

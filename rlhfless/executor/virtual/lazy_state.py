@@ -37,6 +37,10 @@ class Snapshot(Protocol):
         """Return the context tokens of all unfinished responses."""
         ...
 
+    def context_of(self, response: int) -> int:
+        """Return the context tokens of a response."""
+        ...
+
     def copy_tokens(self) -> IntArray:
         """Return (R,) generated tokens that later iterations do not change."""
         ...
@@ -55,7 +59,8 @@ class LazyView(ActorView):
         expecting, arriving = of.expecting, of.arriving
         self.__dict__.update(
             actor=of.index, gpus=of.gpus, assigned=of.assigned, completed=of.completed,
-            free_slots=max(0, of.engine.slots - expecting), _counts=(expecting - arriving, arriving), _of=of, _snapshot=snapshot,
+            free_slots=max(0, of.engine.slots - expecting), _counts=(expecting - arriving, arriving),
+            _of=of, _snapshot=snapshot,
         )  # fmt: skip
 
     @cached_property
@@ -123,8 +128,8 @@ class LazyState(StepState):
         reserved_tokens: IntArray | None,
     ) -> None:
         self.__dict__.update(
-            now_s=snapshot.now_s, complete=complete, prompt_tokens=prompt_tokens, reserved_tokens=reserved_tokens, counts=counts,
-            _live=live, _completed=completed, _snapshot=snapshot, _views={},
+            now_s=snapshot.now_s, complete=complete, prompt_tokens=prompt_tokens, reserved_tokens=reserved_tokens,
+            counts=counts, _live=live, _completed=completed, _snapshot=snapshot, _views={},
         )  # fmt: skip
 
     @cached_property
@@ -149,6 +154,11 @@ class LazyState(StepState):
         """See ``StepState``."""
         snapshot: Snapshot = self.__dict__["_snapshot"]
         return snapshot.context_tokens()
+
+    def context_of(self, response: int) -> int:
+        """See ``StepState``."""
+        snapshot: Snapshot | None = self.__dict__["_snapshot"]
+        return super().context_of(response) if snapshot is None else snapshot.context_of(response)
 
     @cached_property
     def generated_tokens(self) -> IntArray:

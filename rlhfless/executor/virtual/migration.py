@@ -32,7 +32,10 @@ class KvTransfers:
 
     Attributes:
         available_s: arrival time of each response that is being transferred to another actor.
-        changed: actors whose counts have changed since an observer has last looked.
+        changed, disturbed: actors whose counts have changed, or whose responses or iterations have, since an observer has last
+            looked.
+        unknown_tokens: of all responses on their way, generated in the iteration after which they left: no rule may know them
+            before they arrive.
         log: the data for retiming the step, where engines keep journals.
     """
 
@@ -40,6 +43,9 @@ class KvTransfers:
         self.step, self.log, self.links = step, log, links
         self.available_s: dict[int, float] = {}
         self.changed: set[int] = set()
+        self.disturbed: set[int] = set()
+        self.unknown_tokens = 0
+        self._unknown: dict[int, int] = {}  # of each response on its way
         self._arrivals: list[tuple[float, int]] = []  # a heap; responses that were sent on since are still in it
 
     def arrived(self, now_s: float) -> None:
@@ -51,8 +57,15 @@ class KvTransfers:
                 del available_s[response]
                 receiver = self.step.owner[response]
                 receiver.counted_s = -math.inf
-                receiver.arriving -= 1
-                self.changed.add(receiver.index)
+                self._no_longer_on_way(response, receiver)
+
+    def _no_longer_on_way(self, response: int, receiver: VirtualActor) -> None:
+        """Note that a response has arrived at its receiver, or is sent on by it."""
+        unknown = self._unknown.pop(response)
+        receiver.arriving, receiver.unknown_tokens = receiver.arriving - 1, receiver.unknown_tokens - unknown
+        self.unknown_tokens -= unknown
+        self.changed.add(receiver.index)
+        self.disturbed.add(receiver.index)
 
     def marks(self, sender: VirtualActor) -> Marks | None:
         """Return what the record has before a hand-over; None where it will not be retimed."""
@@ -73,9 +86,13 @@ class KvTransfers:
                 sent_s, transfer_s[request.response] = self._move(boundary_s, sender, receiver, request)
             elif request.generated_tokens:
                 record.recomputes.append(Recompute(sent_s, request.response, sender.holder, receiver.holder))
-            sender.arriving -= request.response in self.available_s
-            receiver.arriving += 1
+            if request.response in self.available_s:
+                self._no_longer_on_way(request.response, sender)
+            unknown = request.generated_tokens - int(self.step.observed_tokens[request.response])
+            self._unknown[request.response], self.unknown_tokens = unknown, self.unknown_tokens + unknown
+            receiver.arriving, receiver.unknown_tokens = receiver.arriving + 1, receiver.unknown_tokens + unknown
             self.changed.add(receiver.index)
+            self.disturbed.add(receiver.index)
             self.available_s[request.response] = sent_s
             heapq.heappush(self._arrivals, (sent_s, request.response))
             passed_on = changed(request, available_s=sent_s, kv=request.kv if order.with_kv else None)
@@ -90,6 +107,7 @@ class KvTransfers:
                 range(events, len(record.events)),
             )  # fmt: skip
         self.changed.add(sender.index)
+        self.disturbed.add(sender.index)
         record.moves += len(orders)
         sender.done_s = max(sender.done_s, boundary_s, sender.link_free_s if transfer_s else 0.0)
 

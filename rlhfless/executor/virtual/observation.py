@@ -16,6 +16,7 @@ from rlhfless.executor.step.signals import ObservedSignals
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.backend import VirtualBackend
+from rlhfless.executor.virtual.context_totals import ContextTotals
 from rlhfless.executor.virtual.lazy_state import Ids, LazyState
 from solver.model.runtime_rules import ActorCounts, ActorView, Decision, Signals
 from solver.model.runtime_rules import StepState as ShownState
@@ -31,6 +32,7 @@ class VirtualObserver:
     def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend) -> None:
         self.step, self.backend = step, backend
         self._open: IntArray = np.zeros(0, np.int64)  # actors that were not cut
+        self._totals = ContextTotals(step, backend)
         self._table: IntArray = np.zeros((max(step.live, default=-1) + 1, 5), np.int64)
 
     def show_state(self, now_s: float, to: Callable[[ShownState], Sequence[Decision]]) -> Sequence[Decision]:
@@ -38,7 +40,7 @@ class VirtualObserver:
         step = self.step
         self.backend.transfers.arrived(now_s)
         state = LazyState(
-            _Snapshot(step, self.backend, now_s), step.live, self._counts(), step.complete.copy(), step.completed,
+            _Snapshot(step, self.backend, self._totals, now_s), step.live, self._counts(), step.complete.copy(), step.completed,
             step.prompt_tokens, step.reserved_tokens,
         )  # fmt: skip
         reference = weakref.ref(state)
@@ -71,8 +73,8 @@ class VirtualObserver:
 class _Snapshot:
     """See ``lazy_state.Snapshot``. Tokens and signals are computed once however many views read them."""
 
-    def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend, now_s: float) -> None:
-        self._step, self._backend, self.now_s = step, backend, now_s
+    def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend, totals: ContextTotals, now_s: float) -> None:
+        self._step, self._backend, self._totals, self.now_s = step, backend, totals, now_s
 
     def responses_of(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
         """See ``Snapshot``.
@@ -118,8 +120,17 @@ class _Snapshot:
 
     def context_tokens(self) -> int:
         """See ``Snapshot``."""
-        unfinished = ~self._step.complete
-        return int(self._step.prompt_tokens[unfinished].sum() + self.tokens[unfinished].sum())
+        return self._totals.at(self.now_s)
+
+    def context_of(self, response: int) -> int:
+        """See ``Snapshot``."""
+        step, actor = self._step, self._step.owner[response]
+        known = int(step.observed_tokens[response])
+        if not step.complete[response] and response not in self._backend.transfers.available_s:
+            self._backend.catch_up(actor)
+            if actor.engine.clock_s <= self.now_s:
+                known = actor.growing.tokens_of(response) if actor.growing is not None else int(self.tokens[response])
+        return int(step.prompt_tokens[response]) + known
 
     @cached_property
     def signals(self) -> ObservedSignals:
