@@ -17,11 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES, MOST_PARAMETERS = 350, 8
-SPREAD = frozenset(
-    {
-        "DrainingFold",
-    }
-)
+SPREAD: frozenset[str] = frozenset()
 MANY_PARAMETERS = frozenset(
     {
         "rlhfless/cli/import_log.py:import_",

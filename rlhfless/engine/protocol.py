@@ -242,6 +242,23 @@ class SupportsDrafts(Protocol):
 
 
 @runtime_checkable
+class SupportsContextTokens(Protocol):
+    """An engine that knows how the contexts of its responses grow, without listing them."""
+
+    def context_tokens_ahead(self, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]] | None:
+        """Return (n,) context tokens of all its unfinished responses together, after its last committed iteration and after
+        later ones, and the (n + 1,) times from each of which the next value holds; the last value holds until the last time.
+
+        ``count`` is the largest n. Valid until responses are added or cut. None where it would have to list them.
+        """
+        ...
+
+    def tokens_of(self, response: int) -> int:
+        """Return the committed tokens of one of its unfinished responses."""
+        ...
+
+
+@runtime_checkable
 class SupportsSignals(Protocol):
     """An engine that reports the signals of running responses, if it was asked for any."""
 

@@ -9,6 +9,7 @@ b is one response's whole share of an iteration, its KV tokens included. No pred
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,7 +20,41 @@ from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
+from solver.model.runtime_rules import (
+    ActorCounts,
+    ActorView,
+    Decision,
+    RuntimeRule,
+    StepState,
+    Trigger,
+    Triggers,
+    trigger_of,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SquareRoot:
+    """The best number of actors, ``sqrt(nu * b * n / a)`` for n unfinished responses, and when it falls by one."""
+
+    nu: float
+    latency: LatencyModel
+
+    def share_s(self, state: StepState) -> float:
+        """Return the seconds by which one more response lengthens an iteration, its mean KV tokens included."""
+        count = state.unfinished_count
+        context = state.context_tokens / count if count else 0.0
+        return self.latency.per_response_s + self.latency.per_kv_token_s * context
+
+    def squared(self, unfinished: int, share_s: float) -> float:
+        """Return the square of the best number of actors."""
+        return self.nu * share_s * unfinished / self.latency.base_s
+
+    def completions_until_fewer(self, unfinished: int, actors: int, share_s: float) -> int:
+        """Return the completions after which the best number is below ``actors``, if ``share_s`` stays constant."""
+        if self.nu * share_s <= 0:
+            return 1
+        fewer = (actors - 1) ** 2 * self.latency.base_s / (self.nu * share_s)
+        return max(1, math.ceil(unfinished - fewer))
 
 
 @dataclass
@@ -31,41 +66,38 @@ class SquareRootFold:
     total: int
     actors: int
     name: str = "square-root fold"
-    _wait: int = field(default=0, repr=False)
+    _root: SquareRoot = field(init=False, repr=False)
+    _wait: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._wait = self._completions_until_fold(self.total, self.actors, self.latency.per_response_s)
+        self._root = SquareRoot(self.nu, self.latency)
+        self._wait = self._root.completions_until_fewer(self.total, self.actors, self.latency.per_response_s)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """Return the trigger at this actor's share of the completions that the next fold needs."""
+        """See ``next_triggers``."""
+        return trigger_of(self, view)
+
+    def next_triggers(self, counts: ActorCounts) -> Triggers:
+        """Trigger at each actor's share of the completions that the next fold needs."""
         if self.actors < 2:
-            return None
-        return Trigger(completions=view.completed + max(1, math.ceil(self._wait / self.actors)))
+            return Triggers()
+        return Triggers(counts.completed + max(1, math.ceil(self._wait / self.actors)))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Fold the actors with the fewest unfinished responses until the square-root number of actors is left."""
-        unfinished = np.flatnonzero(~np.asarray(state.complete))
-        share = self._share(state, unfinished)
-        wanted = max(1, math.ceil(math.sqrt(self.nu * share * len(unfinished) / self.latency.base_s) - 1e-9))
-        ranked = sorted(state.actors, key=lambda a: (a.unfinished_count + a.arriving_count, a.actor))
-        leaving = max(0, len(ranked) - wanted)
-        room = ReceiverRoom(state)
-        cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]
-        self.actors = len(ranked) - len(cuts)
-        self._wait = self._completions_until_fold(len(unfinished), self.actors, share)
+        counts, unfinished, share_s = state.counts, state.unfinished_count, self._root.share_s(state)
+        wanted = max(1, math.ceil(math.sqrt(self._root.squared(unfinished, share_s)) - 1e-9))
+        leaving, cuts = max(0, len(counts.actor) - wanted), []
+        if leaving:
+            ranked = [
+                state.view_of(actor)
+                for actor in counts.actor[np.lexsort((counts.actor, counts.unfinished + counts.arriving))].tolist()
+            ]
+            room = ReceiverRoom(state)
+            cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]
+        self.actors = len(counts.actor) - len(cuts)
+        self._wait = self._root.completions_until_fewer(unfinished, self.actors, share_s)
         return list(cuts)
-
-    def _share(self, state: StepState, unfinished: np.ndarray) -> float:
-        """Return the seconds by which one more response lengthens an iteration, its mean KV tokens included."""
-        context = state.prompt_tokens[unfinished] + state.generated_tokens[unfinished]
-        return self.latency.per_response_s + self.latency.per_kv_token_s * float(context.mean() if len(context) else 0.0)
-
-    def _completions_until_fold(self, unfinished: int, actors: int, share: float) -> int:
-        """Completions after which the best number of actors falls by one, if ``share`` stays constant."""
-        if self.nu * share <= 0:
-            return 1
-        fewer = (actors - 1) ** 2 * self.latency.base_s / (self.nu * share)
-        return max(1, math.ceil(unfinished - fewer))
 
 
 @dataclass(frozen=True)
@@ -79,7 +111,7 @@ class Fold:
     base: SchedulingPolicy = field(default_factory=Random)
     name: str = "fold"
     clairvoyant: bool = False
-    rule: type[SquareRootFold] = SquareRootFold
+    rule: Callable[[float, LatencyModel, int, int], RuntimeRule] = SquareRootFold
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
         """See ``SchedulingPolicy``. A deadline or budget folds as the weight 0.7 would. Where more actors cost nothing, none

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlhfless.scheduling.fold import SquareRootFold
+from rlhfless.scheduling.fold_draining import DrainingFold
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray
 from solver.replanning.marginal_value import delay_s, stall_s
@@ -18,7 +19,7 @@ from solver.replanning.marginal_value import delay_s, stall_s
 CELLS = 128  # of equally many tokens, in each of which the number of actors is constant
 
 
-def folded_busy_s(rule: SquareRootFold, actors: int, problem: PlanningProblem) -> FloatArray | None:
+def folded_busy_s(rule: SquareRootFold | DrainingFold, actors: int, problem: PlanningProblem) -> FloatArray | None:
     """Return the (S, actors) seconds that actors are busy once they can decode, over the workload's scenarios.
 
     None where responses might wait for slots or KV memory, which this estimate does not know.

@@ -22,16 +22,19 @@ class ReceiverRoom:
     """
 
     def __init__(self, state: StepState) -> None:
-        self._state = state
-        self._views = {a.actor: a for a in state.actors}
+        self._state, counts = state, state.counts
         self._kv_tokens: dict[int, float] = {}
-        self.slots = {a.actor: a.free_slots for a in state.actors}
+        self.slots: dict[int, int] = dict(zip(counts.actor.tolist(), counts.free_slots.tolist(), strict=True))
         self.received: dict[int, int] = {}
+
+    def free_slots(self) -> int:
+        """Return the free slots of all actors together."""
+        return sum(free for free in self.slots.values() if free > 0)
 
     def kv_tokens(self, actor: int) -> float:
         """Free KV memory of the actor (tokens)."""
         if actor not in self._kv_tokens:
-            self._kv_tokens[actor] = self._views[actor].free_kv_tokens
+            self._kv_tokens[actor] = self._state.view_of(actor).free_kv_tokens
         return self._kv_tokens[actor]
 
     def needs(self, responses: Sequence[int]) -> list[int]:
@@ -71,7 +74,7 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
     slots = {a.actor: room.slots[a.actor] for a in receivers}
     if leaving.arriving_count or sum(max(0, f) for f in slots.values()) < leaving.unfinished_count:
         return None
-    kv_tokens = {a: room.kv_tokens(a) for a in slots}
+    kv_tokens: dict[int, float] = {}  # of those that were looked at: counting it takes long
     open_to = [
         (a.unfinished_count + a.arriving_count + room.received.get(a.actor, 0), a.actor)
         for a in receivers
@@ -81,7 +84,12 @@ def hand_over(leaving: ActorView, receivers: Sequence[ActorView], room: Receiver
     moves, needs = [], room.needs(leaving.unfinished)
     for response, tokens in zip(leaving.unfinished, needs, strict=True):
         too_small = []
-        while open_to and kv_tokens[open_to[0][1]] < tokens:
+        while open_to:
+            first = open_to[0][1]
+            if first not in kv_tokens:
+                kv_tokens[first] = room.kv_tokens(first)
+            if kv_tokens[first] >= tokens:
+                break
             too_small.append(heapq.heappop(open_to))  # for this response: it may hold a smaller one
         if not open_to:
             return None

@@ -15,7 +15,7 @@ from rlhfless.scheduling.policy import PlanningOptions
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import ActorView, Cut, Decision, StepState, Trigger
+from solver.model.runtime_rules import ActorCounts, ActorView, Cut, Decision, StepState, Trigger, Triggers, trigger_of
 
 
 @dataclass
@@ -32,8 +32,12 @@ class GlobalCut:
     _done: bool = field(default=False, repr=False)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
+        """See ``next_triggers``."""
+        return trigger_of(self, view)
+
+    def next_triggers(self, counts: ActorCounts) -> Triggers:
         """Trigger at the completion that leaves fewer unfinished responses than the threshold."""
-        return None if self._done else Trigger(step_completions=max(1, self.total - self.threshold + 1))
+        return Triggers() if self._done else Triggers(step_completions=max(1, self.total - self.threshold + 1))
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Keep the fewest actors that have room for all unfinished responses and cut the others; see the module docstring."""

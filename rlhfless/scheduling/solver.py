@@ -162,7 +162,9 @@ def groups_of(plan: Plan) -> list[IntArray]:
 
 def plan_log_values(plan: Plan, problem: PlanningProblem) -> FloatArray:
     """Return ``log_values`` of a plan's groups, with folding where the plan has that rule."""
-    busy_s = folded_busy_s(plan.rule, len(plan.actors), problem) if isinstance(plan.rule, SquareRootFold) else None
+    busy_s = (
+        folded_busy_s(plan.rule, len(plan.actors), problem) if isinstance(plan.rule, SquareRootFold | DrainingFold) else None
+    )
     return log_values(groups_of(plan), problem) if busy_s is None else logs_of(busy_s, problem)
 
 

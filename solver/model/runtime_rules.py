@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,30 @@ class ActorView:
         return len(self.arriving)
 
 
+@dataclass(frozen=True, eq=False)
+class ActorCounts:
+    """Counts of K running actors as arrays, for rules that are asked too often to look at actors one by one.
+
+    Attributes:
+        actor, assigned, completed, unfinished, arriving, free_slots: (K,) as in ``ActorView``, in order of the actors.
+    """
+
+    actor: IntArray
+    assigned: IntArray
+    completed: IntArray
+    unfinished: IntArray
+    arriving: IntArray
+    free_slots: IntArray
+
+    @classmethod
+    def of(cls, views: Sequence[ActorView]) -> ActorCounts:
+        """Return the counts of these views."""
+        rows = [
+            (v.actor, v.assigned, v.completed, v.unfinished_count, v.arriving_count, v.free_slots) for v in views
+        ]  # fmt: skip
+        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 6).T)
+
+
 @dataclass(frozen=True)
 class StepState:
     """Observable state of the step at ``now_s``: live actors, and generated tokens and completion of every response.
@@ -98,6 +123,31 @@ class StepState:
         return len(self.complete) - int(np.count_nonzero(self.complete))
 
     @property
+    def context_tokens(self) -> int:
+        """Return the prompt tokens and generated tokens of all unfinished responses together."""
+        return int((self.prompt_tokens + self.generated_tokens)[~np.asarray(self.complete, dtype=bool)].sum())
+
+    def context_of(self, response: int) -> int:
+        """Return the prompt tokens and generated tokens of one response, which may be cheaper than looking at all."""
+        return int(self.prompt_tokens[response] + self.generated_tokens[response])
+
+    @cached_property
+    def counts(self) -> ActorCounts:
+        """Return the counts of all actors as arrays, in the order of ``actors``."""
+        return ActorCounts.of(self.actors)
+
+    def view_of(self, actor: int) -> ActorView:
+        """Return the view of one actor, which may be cheaper than all of ``actors``.
+
+        Raises:
+            KeyError: it is not running.
+        """
+        for view in self.actors:
+            if view.actor == actor:
+                return view
+        raise KeyError(actor)
+
+    @property
     def held_tokens(self) -> IntArray:
         """Return the (R,) KV tokens for which each response counts in the memory of its present or next actor.
 
@@ -120,6 +170,27 @@ class Trigger:
     completions: int | None = None
     time_s: float | None = None
     step_completions: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Triggers:
+    """Triggers of all actors at once.
+
+    Attributes:
+        completions: (K,) ``Trigger.completions`` of each actor of the ``ActorCounts``, 0 for none; None: none for all.
+        time_s, step_completions: as in ``Trigger``, of every actor.
+    """
+
+    completions: IntArray | None = None
+    time_s: float | None = None
+    step_completions: int | None = None
+
+    def of(self, place: int) -> Trigger | None:
+        """Return the trigger of one of the actors; None where it has none."""
+        completions = None if self.completions is None else int(self.completions[place]) or None
+        if completions is None and self.time_s is None and self.step_completions is None:
+            return None
+        return Trigger(completions, self.time_s, self.step_completions)
 
 
 @dataclass(frozen=True)
@@ -160,3 +231,17 @@ class RuntimeRule(Protocol):
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Return the decisions for ``now_s``; an empty list changes nothing."""
         ...
+
+
+@runtime_checkable
+class TriggersTogether(Protocol):
+    """A runtime rule that returns the triggers of all actors at once; then ``next_trigger`` is not called."""
+
+    def next_triggers(self, counts: ActorCounts) -> Triggers:
+        """Return when to call ``decide`` next because of each of these actors."""
+        ...
+
+
+def trigger_of(rule: TriggersTogether, view: ActorView) -> Trigger | None:
+    """Return ``next_trigger`` of a rule that returns the triggers of all actors at once."""
+    return rule.next_triggers(ActorCounts.of([view])).of(0)

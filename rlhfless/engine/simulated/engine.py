@@ -18,7 +18,8 @@ import numpy as np
 from rlhfless.engine.protocol import Completion, Progress, Request
 from rlhfless.engine.simulated.completions import Completions, joined
 from rlhfless.engine.simulated.lazy_spans import LazySpans
-from rlhfless.engine.simulated.requests import MEMBER, Members, Requests, changed, members_of, refusal
+from rlhfless.engine.simulated.requests import MEMBER, Members, Requests, changed, members_of, refusal, row_of
+from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from rlhfless.engine.simulated.start import followed, scheduled
 from solver.model.admission import Admission
@@ -27,7 +28,6 @@ from solver.model.workload import FloatArray, IntArray
 
 MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
 WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
-NOBODY = np.zeros(0, np.int64)
 
 
 class SimulatedEngine:
@@ -50,8 +50,10 @@ class SimulatedEngine:
         self._members: Members = members_of([])  # while there is no schedule: the batch, then the queue, at ``_base_s``
         self._running = 0  # how many of them are in the batch
         self._base_s = clock_s
-        self._upcoming: SimulatedSchedule | None = None  # from there on; None until it is asked for
-        self._later: list[tuple[SimulatedSchedule, int]] = []  # schedules after it, with how many arrivals they begin
+        self._upcoming: SimulatedSchedule | RunningBatch | None = None  # from there on; None until it is asked for
+        self._later: list[
+            tuple[SimulatedSchedule | RunningBatch, int]
+        ] = []  # schedules after it, with how many arrivals they begin
         self._cached_prompts: set[int] = set()  # whose KV cache is here for all that share it
 
     @property
@@ -77,6 +79,9 @@ class SimulatedEngine:
             bisect.insort(self._arriving, r, key=_available_s)
             while self._later and self._later[-1][0].base_s >= r.available_s:
                 self._later.pop()
+            last = self._later[-1][0] if self._later else self._upcoming
+            if isinstance(last, RunningBatch):
+                last.take_back(r.available_s)
         self._queue_available(-math.inf)
 
     def peek_next_event_s(self, completions: int = 1) -> float:
@@ -89,8 +94,9 @@ class SimulatedEngine:
         schedule, later, taken = self._schedule(), 0, 0
         times_s: list[FloatArray] = []
         while True:
+            taken += self._let_join(schedule, taken, count=count)
             limit = self._next_arrival_index(schedule, taken)
-            ends = schedule.finish[schedule.reported : schedule.reported + count]
+            ends = schedule.next_ends(count)
             if limit is not None:
                 ends = ends[: int(ends.searchsorted(limit, side="right"))]
             times_s.append(schedule.iterations.times(ends))
@@ -114,9 +120,10 @@ class SimulatedEngine:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
             schedule = self._schedule()
             if to_s >= schedule.clock_s:
+                taken = self._let_join(schedule, until_s=to_s)
                 until = schedule.iterations.last_by(to_s)
-                if self._arriving and self._arriving[0].available_s <= to_s:
-                    until = min(until, max(schedule.iterations.first_from(self._arriving[0].available_s), schedule.done))
+                if taken < len(self._arriving) and self._arriving[taken].available_s <= to_s:
+                    until = min(until, max(schedule.iterations.first_from(self._arriving[taken].available_s), schedule.done))
                 if until > schedule.done or schedule.begins_with_completions:
                     self._commit(schedule, until, committed)
             if not self._arriving or not self._queue_available(to_s):
@@ -125,25 +132,29 @@ class SimulatedEngine:
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
         committed = _Committed(self.advance(at_s))
-        schedule = self._schedule()
+        schedule, self._later = self._schedule(), []
+        if isinstance(schedule, RunningBatch):
+            schedule.take_back()
         if self.clock_s < at_s and not schedule.over:
             self._commit(schedule, schedule.done + 1, committed)
-        rows, members, running = schedule.remaining(schedule.done, schedule.reported)
+        self._read_requests()
+        if isinstance(schedule, RunningBatch):
+            taken = [self._export(row) for row in schedule.leave(responses)]
+            if schedule.over:
+                self._members, self._running, self._base_s, self._upcoming = members_of([]), 0, schedule.clock_s, None
+            return taken + self._export_arriving(responses), committed.progress()
+        members, running = schedule.remaining(schedule.done, schedule.reported)
         leaves = np.ones(len(members), dtype=bool)
         if responses is not None:
             leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
-        self._read_requests()
         taken = [self._export(row) for row in members[leaves].tolist()]
-        going_on, self._later = members[~leaves], []
+        going_on = members[~leaves]
         left = running - int(np.count_nonzero(leaves[:running]))
         after = None
         if len(going_on) and running == len(members):
-            after = self._followed(schedule, schedule.done, schedule.clock_s, going_on, left, rows[leaves])
+            after = followed(schedule, schedule.done, going_on, left, schedule.clock_s, self._latency, self._admission)
         self._members, self._running, self._base_s, self._upcoming = going_on, left, schedule.clock_s, after
-        for r in [r for r in self._arriving if responses is None or r.response in responses]:
-            self._arriving.remove(r)
-            taken.append(changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False))
-        return taken, committed.progress()
+        return taken + self._export_arriving(responses), committed.progress()
 
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
@@ -157,6 +168,25 @@ class SimulatedEngine:
             responses = np.append(responses, [r.response for r in self._arriving])
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
         return responses, tokens
+
+    def context_tokens_ahead(self, count: int) -> tuple[FloatArray, IntArray] | None:
+        """See ``SupportsContextTokens``."""
+        schedule = self._schedule()
+        coming = self._let_join(schedule, until_s=self.clock_s)
+        limit = self._next_arrival_index(schedule, coming)
+        tokens = schedule.context_tokens(schedule.done + count if limit is None else min(limit, schedule.done + count))
+        if tokens is None:
+            return None
+        times_s = schedule.iterations.times(np.arange(schedule.done, schedule.done + len(tokens) + 1))
+        return times_s, tokens + sum(r.context_tokens for r in self._arriving[coming:])
+
+    def tokens_of(self, response: int) -> int:
+        """See ``SupportsContextTokens``."""
+        schedule = self._schedule()
+        if isinstance(schedule, RunningBatch) and (known := schedule.tokens_of(response)) is not None:
+            return known
+        responses, tokens = self.generated_arrays()
+        return int(tokens[responses == response][0])
 
     def running(self) -> tuple[int, ...]:
         """See the protocol. The same object as before where nothing changed."""
@@ -175,28 +205,50 @@ class SimulatedEngine:
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> SimulatedSchedule:
+    def _schedule(self) -> SimulatedSchedule | RunningBatch:
         """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
         if self._upcoming is None:
             self._upcoming = self._scheduled(self._members, self._running, self._base_s)
         return self._upcoming
 
+    def _let_join(
+        self, schedule: SimulatedSchedule | RunningBatch, begun: int = 0, until_s: float = math.inf, count: float = math.inf
+    ) -> int:
+        """Let responses that arrive by then join a batch, until it knows so many completions, while nothing else changes for
+        it; return how many are coming.
+
+        Args:
+            begun: arriving responses with which it begins, or which have joined before.
+        """
+        if not isinstance(schedule, RunningBatch):
+            return 0
+        coming, iterations = schedule.waited_for, schedule.iterations
+        last = not self._later or self._later[-1][0] is schedule
+        while last and (taken := begun + coming) < len(self._arriving):
+            available_s = self._arriving[taken].available_s
+            if available_s > until_s:
+                break
+            at = max(iterations.first_from(available_s), schedule.done)
+            base_s = iterations.end_s(at)
+            if schedule.ending_by(at) >= count or base_s < available_s:
+                break
+            together = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s)
+            if not schedule.join(at, [row_of(r) for r in self._arriving[taken:together]]):
+                break
+            coming = together - begun
+        return coming
+
     def _scheduled(self, members: Members, running: int, base_s: float) -> SimulatedSchedule:
         return scheduled(members, running, base_s, self._latency, self._admission, self._cached_prompts)
-
-    def _followed(
-        self, schedule: SimulatedSchedule, at: int, base_s: float, members: Members, running: int, gone: IntArray
-    ) -> SimulatedSchedule | None:
-        return followed(schedule, at, base_s, members, running, gone, self._latency, self._admission)
 
     def _leave_schedule(self) -> None:
         """Make the committed boundary the base from which another schedule can start."""
         if self._upcoming is not None:
             schedule, self._upcoming, self._later = self._upcoming, None, []
             self._base_s = schedule.clock_s
-            _, self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
+            self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
 
-    def _next_arrival_index(self, schedule: SimulatedSchedule, taken: int = 0) -> int | None:
+    def _next_arrival_index(self, schedule: SimulatedSchedule | RunningBatch, taken: int = 0) -> int | None:
         """Return the first boundary, from the committed one on, at which an arriving response may join; None without one.
 
         The first ``taken`` arriving responses are skipped.
@@ -206,8 +258,8 @@ class SimulatedEngine:
         return max(schedule.iterations.first_from(self._arriving[taken].available_s), schedule.done)
 
     def _after_arrivals(
-        self, schedule: SimulatedSchedule, at: int, reported: int, taken: int = 0
-    ) -> tuple[SimulatedSchedule, int]:
+        self, schedule: SimulatedSchedule | RunningBatch, at: int, reported: int, taken: int = 0
+    ) -> tuple[SimulatedSchedule | RunningBatch, int]:
         """Return the schedule from a boundary on with the responses that can join there, and their number.
 
         Args:
@@ -215,11 +267,11 @@ class SimulatedEngine:
         """
         base_s = max(schedule.iterations.end_s(at), self._arriving[taken].available_s)
         count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
-        _, members, running = schedule.remaining(at, reported)
+        members, running = schedule.remaining(at, reported)
         everyone = _together(members, members_of(self._arriving[taken : taken + count]))
         after = None
         if running == len(members):
-            after = self._followed(schedule, at, base_s, everyone, running, NOBODY)
+            after = followed(schedule, at, everyone, running, base_s, self._latency, self._admission)
         return after or self._scheduled(everyone, running, base_s), count
 
     def _queue_available(self, to_s: float) -> bool:
@@ -233,6 +285,11 @@ class SimulatedEngine:
         if first_s > clock_s and not (first_s <= to_s and self._schedule().over):
             return False
         schedule = self._schedule()
+        if coming := self._let_join(schedule, until_s=clock_s):
+            assert isinstance(schedule, RunningBatch)
+            schedule.enter()
+            del self._arriving[: coming - schedule.waited_for]
+            return True
         if not self._later:
             self._later.append(self._after_arrivals(schedule, schedule.done, schedule.reported))
         self._upcoming, count = self._later.pop(0)
@@ -248,6 +305,13 @@ class SimulatedEngine:
         self._read_requests()
         return self._requests[response].target_finish
 
+    def _export_arriving(self, responses: Sequence[int] | None) -> list[Request]:
+        """Take responses that have not arrived yet (all when None) off the engine."""
+        leaving = [r for r in self._arriving if responses is None or r.response in responses]
+        for r in leaving:
+            self._arriving.remove(r)
+        return [changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False) for r in leaving]
+
     def _export(self, row: tuple[Any, ...]) -> Request:
         """Return a response as a request from which another engine can continue."""
         response, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
@@ -262,11 +326,15 @@ class SimulatedEngine:
             prefill_tokens_computed=prefill_tokens,
         )
 
-    def _commit(self, schedule: SimulatedSchedule, until: int, committed: _Committed) -> None:
+    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: _Committed) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
-        first = schedule.done
+        first, coming = schedule.done, 0
+        if isinstance(schedule, RunningBatch):
+            coming = schedule.waited_for
         before, reported = schedule.commit(until)
-        if schedule.shares:
+        if isinstance(schedule, RunningBatch):
+            del self._arriving[: coming - schedule.waited_for]
+        elif schedule.shares:
             self._cached_prompts.update(schedule.members["prompt"][schedule.computing(first, until)].tolist())
         if until > first:
             committed.spans.append(LazySpans(schedule, self.slots, first, until))
@@ -276,9 +344,7 @@ class SimulatedEngine:
         def make(places: range) -> list[Completion]:
             return schedule.completions(places, self._finish_of)
 
-        over = slice(before, reported)
-        ends_s = schedule.iterations.times(schedule.finish[over])
-        responses, tokens = schedule.ending(over)
+        responses, ends_s, tokens = schedule.ended(before, reported)
         committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
 
 

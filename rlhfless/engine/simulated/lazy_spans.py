@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhfless.engine.common.spans import IterationRun, PrefillPart, spans_of
 from rlhfless.engine.protocol import EngineSpan
+from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 
 
@@ -21,7 +22,7 @@ class LazySpans(Sequence[EngineSpan]):
 
     __slots__ = ("_parts", "_slots", "_spans")
 
-    def __init__(self, schedule: SimulatedSchedule, slots: int, first: int, until: int) -> None:
+    def __init__(self, schedule: SimulatedSchedule | RunningBatch, slots: int, first: int, until: int) -> None:
         self._parts, self._slots = [_Part(schedule, first, until)], slots
         self._spans: list[EngineSpan] | None = None
 
@@ -61,8 +62,8 @@ class _Part:
 
     __slots__ = ("first", "iterations", "prefilled", "schedule", "until")
 
-    def __init__(self, schedule: SimulatedSchedule, first: int, until: int) -> None:
-        self.schedule: SimulatedSchedule | None = schedule
+    def __init__(self, schedule: SimulatedSchedule | RunningBatch, first: int, until: int) -> None:
+        self.schedule: SimulatedSchedule | RunningBatch | None = schedule
         self.iterations, self.prefilled = schedule.iterations, NOBODY  # what ``schedule`` says, where there is one
         self.first, self.until = first, until
 

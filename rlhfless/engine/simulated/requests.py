@@ -33,16 +33,17 @@ MEMBER = np.dtype(
 
 def members_of(requests: Iterable[Request]) -> Members:
     """Return one row per request, as it arrives at the engine."""
-    rows = [
-        (
-            r.response, r.prompt_tokens, r.max_tokens, -1 if r.target_tokens is None else r.target_tokens,
-            r.generated_tokens, r.kv is not None, r.cached_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
-            np.nan if r.start_s is None else r.start_s, np.nan if r.first_token_s is None else r.first_token_s,
-            r.prefill_tokens_computed,
-        )
-        for r in requests
-    ]  # fmt: skip
-    return np.array(rows, dtype=MEMBER)
+    return np.array([row_of(r) for r in requests], dtype=MEMBER)
+
+
+def row_of(r: Request) -> tuple[Any, ...]:
+    """Return the row of a request."""
+    return (
+        r.response, r.prompt_tokens, r.max_tokens, -1 if r.target_tokens is None else r.target_tokens,
+        r.generated_tokens, r.kv is not None, r.cached_tokens, r.prompt if r.shares_prompt and r.prompt is not None else -1,
+        np.nan if r.start_s is None else r.start_s, np.nan if r.first_token_s is None else r.first_token_s,
+        r.prefill_tokens_computed,
+    )  # fmt: skip
 
 
 def changed(request: Request, **what: Any) -> Request:

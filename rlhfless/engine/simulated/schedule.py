@@ -73,14 +73,17 @@ class SimulatedSchedule:
         self._chunks: Prefilled | None = None
         self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
-    def ending(self, places: slice) -> tuple[IntArray, IntArray]:
-        """Return the indices and lengths of the responses at these places of ``finishing``."""
-        rows = self.finishing[places]
-        return self._names[rows], self.members["target_tokens"][rows]
+    def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
+        """Return the responses of the completions from one place of ``finishing`` to another, their times and lengths."""
+        rows = self.finishing[before:reported]
+        times_s = self.iterations.times(self.finish[before:reported])
+        lengths: IntArray = self.members["target_tokens"][rows]
+        return self._names[rows], times_s, lengths
 
-    def left_of(self, row: int, at: int) -> tuple[int, int]:
-        """Return, for a row in the batch at a boundary, its remaining iterations and its KV tokens (without evictions only)."""
-        return int(self._last[row]) - at, int(self.residency.context[row]) + at - int(self.residency.ready[row])
+    def next_ends(self, count: int) -> IntArray:
+        """Return the boundaries of up to ``count`` next completions."""
+        ends: IntArray = self.finish[self.reported : self.reported + count]
+        return ends
 
     @property
     def over(self) -> bool:
@@ -139,6 +142,13 @@ class SimulatedSchedule:
         ahead = self.finishing[self.reported :]
         return self._names[ahead], self._tokens_at(self.done)[ahead]
 
+    def context_tokens(self, until: int) -> IntArray | None:
+        """Return the context tokens of all unfinished responses together at the boundaries from the committed one on, before
+        ``until`` and the last one; None where there are none, or responses wait.
+        """
+        until = min(until, self.iterations.last)
+        return self.iterations.kv_tokens[self.done : until] if self._together and until > self.done else None
+
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""
         generated, residency = self.members["generated_tokens"], self.residency
@@ -149,8 +159,8 @@ class SimulatedSchedule:
         np.add.at(tokens, residency.response, decoded)
         return tokens
 
-    def remaining(self, at: int, reported: int) -> tuple[IntArray, Members, int]:
-        """Return the unfinished responses at a boundary: rows, their state then (batch first, then queue), and the batch size.
+    def remaining(self, at: int, reported: int) -> tuple[Members, int]:
+        """Return the unfinished responses at a boundary: their state then (batch first, then queue), and the batch size.
 
         Evicted responses are at the front of the queue, the last evicted first.
 
@@ -170,7 +180,7 @@ class SimulatedSchedule:
             self._note_all(members, rows, at)
         elif at:
             self._note(members, rows, len(inside), at)
-        return rows, members, len(inside)
+        return members, len(inside)
 
     def _evicted_first(self, queue: IntArray, at: int) -> IntArray:
         left, residency = np.full(len(self.members), -1), self.residency

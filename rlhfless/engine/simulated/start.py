@@ -10,12 +10,11 @@ import numpy as np
 
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import Members, cached_tokens
+from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
-from solver.model.workload import IntArray
 from solver.timing.batching import timeline
-from solver.timing.residency import Residency
 
 
 def scheduled(
@@ -44,60 +43,37 @@ def scheduled(
 
 
 def followed(
-    previous: SimulatedSchedule,
+    previous: SimulatedSchedule | RunningBatch,
     at: int,
-    base_s: float,
     members: Members,
     running: int,
-    gone: IntArray,
+    base_s: float,
     latency: LatencyModel,
     admission: Admission,
-) -> SimulatedSchedule | None:
-    """Return the schedule that follows another one from its boundary ``at`` on, if all responses are in the batch then.
+) -> RunningBatch | None:
+    """Return the batch that follows a schedule from its boundary ``at`` on, if all responses are in it then.
 
     None where a response has to wait or is evicted, or where an admitted response's prefill depends on others or takes several
     iterations.
 
     Args:
-        base_s: the boundary's time; an idle actor may have waited.
         members: their state then: first the remaining responses, as ``remaining`` returns them, then the admitted ones.
-        running: how many of the members remain. gone: rows of that schedule that are taken away.
+        running: how many of the members remain.
+        base_s: the boundary's time; an idle actor may have waited.
     """
-    new, count = members[running:], len(members)
-    if not previous.no_evictions or count > admission.max_batch or (new["prompt"] >= 0).any():
+    remain, admitted = members[:running], members[running:]
+    left = remain["target_tokens"] - remain["generated_tokens"]
+    if not previous.no_evictions or len(previous.half_computed(at)) or (running and left.min() <= 0):
         return None
-    prompt, tokens = members["prompt_tokens"], members["generated_tokens"]
-    context, left = prompt + tokens, members["target_tokens"] - tokens
-    if (count and left.min() <= 0) or len(previous.half_computed(at)):
-        return None
-    reserves = admission.rule == "reserve"
-    if reserves and int((prompt + members["max_tokens"]).sum()) > admission.kv_capacity_tokens:
-        return None
-    horizon, before = int(left.max(initial=0)), previous.iterations
-    batch, kv_tokens = _part_from(before.batch, at, horizon), _part_from(before.kv_tokens, at, horizon)
-    for row in gone.tolist():
-        lasts, held = previous.left_of(row, at)
-        batch[:lasts] -= 1
-        kv_tokens[:lasts] -= np.arange(held, held + lasts)[:horizon]
-    for lasts, held in zip(left[running:].tolist(), context[running:].tolist(), strict=True):
-        batch[:lasts] += 1
-        kv_tokens[:lasts] += np.arange(held, held + lasts)
-    if not reserves and int(kv_tokens.max(initial=0)) > admission.kv_capacity_tokens:
-        return None
-    prefill = np.zeros(count, np.int64)
-    computed = computing = 0
-    if count > running:
-        prefill[running:] = uncached = np.where(new["has_kv"], 0, context[running:] - new["cached_tokens"])
-        charged = latency.charged_tokens(uncached)
-        computed, computing = int(charged.sum()), int(np.count_nonzero(charged))
-        if latency.token_budget is not None and int(batch[0]) + computed > latency.token_budget:
+    context, horizon = remain["prompt_tokens"] + remain["generated_tokens"], int(left.max(initial=0))
+    ending, held = np.zeros((2, horizon + 1), np.int64)
+    np.add.at(ending, left, 1)
+    np.add.at(held, left, context)
+    batch = running - ending.cumsum()[:horizon]
+    kv_tokens = int(context.sum()) - held.cumsum()[:horizon] + np.arange(horizon) * batch
+    after = RunningBatch(remain, Iterations(latency, base_s, batch, kv_tokens), latency, admission)
+    if len(admitted):
+        if not after.join(0, admitted.tolist()):
             return None
-    residency = Residency.at_once(np.arange(count), np.zeros(count, np.int64), left, context, prefill)
-    iterations = Iterations(latency, base_s, batch, kv_tokens, computed, computing, count - running)
-    return SimulatedSchedule(members, running, base_s, residency, iterations)
-
-
-def _part_from(per_iteration: IntArray, at: int, horizon: int) -> IntArray:
-    """Return a copy of it from ``at`` on, of length ``horizon``: 0 beyond its end."""
-    part = per_iteration[at : at + horizon]
-    return part.copy() if len(part) == horizon else np.concatenate([part, np.zeros(horizon - len(part), np.int64)])
+        after.enter()
+    return after

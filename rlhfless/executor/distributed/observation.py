@@ -27,10 +27,6 @@ class ReportObserver:
         )
         return to(ShownState(now_s, self._views(), tokens, complete, step.prompt_tokens, step.reserved_tokens, signals))
 
-    def show_actors(self, now_s: float, to: Callable[[Sequence[ActorView]], None]) -> None:
-        """See ``Observer``."""
-        to(self._views())
-
     def _views(self) -> tuple[ActorView, ...]:
         return tuple(self.view(actor) for actor in self.step.live.values() if not actor.closing)
 

@@ -9,9 +9,12 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rlhfless.executor.step.actor_state import Actor
 from solver.model.errors import PlanningError, is_number, is_whole
-from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, Trigger
+from solver.model.runtime_rules import ActorCounts, Cut, Decision, Move, RuntimeRule, Trigger, Triggers
+from solver.model.workload import IntArray
 
 A = TypeVar("A", bound=Actor)
 
@@ -22,8 +25,8 @@ class RuleError(PlanningError):
     """
 
 
-def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, observed_s: float) -> Trigger | None:
-    """Return the result of ``rule.next_trigger(view)`` if it is valid.
+def checked_trigger(rule: RuntimeRule, trigger: Any, actor: int | str, observed_s: float) -> Trigger | None:
+    """Return the result of ``rule.next_trigger`` for an actor if it is valid.
 
     Args:
         observed_s: the latest time that the rule has seen; minus infinity before the first. A trigger time after it that has
@@ -36,16 +39,38 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, view: ActorView, observed_s
         return None
     if not isinstance(trigger, Trigger):
         raise RuleError(
-            f"rule {_name(rule)} returned {trigger!r} for actor {view.actor}; next_trigger must return a Trigger, or None"
+            f"rule {_name(rule)} returned {trigger!r} for actor {actor}; next_trigger must return a Trigger, or None"
         )
     for name, count in (("completions", trigger.completions), ("step_completions", trigger.step_completions)):
         if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
-            raise RuleError(f"{_asks(rule, view)} {name}={count!r}; a whole number of at least 1, or None, is needed")
+            raise RuleError(f"{_asks(rule, actor)} {name}={count!r}; a whole number of at least 1, or None, is needed")
     time_s = trigger.time_s
     if time_s is not None and time_s != math.inf and not (is_number(time_s) and time_s > observed_s):
         after = f" (after {observed_s:g})" if math.isfinite(observed_s) else ""
-        raise RuleError(f"{_asks(rule, view)} time_s={time_s!r}; seconds{after} since the run's start, or None, are needed")
+        raise RuleError(f"{_asks(rule, actor)} time_s={time_s!r}; seconds{after} since the run's start, or None, are needed")
     return trigger
+
+
+def checked_triggers(rule: RuntimeRule, triggers: Any, counts: ActorCounts, observed_s: float) -> tuple[IntArray, Trigger]:
+    """Return the result of ``rule.next_triggers(counts)`` if it is valid: (K,) completions, and what all actors share.
+
+    Raises:
+        RuleError: it is no ``Triggers``, its completions are not one whole number from 0 on for each actor, or it has what
+            ``checked_trigger`` refuses.
+    """
+    if not isinstance(triggers, Triggers):
+        raise RuleError(f"rule {_name(rule)} returned {triggers!r}; next_triggers must return Triggers")
+    shared = checked_trigger(rule, Trigger(None, triggers.time_s, triggers.step_completions), "each", observed_s)
+    assert shared is not None
+    if triggers.completions is None:
+        return np.zeros(len(counts.actor), np.int64), shared
+    completions = np.asarray(triggers.completions)
+    if completions.shape != counts.actor.shape or completions.dtype.kind not in "iu" or completions.min(initial=0) < 0:
+        raise RuleError(
+            f"rule {_name(rule)} returned completions={triggers.completions!r} for {len(counts.actor)} actors; a whole number "
+            "for each of them is needed, 0 for none"
+        )
+    return completions, shared
 
 
 def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Decision]:
@@ -114,8 +139,8 @@ def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]
         )
 
 
-def _asks(rule: RuntimeRule, view: ActorView) -> str:
-    return f"rule {_name(rule)} returned a trigger for actor {view.actor} with"
+def _asks(rule: RuntimeRule, actor: int | str) -> str:
+    return f"rule {_name(rule)} returned a trigger for actor {actor} with"
 
 
 def _name(rule: RuntimeRule | None) -> str:

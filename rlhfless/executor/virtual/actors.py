@@ -12,7 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from rlhfless.engine.protocol import Engine, Request, SupportsNextCompletions, SupportsSignals, SupportsTokenArrays
+from rlhfless.engine.protocol import (
+    Engine,
+    Request,
+    SupportsContextTokens,
+    SupportsNextCompletions,
+    SupportsSignals,
+    SupportsTokenArrays,
+)  # fmt: skip
 from rlhfless.engine.simulated.requests import Requests
 from rlhfless.executor.step.actor_state import Actor, Allocation, reuses_prefixes, with_prefixes, without_prompt
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
@@ -65,6 +72,9 @@ class VirtualActor(Actor):
 
     engine: Engine = field(kw_only=True)
     pending: int = 0  # completions that are not known yet
+    arriving: int = 0  # of ``expecting``: those on their way
+    unknown_tokens: int = 0  # of those on their way, which no rule may know before they arrive
+    reserved_tokens: int = 0  # KV tokens that ``reserve`` sets aside for the responses that it expects
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead
     ready_s: float = field(init=False)  # when its engine can decode
     caught_up_s: float = -math.inf  # until when its engine was advanced without an event of its own
@@ -74,8 +84,9 @@ class VirtualActor(Actor):
     trigger_is_tight: bool = False  # it was asked for that completion, not only for its next one
     counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one
     foreseeing: SupportsNextCompletions | None = field(init=False)  # the same
-    gpus: int = field(init=False)
     signalling: SupportsSignals | None = field(init=False)  # the same
+    growing: SupportsContextTokens | None = field(init=False)  # the same
+    gpus: int = field(init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,6 +95,7 @@ class VirtualActor(Actor):
         self.counting = self.engine if isinstance(self.engine, SupportsTokenArrays) else None
         self.foreseeing = self.engine if isinstance(self.engine, SupportsNextCompletions) else None
         self.signalling = self.engine if isinstance(self.engine, SupportsSignals) else None
+        self.growing = self.engine if isinstance(self.engine, SupportsContextTokens) else None
 
     @property
     def missing_completions(self) -> int:

@@ -31,6 +31,7 @@ class VirtualBackend:
 
     Attributes:
         pending: completions that are not published yet, with their actors.
+        changed: actors whose counts have changed since an observer has last looked.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class VirtualBackend:
         self.step, self.transfers, self._pace = step, transfers, pace
         step.live.update(live)
         self.pending: list[tuple[VirtualActor, Completions]] = []
+        self.changed = transfers.changed
+        self.changed.update(live)
         self._now_s = step.record.start_s
+        self._maybe_done = set(live)  # actors that have had completions, or lost responses, since the last release
         self._times = EventTimes(step.live, lazy=step.plan.rule is not None and step.options.on_progress is None)
 
     def now_s(self) -> float:
@@ -52,8 +56,11 @@ class VirtualBackend:
 
     def start(self) -> None:
         """See ``Backend``. Engines have started already; actors without work are done as soon as they are ready."""
+        reserved = self.step.reserved_tokens
         for actor in self.step.live.values():
             self.step.owner.update(dict.fromkeys(actor.plan.responses, actor))
+            if reserved is not None:
+                actor.reserved_tokens = int(reserved[list(actor.plan.responses)].sum())
             if actor.expecting == 0:
                 actor.done_s = actor.engine.clock_s
 
@@ -77,7 +84,11 @@ class VirtualBackend:
         """See ``Backend``. Time that an engine needed to prepare shapes is recorded and not charged; so is why it drafts no
         more.
         """
-        for actor in sorted((a for a in self.step.live.values() if a.expecting == 0), key=lambda a: a.done_s):
+        live = self.step.live
+        done = [live[i] for i in sorted(self._maybe_done) if i in live and live[i].expecting == 0]
+        self._maybe_done.clear()
+        for actor in sorted(done, key=lambda a: a.done_s):
+            self.changed.add(actor.index)
             actor.engine.close()
             journal = self.transfers.log.journals.get(actor.index)
             if journal is not None and journal.prepare_s > 0:
@@ -125,14 +136,21 @@ class VirtualBackend:
         requests, progress = sender.engine.cut(now_s, responses)
         self._enter(sender, progress)
         self._times.changed(sender)
+        self.changed.add(sender.index)
+        self._maybe_done.add(sender.index)
         leaving = [Leaving(r.response, r.context_tokens, r.kv is not None, r) for r in requests]
         return Taken(sender, leaving, self.transfers.marks(sender))
 
     def hand_over(self, now_s: float, taken: Taken[VirtualActor], orders: Sequence[Reassignment]) -> None:
         """See ``TakesAndGives``."""
         self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders)
+        reserved = self.step.reserved_tokens
         for order in orders:
             self._times.changed(order.receiver)
+            if reserved is not None:
+                tokens = int(reserved[order.leaving.response])
+                taken.sender.reserved_tokens -= tokens
+                order.receiver.reserved_tokens += tokens
 
     def note_tokens(self, actor: VirtualActor) -> None:
         """Enter the tokens of an actor's responses, and their signals, as of now; those of arriving ones stay as they left."""
@@ -185,7 +203,12 @@ class VirtualBackend:
             if count:
                 published.append((actor, completions[:count] if count < len(completions) else completions))
                 actor.pending -= count
+                self.changed.add(actor.index)
+                self._maybe_done.add(actor.index)
         self.pending = later
         if published:
             self.step.publish(published)
+            if (reserved := self.step.reserved_tokens) is not None:
+                for actor, completions in published:
+                    actor.reserved_tokens -= int(reserved[completions.responses].sum())
         return [actor for actor, _ in published]

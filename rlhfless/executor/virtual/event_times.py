@@ -29,6 +29,7 @@ class EventTimes:
 
     def __init__(self, live: Mapping[int, VirtualActor], lazy: bool) -> None:
         self._live, self._may_be_lazy, self._all_begun = live, lazy, False
+        self._foreseen = all(actor.foreseeing is not None for actor in live.values())
         self._unknown = set(live)  # whose next completion was not asked for since the engine has changed
         self._next: list[tuple[float, int]] = []
         self._triggers: list[tuple[float, int]] = []
@@ -51,17 +52,19 @@ class EventTimes:
 
     def reaching(self, horizon_s: float) -> Sequence[VirtualActor]:
         """Return the actors whose engines have to be advanced to the horizon, in order."""
-        actors = list(self._live.values())
         if horizon_s == math.inf or not self._all_begun:
+            actors = list(self._live.values())
             self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
             return actors
-        due = {i for i in self._unknown if i in self._live}
+        due = self._unknown & self._live.keys()
         while self._next and self._next[0][0] <= horizon_s:
             next_s, index = heapq.heappop(self._next)
             if index in self._live and self._live[index].next_s == next_s:
                 due.add(index)
                 self.changed(self._live[index])
-        return [actor for actor in actors if actor.index in due or actor.foreseeing is None]
+        if not self._foreseen:
+            due.update(i for i, actor in self._live.items() if actor.foreseeing is None)
+        return [self._live[i] for i in sorted(due)]
 
     def _ask(self, actor: VirtualActor) -> None:
         """Ask an engine for its next completion."""
@@ -86,9 +89,10 @@ class EventTimes:
         bounds_s = [self._step_trigger_s(driver, pending)]
         if self._all_begun:
             bounds_s.append(self._actor_trigger_s(driver, now_s))
-        for actor in self._live.values():
-            if actor.trigger_completions is not None and not self.leaves_alone(actor):
-                bounds_s.append(actor.engine.peek_next_event_s(actor.missing_completions))
+        if not (self._all_begun and self._foreseen):
+            for actor in self._live.values():
+                if actor.trigger_completions is not None and not self.leaves_alone(actor):
+                    bounds_s.append(actor.engine.peek_next_event_s(actor.missing_completions))
         return min(bounds_s)
 
     def _actor_trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float) -> float:
@@ -126,9 +130,9 @@ class EventTimes:
         count = driver.trigger_completions - driver.step.completed - pending
         if count < 1:
             return math.inf  # the last of the pending ones comes first
-        actors = list(self._live.values())
-        if self._all_begun and count <= NEAR and all(actor.foreseeing is not None for actor in actors):
+        if self._all_begun and self._foreseen and count <= NEAR:
             return self._next_s()
+        actors = list(self._live.values())
         share = min(count, 2 * math.ceil(count / max(1, len(actors))) + FORESEEN)
         predicted = [actor.next_completions_s(share) for actor in actors]
         times_s = np.sort(np.concatenate([np.zeros(0), *predicted]))

@@ -5,6 +5,7 @@ Inputs: responses that were taken off an actor, their receivers, and the time of
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -31,18 +32,40 @@ class KvTransfers:
 
     Attributes:
         available_s: arrival time of each response that is being transferred to another actor.
+        changed, disturbed: actors whose counts have changed, or whose responses or iterations have, since an observer has last
+            looked.
+        unknown_tokens: of all responses on their way, generated in the iteration after which they left: no rule may know them
+            before they arrive.
         log: the data for retiming the step, where engines keep journals.
     """
 
     def __init__(self, step: RunningStep[VirtualActor], log: RetimingLog, links: NodeLinks | None) -> None:
         self.step, self.log, self.links = step, log, links
         self.available_s: dict[int, float] = {}
+        self.changed: set[int] = set()
+        self.disturbed: set[int] = set()
+        self.unknown_tokens = 0
+        self._unknown: dict[int, int] = {}  # of each response on its way
+        self._arrivals: list[tuple[float, int]] = []  # a heap; responses that were sent on since are still in it
 
     def arrived(self, now_s: float) -> None:
         """Forget the transfers that have arrived by now."""
-        for response in [r for r, at_s in self.available_s.items() if at_s <= now_s]:
-            del self.available_s[response]
-            self.step.owner[response].counted_s = -math.inf
+        arrivals, available_s = self._arrivals, self.available_s
+        while arrivals and arrivals[0][0] <= now_s:
+            at_s, response = heapq.heappop(arrivals)
+            if available_s.get(response) == at_s:
+                del available_s[response]
+                receiver = self.step.owner[response]
+                receiver.counted_s = -math.inf
+                self._no_longer_on_way(response, receiver)
+
+    def _no_longer_on_way(self, response: int, receiver: VirtualActor) -> None:
+        """Note that a response has arrived at its receiver, or is sent on by it."""
+        unknown = self._unknown.pop(response)
+        receiver.arriving, receiver.unknown_tokens = receiver.arriving - 1, receiver.unknown_tokens - unknown
+        self.unknown_tokens -= unknown
+        self.changed.add(receiver.index)
+        self.disturbed.add(receiver.index)
 
     def marks(self, sender: VirtualActor) -> Marks | None:
         """Return what the record has before a hand-over; None where it will not be retimed."""
@@ -63,7 +86,15 @@ class KvTransfers:
                 sent_s, transfer_s[request.response] = self._move(boundary_s, sender, receiver, request)
             elif request.generated_tokens:
                 record.recomputes.append(Recompute(sent_s, request.response, sender.holder, receiver.holder))
+            if request.response in self.available_s:
+                self._no_longer_on_way(request.response, sender)
+            unknown = request.generated_tokens - int(self.step.observed_tokens[request.response])
+            self._unknown[request.response], self.unknown_tokens = unknown, self.unknown_tokens + unknown
+            receiver.arriving, receiver.unknown_tokens = receiver.arriving + 1, receiver.unknown_tokens + unknown
+            self.changed.add(receiver.index)
+            self.disturbed.add(receiver.index)
             self.available_s[request.response] = sent_s
+            heapq.heappush(self._arrivals, (sent_s, request.response))
             passed_on = changed(request, available_s=sent_s, kv=request.kv if order.with_kv else None)
             handed_over.setdefault(receiver.index, (receiver, []))[1].append(passed_on)
         for receiver, requests in handed_over.values():
@@ -75,6 +106,8 @@ class KvTransfers:
                 transfer_s, range(spans, len(record.spans)), range(recomputes, len(record.recomputes)),
                 range(events, len(record.events)),
             )  # fmt: skip
+        self.changed.add(sender.index)
+        self.disturbed.add(sender.index)
         record.moves += len(orders)
         sender.done_s = max(sender.done_s, boundary_s, sender.link_free_s if transfer_s else 0.0)
 

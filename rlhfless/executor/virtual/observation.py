@@ -7,88 +7,97 @@ made it finish the running iteration. Its actor is then shown in the state that 
 from __future__ import annotations
 
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from rlhfless.executor.step.signals import ObservedSignals
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
 from rlhfless.executor.virtual.backend import VirtualBackend
-from rlhfless.executor.virtual.lazy_state import Ids, LazyState, LazyView, ListResponses
-from solver.model.runtime_rules import ActorView, Decision, Signals
+from rlhfless.executor.virtual.context_totals import ContextTotals
+from rlhfless.executor.virtual.lazy_state import Ids, LazyState
+from solver.model.runtime_rules import ActorCounts, ActorView, Decision, Signals
 from solver.model.runtime_rules import StepState as ShownState
 from solver.model.workload import IntArray
 
 
 class VirtualObserver:
-    """Shows a step on the virtual clock to its rule; see ``rlhfless.executor.step.rule_driver.Observer``."""
+    """Shows a step on the virtual clock to its rule; see ``rlhfless.executor.step.rule_driver.Observer``.
+
+    Counts of actors stay in a table, in which only actors that have changed since the last look are entered anew.
+    """
 
     def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend) -> None:
         self.step, self.backend = step, backend
+        self._open: IntArray = np.zeros(0, np.int64)  # actors that were not cut
+        self._totals = ContextTotals(step, backend)
+        self._table: IntArray = np.zeros((max(step.live, default=-1) + 1, 5), np.int64)
 
     def show_state(self, now_s: float, to: Callable[[ShownState], Sequence[Decision]]) -> Sequence[Decision]:
         """See ``Observer``. Tokens are counted, and signals looked up, if the rule reads them or keeps the state."""
-        step, snapshot = self.step, _Snapshot(self.step, self.backend, now_s)
-        views = self._views(snapshot)
+        step = self.step
+        self.backend.transfers.arrived(now_s)
         state = LazyState(
-            now_s, views, step.complete.copy(), step.prompt_tokens, step.reserved_tokens, snapshot.copy, snapshot.copy_signals
-        )
-        shown = _references((*views, state))
+            _Snapshot(step, self.backend, self._totals, now_s), step.live, self._counts(), step.complete.copy(), step.completed,
+            step.prompt_tokens, step.reserved_tokens,
+        )  # fmt: skip
+        reference = weakref.ref(state)
         decisions = to(state)
-        del views, state
-        _materialise(shown)
+        views = state.references()
+        del state
+        if (kept := reference()) is not None:
+            kept.materialise()
+            views = kept.references()
+        for view in views:
+            if (kept_view := view()) is not None:
+                kept_view.materialise()
         return decisions
 
-    def show_actors(self, now_s: float, to: Callable[[Sequence[ActorView]], None]) -> None:
-        """See ``Observer``."""
-        views = self._views(_Snapshot(self.step, self.backend, now_s))
-        shown = _references(views)
-        to(views)
-        del views
-        _materialise(shown)
-
-    def _views(self, snapshot: _Snapshot) -> tuple[LazyView, ...]:
-        """Return a view of every live actor."""
-        transfers, owner = self.backend.transfers, self.step.owner
-        transfers.arrived(snapshot.now_s)
-        on_way = Counter([owner[r].index for r in transfers.available_s])
-        return tuple([self._view(a, snapshot, on_way[a.index]) for a in self.step.live.values() if not a.closing])
-
-    def _view(self, actor: VirtualActor, snapshot: _Snapshot, arriving: int) -> LazyView:
-        list_responses: ListResponses = partial(self._list_responses, actor)
-        count = actor.expecting - arriving
-        if actor.noted and actor.engine.clock_s > snapshot.now_s:
-            seen = self._as_before(actor)
-            count, list_responses = len(seen[0]) + len(seen[1]), lambda: seen
-        return LazyView(actor, (count, arriving), list_responses, snapshot.weigh)
-
-    def _list_responses(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
-        """Return the responses of an actor that are running, waiting and arriving."""
-        self.backend.catch_up(actor)
-        queued, available_s = actor.engine.waiting(), self.backend.transfers.available_s
-        arriving = tuple(r for r in queued if r in available_s) if available_s else ()
-        waiting = tuple(r for r in queued if r not in available_s) if arriving else queued
-        return actor.engine.running(), waiting, arriving
-
-    def _as_before(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
-        """Like ``_list_responses``, for an actor whose engine has run past ``now_s`` because of a move.
-
-        Returns the state that was saved before the move, so the rule sees nothing from the future.
-        """
-        running, waiting, arriving = self._list_responses(actor)
-        noted = {*actor.running, *actor.waiting}
-        actor.waiting += tuple(r for r in actor.engine.waiting() if r not in noted)
-        pending = (r for owner, c in self.backend.pending if owner is actor for r in c.responses.tolist())
-        here = {*running, *waiting, *pending}
-        return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
+    def _counts(self) -> ActorCounts:
+        """Return the counts of the actors that were not cut."""
+        live, changed = self.step.live, self.backend.changed
+        rows = [live[i] for i in changed if i in live]
+        if rows:
+            self._table[[a.index for a in rows]] = [
+                (a.assigned, a.completed, a.expecting - a.arriving, a.arriving, max(0, a.engine.slots - a.expecting))
+                for a in rows
+            ]
+        if len(rows) < len(changed) or any(a.closing for a in rows) or not len(self._open):
+            self._open = np.array([i for i, a in live.items() if not a.closing], dtype=np.int64)
+        changed.clear()
+        return ActorCounts(self._open, *self._table[self._open].T)
 
 
 class _Snapshot:
-    """Tokens and signals of every response at one moment, computed once however many views read them."""
+    """See ``lazy_state.Snapshot``. Tokens and signals are computed once however many views read them."""
 
-    def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend, now_s: float) -> None:
-        self._step, self._backend, self.now_s = step, backend, now_s
+    def __init__(self, step: RunningStep[VirtualActor], backend: VirtualBackend, totals: ContextTotals, now_s: float) -> None:
+        self._step, self._backend, self._totals, self.now_s = step, backend, totals, now_s
+
+    def responses_of(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
+        """See ``Snapshot``.
+
+        An engine that has run past ``now_s`` because of a move shows the state that was saved before the move, so the rule sees
+        nothing from the future.
+        """
+        running, waiting, arriving = self._responses_now(actor)
+        if not actor.noted or actor.engine.clock_s <= self.now_s:
+            return running, waiting, arriving
+        noted = {*actor.running, *actor.waiting}
+        actor.waiting += tuple(r for r in actor.engine.waiting() if r not in noted)
+        pending = (r for owner, c in self._backend.pending if owner is actor for r in c.responses.tolist())
+        here = {*running, *waiting, *pending}
+        return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
+
+    def _responses_now(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
+        """Return the responses that are with an actor's engine."""
+        self._backend.catch_up(actor)
+        queued, available_s = actor.engine.waiting(), self._backend.transfers.available_s
+        arriving = tuple(r for r in queued if r in available_s) if available_s else ()
+        waiting = tuple(r for r in queued if r not in available_s) if arriving else queued
+        return actor.engine.running(), waiting, arriving
 
     @cached_property
     def tokens(self) -> IntArray:
@@ -105,9 +114,23 @@ class _Snapshot:
         step.observed_tokens[on_way] = before
         return step.observed_tokens
 
-    def copy(self) -> IntArray:
-        """Return the tokens as a copy that later iterations do not change."""
+    def copy_tokens(self) -> IntArray:
+        """See ``Snapshot``."""
         return self.tokens.copy()
+
+    def context_tokens(self) -> int:
+        """See ``Snapshot``."""
+        return self._totals.at(self.now_s)
+
+    def context_of(self, response: int) -> int:
+        """See ``Snapshot``."""
+        step, actor = self._step, self._step.owner[response]
+        known = int(step.observed_tokens[response])
+        if not step.complete[response] and response not in self._backend.transfers.available_s:
+            self._backend.catch_up(actor)
+            if actor.engine.clock_s <= self.now_s:
+                known = actor.growing.tokens_of(response) if actor.growing is not None else int(self.tokens[response])
+        return int(step.prompt_tokens[response]) + known
 
     @cached_property
     def signals(self) -> ObservedSignals:
@@ -118,21 +141,11 @@ class _Snapshot:
         return self._step.observed_signals
 
     def copy_signals(self) -> Signals | None:
-        """Return the signals as a copy, without those of complete responses; None where no engine reports any."""
+        """See ``Snapshot``; None where no engine reports any."""
         return self.signals.shown(self._step.complete)
 
-    def weigh(self, responses: Ids) -> int:
-        """Return the KV tokens that these responses take of their actor's memory."""
-        reserves = self._step.reserved_tokens is not None
-        return self._step.weigh(responses, self._step.observed_tokens if reserves else self.tokens)
-
-
-def _references(shown: Iterable[LazyView | LazyState]) -> list[weakref.ref[LazyView | LazyState]]:
-    return [weakref.ref(view) for view in shown]
-
-
-def _materialise(shown: Iterable[weakref.ref[LazyView | LazyState]]) -> None:
-    """Compute the lazy values that the rule has kept, before the step continues."""
-    for reference in shown:
-        if (kept := reference()) is not None:
-            kept.materialise()
+    def weigh(self, actor: VirtualActor, view: ActorView) -> int:
+        """See ``Snapshot``."""
+        if self._step.reserved_tokens is not None:
+            return actor.reserved_tokens
+        return self._step.weigh(view.running + view.waiting + view.arriving, self.tokens)

@@ -1,0 +1,302 @@
+"""A batch in which all responses of a simulated actor decode, changed in place where one joins or leaves.
+
+Nobody waits for a slot or memory, is evicted, shares a prompt, or computes its context over several iterations. So who joins or
+leaves adds or takes away its part of all later iterations, and nothing else of the schedule changes; times are computed anew
+from there on. All other futures are computed from scratch (``rlhfless.engine.simulated.start``).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlhfless.engine.protocol import Completion
+from rlhfless.engine.simulated.iteration_times import Iterations, Segment
+from rlhfless.engine.simulated.requests import MEMBER, Members
+from rlhfless.engine.simulated.schedule import NOBODY, Prefilled
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray, IntArray
+
+AHEAD = 8  # iterations for which contexts are told, at least
+
+Row = tuple[Any, ...]
+"""The fields of ``MEMBER``."""
+
+
+class Resident:
+    """A response of the batch.
+
+    Attributes:
+        row: its state when it joined; joined: boundary at which it did; end: boundary at which it is complete.
+        order: of admission. context: KV tokens when it joined; missing: those of them that were not cached.
+    """
+
+    __slots__ = ("context", "end", "joined", "missing", "order", "row")
+
+    def __init__(self, row: Row, order: int, joined: int) -> None:
+        self.row, self.order, self.joined = row, order, joined
+        self.context, self.end = row[1] + row[4], joined + row[3] - row[4]
+        self.missing = 0 if row[5] else self.context - row[6]
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Return the KV tokens that ``reserve`` sets aside for it."""
+        tokens: int = self.row[1] + self.row[2]
+        return tokens
+
+
+class Group(NamedTuple):
+    """Responses that join together at a boundary that is not committed yet; ``before``: the times without them."""
+
+    at: int
+    residents: list[Resident]
+    before: Segment
+
+
+class RunningBatch:
+    """The future of a batch from the boundary ``base_s`` on, and what is committed of it; see ``SimulatedSchedule``.
+
+    Args:
+        members: who is in the batch. iterations: theirs, from ``base_s`` on.
+
+    Attributes:
+        coming: groups that join after the committed boundary, earliest first.
+        ends: boundaries at which unfinished responses are complete, with their order of admission, earliest first.
+    """
+
+    shares = begins_with_completions = False
+    no_evictions = True
+
+    def __init__(self, members: Members, iterations: Iterations, latency: LatencyModel, admission: Admission) -> None:
+        self.iterations, self._latency, self._admission = iterations, latency, admission
+        self.base_s = self.clock_s = iterations.end_s(0)
+        self.done, self.coming = 0, list[Group]()
+        self._residents = {order: Resident(row, order, 0) for order, row in enumerate(members.tolist())}
+        self._ended: list[Resident] = []
+        self._fresh: list[Resident] = []  # joined at the committed boundary, by admission
+        self.ends = sorted((one.end, order) for order, one in self._residents.items())
+        self._reserved_tokens = sum(one.reserved_tokens for one in self._residents.values())
+        self._orders, room = len(members), 2 * len(members) + 64
+        self._order_of = {one.row[0]: order for order, one in self._residents.items()}  # of responses that are there
+        self._names, self._offset, self._there = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, dtype=bool)
+        self._names[: self._orders], self._there[: self._orders] = members["response"], True
+        self._offset[: self._orders] = members["generated_tokens"]
+        self._prefilled: list[tuple[int, int, int]] = []  # iteration, response, computed tokens, as far as committed
+        self._seen: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+
+    # --- who joins and leaves ---------------------------------------------------------------------------------------------
+
+    def join(self, at: int, rows: Sequence[Row]) -> bool:
+        """Let responses join at a boundary, the committed one or after all that are coming; return False where they may not."""
+        admission, iterations = self._admission, self.iterations
+        ended = self.ending_by(at)
+        if len(self.ends) - ended + len(rows) > admission.max_batch or any(row[7] >= 0 or row[3] <= row[4] for row in rows):
+            return False
+        residents = [Resident(row, self._orders + k, at) for k, row in enumerate(rows)]
+        held = self._reserved_tokens + sum(one.reserved_tokens for one in residents)
+        reserves = admission.rule == "reserve"
+        if reserves:
+            held -= sum(self._residents[order].reserved_tokens for _, order in self.ends[:ended])
+            if held > admission.kv_capacity_tokens:
+                return False
+        starting = [*(self._fresh if at == self.done else ()), *residents]
+        tokens, computing = self._charged(starting)
+        if self._latency.token_budget is not None:
+            size = int(iterations.batch[at]) if at < iterations.last else 0
+            if size + len(rows) + tokens > self._latency.token_budget:
+                return False
+        before = iterations.segment()
+        for one in residents:
+            iterations.change(at, one.end, 1, one.context)
+            iterations.last = max(iterations.last, one.end)
+        if not reserves and iterations.most_kv_tokens(at) > admission.kv_capacity_tokens:
+            for one in residents:
+                iterations.change(at, one.end, -1, one.context)
+            iterations.last = before.last
+            return False
+        iterations.restart(at, tokens, computing, len(starting))
+        for one in residents:
+            self._residents[one.order] = one
+            bisect.insort(self.ends, (one.end, one.order))
+            self._reserved_tokens += one.reserved_tokens
+        self._orders += len(residents)
+        self.coming.append(Group(at, residents, before))
+        return True
+
+    def take_back(self, from_s: float = -math.inf) -> None:
+        """Take back the groups that join at this time or later."""
+        while self.coming and self.iterations.end_s(self.coming[-1].at) >= from_s:
+            at, residents, before = self.coming.pop()
+            for one in residents:
+                self.iterations.change(at, one.end, -1, one.context)
+                self._remove(one)
+            self._orders -= len(residents)
+            self.iterations.undo(before)
+
+    def leave(self, responses: Iterable[int] | None) -> list[Row]:
+        """Take responses (all when None) off the batch at the committed boundary, while nobody is coming; return their states
+        in order of admission.
+        """
+        named = self._order_of if responses is None else [r for r in responses if r in self._order_of]
+        residents = [self._residents[order] for order in sorted(self._order_of[r] for r in named)]
+        states = [self._state(one, self.done) for one in residents]
+        for one in residents:
+            self.iterations.change(self.done, one.end, -1, one.context + self.done - one.joined)
+            self._remove(one)
+            self._there[one.order] = False
+            del self._order_of[one.row[0]]
+        self._fresh = [one for one in self._fresh if one.order in self._residents]
+        self.iterations.last = self.ends[-1][0] if self.ends else self.done
+        self.iterations.restart(self.done, *self._charged(self._fresh), len(self._fresh))
+        self._seen = None
+        return states
+
+    def _charged(self, starting: Sequence[Resident]) -> tuple[int, int]:
+        """Return the tokens that prefill is charged for when these responses start, and of how many of them."""
+        charged = [int(self._latency.charged_tokens(one.missing)) for one in starting if one.missing]
+        return sum(charged), sum(tokens > 0 for tokens in charged)
+
+    def _remove(self, one: Resident) -> None:
+        del self._residents[one.order], self.ends[bisect.bisect_left(self.ends, (one.end, one.order))]
+        self._reserved_tokens -= one.reserved_tokens
+
+    # --- what holds at a boundary -----------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        """Return whether nothing is left to commit."""
+        return not self.ends
+
+    @property
+    def waited_for(self) -> int:
+        """Return how many responses are coming."""
+        return sum(len(group.residents) for group in self.coming)
+
+    @property
+    def reported(self) -> int:
+        """Return how many responses are complete."""
+        return len(self._ended)
+
+    def ending_by(self, at: int) -> int:
+        """Return how many unfinished responses are complete at a boundary."""
+        return bisect.bisect_left(self.ends, (at + 1, -1))
+
+    def next_ends(self, count: int) -> IntArray:
+        """Return the boundaries of up to ``count`` next completions."""
+        return np.array([end for end, _ in self.ends[:count]], dtype=np.int64)
+
+    def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """See ``SimulatedSchedule``. Who joined at the committed boundary is still in the queue."""
+        if self._seen is None:
+            there = self._names[: self._orders][self._there[: self._orders]].tolist()
+            count = len(there) - len(self._fresh)
+            self._seen = tuple(there[:count]), tuple(there[count:])
+        return self._seen
+
+    def tokens(self) -> tuple[IntArray, IntArray]:
+        """Return the unfinished responses, and their committed tokens."""
+        there = self._there[: self._orders].nonzero()[0]
+        return self._names[there], self._offset[there] + self.done
+
+    def tokens_of(self, response: int) -> int | None:
+        """Return the committed tokens of an unfinished response; None where it is not there."""
+        order = self._order_of.get(response)
+        return None if order is None else int(self._offset[order]) + self.done
+
+    def context_tokens(self, until: int) -> IntArray | None:
+        """See ``SimulatedSchedule``; those that are coming are counted, too."""
+        until = min(until, max(self.iterations.timed, self.done + AHEAD), self.iterations.last)
+        if until <= self.done:
+            return None
+        tokens = self.iterations.kv_tokens[self.done : until].copy()
+        for group in self.coming:
+            tokens[: group.at - self.done] += sum(one.context for one in group.residents)
+        return tokens
+
+    def remaining(self, at: int, reported: int) -> tuple[Members, int]:
+        """See ``SimulatedSchedule``."""
+        there = [one for one in self._residents.values() if one.end > at and one.joined <= at]
+        running = sum(one.joined < at or (not at and one not in self._fresh) for one in there)
+        return np.array([self._state(one, at) for one in there], dtype=MEMBER), running
+
+    def half_computed(self, at: int) -> IntArray:
+        """See ``SimulatedSchedule``."""
+        return NOBODY.iteration
+
+    def _state(self, one: Resident, at: int) -> Row:
+        """Return the state of a response at a boundary."""
+        if one.joined >= at:
+            return one.row
+        start_s, first_token_s = self._times(one)
+        computed = one.row[10] + max(one.missing - 1, 0)
+        return (*one.row[:4], one.row[4] + at - one.joined, True, 0, -1, start_s, first_token_s, computed)
+
+    def _times(self, one: Resident) -> tuple[float, float]:
+        """Return when a response joined a batch, and when it had its first token."""
+        start_s, first_token_s = one.row[8], one.row[9]
+        if math.isnan(start_s):
+            start_s = self.iterations.end_s(one.joined)
+        if math.isnan(first_token_s):
+            first_token_s = self.iterations.end_s(one.joined + 1)
+        return start_s, first_token_s
+
+    # --- committing -------------------------------------------------------------------------------------------------------
+
+    def commit(self, until: int) -> tuple[int, int]:
+        """See ``SimulatedSchedule``."""
+        before = len(self._ended)
+        if until > self.done:
+            started = self._fresh + [one for group in self.coming if group.at < until for one in group.residents]
+            self._prefilled += [(one.joined, one.row[0], one.missing - 1) for one in started if one.missing > 1]
+            self._fresh, self._seen = [], None
+        self.done, self.clock_s = until, self.iterations.end_s(until)
+        if self.coming:
+            self.enter()
+        count = self.ending_by(until)
+        for _, order in self.ends[:count]:
+            one = self._residents.pop(order)
+            self._ended.append(one)
+            self._there[order] = False
+            del self._order_of[one.row[0]]
+            self._reserved_tokens -= one.reserved_tokens
+        del self.ends[:count]
+        return before, len(self._ended)
+
+    def enter(self) -> None:
+        """Let the groups join that do so at the committed boundary or before."""
+        while self.coming and self.coming[0].at <= self.done:
+            group = self.coming.pop(0)
+            for one in group.residents:
+                if one.order >= len(self._names):
+                    self._names, self._offset, self._there = (
+                        np.concatenate([x, np.zeros_like(x)]) for x in (self._names, self._offset, self._there)
+                    )
+                self._names[one.order], self._offset[one.order] = one.row[0], one.row[4] - group.at
+                self._there[one.order], self._order_of[one.row[0]] = True, one.order
+            self._fresh += group.residents if group.at == self.done else []
+            self._seen = None
+
+    def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
+        """See ``SimulatedSchedule``."""
+        ended = self._ended[before:reported]
+        names, lengths = np.array([(one.row[0], one.row[3]) for one in ended], dtype=np.int64).T
+        return names, self.iterations.times(np.array([one.end for one in ended])), lengths
+
+    def prefilled(self, first: int, until: int) -> Prefilled:
+        """See ``SimulatedSchedule``."""
+        chunks = [chunk for chunk in self._prefilled if first <= chunk[0] < until]
+        return Prefilled(*np.array(chunks, dtype=np.int64).T) if chunks else NOBODY
+
+    def completions(self, places: range, finish_of: Callable[[int], str]) -> list[Completion]:
+        """See ``SimulatedSchedule``."""
+        made = []
+        for one in map(self._ended.__getitem__, places):
+            (start_s, first_token_s), name, computed = self._times(one), one.row[0], one.row[10] + max(one.missing - 1, 0)
+            end_s = self.iterations.end_s(one.end)
+            made.append(Completion(name, end_s, one.row[3], finish_of(name), first_token_s, start_s, computed))
+        return made
