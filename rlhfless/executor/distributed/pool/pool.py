@@ -124,7 +124,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         Args:
             engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose current weights are sent to every actor (hooks
                 of a model stay in this process). They are the step's weights, and an actor with others counts as lost.
-                Iteration times are real.
+                Iteration times are real. Or a ``SimulatedEngineFactory``, whose actors sleep instead of computing.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; it charges no time.
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
