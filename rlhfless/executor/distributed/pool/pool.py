@@ -230,6 +230,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
     def _step_over(self) -> None:
         """Free the resources of one step, whether it succeeded or not."""
 
+    def keeps(self, actor: ActorPlan) -> bool:
+        """Return whether an actor of the running step stays alive when it has no work left."""
+        assert self._step is not None
+        return self._idle.keeps(actor, self._step.cold_start_s)
+
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
     @property
@@ -279,11 +284,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
             return None
         engines, latency = self._last_engines
         return PrewarmOrder(engines, latency_of(latency, place.kind, len(place.gpu_ids)))
-
-    def _keeps(self, actor: ActorPlan) -> bool:
-        """Return whether an actor of the running step stays alive when it has no work left."""
-        assert self._step is not None
-        return self._idle.keeps(actor, self._step.cold_start_s)
 
     def _keep(self, step_actors: PoolStepActors[ActorHandle], record: StepRecord) -> None:
         """Move the surviving actors into the warm pool after generation; each waits from the time at which the record says that
