@@ -1,4 +1,5 @@
-"""What the documents name exists: files in decision records, modules and names in the list of renamed things."""
+"""What the documents name exists: files in decision records, modules and names in the list of renamed things, and the files and
+functions on ARCHITECTURE.md's ways through the project."""
 
 from __future__ import annotations
 
@@ -106,6 +107,33 @@ def _is_name(dotted: str) -> bool:
     """Whether it is a name of a module, ``rlhfless.plots.plane_info``."""
     module, _, name = dotted.rpartition(".")
     return _module(module) is not None and name in _names(module)
+
+
+def _ways() -> dict[str, list[tuple[str, str]]]:
+    """The ways through the project in ARCHITECTURE.md, by heading: files and functions in order."""
+    block = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("Two ways through it")[1].split("```")[1]
+    ways: dict[str, list[tuple[str, str]]] = {}
+    for line in filter(None, block.splitlines()):
+        if not line.startswith(" "):
+            ways[line] = way = []
+            continue
+        folder, stops = re.fullmatch(r" +(\S+) +(\S.*)", line).groups()  # type: ignore[union-attr]
+        root = "" if folder.startswith("solver") else "rlhfless/"
+        way += [(f"{root}{folder}/{file}.py", name) for file, name in (stop.split(".") for stop in stops.split(" ► "))]
+    return ways
+
+
+def test_ways_through_the_project_name_files_and_functions_that_exist_and_count_them() -> None:
+    ways = _ways()
+    assert len(ways) == 2
+    for heading, way in ways.items():
+        for file, function in way:
+            tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+            assert function in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (file, function)
+        files = [file for file, _ in way]
+        entered = [file for file, before in zip(files, [None, *files], strict=False) if file != before]
+        counts = f"{len(set(entered))} files, {len(entered) - len(set(entered))} returns"
+        assert heading.endswith(f": {counts}"), counts
 
 
 @pytest.mark.parametrize("name", ["solver.planning.no_such", "rlhfless.plots.no_such_info"])

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
     from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
     from rlhfless.engine.simulated.engine import SimulatedEngine
+    from rlhfless.engine.simulated.factory import SimulatedEngineFactory
     from rlhfless.engine.torch.engine import TorchEngine
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel, counting
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.vllm.factory import VllmEngineFactory
 
-__all__ = ["Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request",
-           "Sampling", "SimulatedEngine", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting"]  # fmt: skip
+__all__ = [
+    "Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
+    "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -36,6 +39,7 @@ __getattr__, __dir__ = lazy_names(
         "Request": "engine.protocol",
         "Sampling": "engine.torch.sampling",
         "SimulatedEngine": "engine.simulated.engine",
+        "SimulatedEngineFactory": "engine.simulated.factory",
         "TorchEngine": "engine.torch.engine",
         "TorchEngineFactory": "engine.torch.factory",
         "VllmEngineFactory": "engine.vllm.factory",

@@ -114,11 +114,11 @@ def check_engine(engine: str) -> None:
         check_version()
 
 
-def make_pool(config: ClusterConfig, cluster: Cluster) -> ProcessPool | RayPool | None:
+def make_pool(config: ClusterConfig, cluster: Cluster, time_weight: float) -> ProcessPool | RayPool | None:
     """Return the actor pool of the run, or None for the virtual clock, whose actors are emulated.
 
-    A Ray cluster started here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and
-    actors compute on the CPU.
+    Idle actors end by cost, with the planner's time weight, unless the configuration says after how long. A Ray cluster started
+    here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and actors compute on the CPU.
 
     Raises:
         MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
@@ -127,7 +127,7 @@ def make_pool(config: ClusterConfig, cluster: Cluster) -> ProcessPool | RayPool 
     if config.executor == "virtual":
         return None
     forecasts = {"none": None, "shortest": ShortestStep(), "forecast": PlanForecast()}
-    lifecycle = Lifecycle(config.idle_timeout_s, forecasts[config.prewarm])
+    lifecycle = Lifecycle(config.idle_timeout_s, forecasts[config.prewarm], time_weight=time_weight)
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()

@@ -157,7 +157,7 @@ def resolve(
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(hardware, cluster)
+        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error

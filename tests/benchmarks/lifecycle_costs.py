@@ -3,10 +3,10 @@ elastic.
 
 The same steps (generation of forced lengths by the tiny model with torch, then a time for learning) with every life-cycle, in
 processes of this machine and as Ray actors (on one cluster, started for all of them): cold start, keep-alive for half of the
-learning (scale to zero), prewarming by the paper's rule (the shortest step so far and a buffer) and by the solver's forecast
-(the plan's makespan and the shortest rest so far), and the serverful baseline, which holds its GPUs through learning. Learners
-have other GPUs. Of every step but the first two, which give the rules something to go by: seconds of generation, GPU-seconds by
-purpose (from the trace), and what was idle.
+learning (scale to zero), by cost, prewarming by the paper's rule (the shortest step so far and a buffer) and by the solver's
+forecast (the plan's makespan and the shortest rest so far), and the serverful baseline, which holds its GPUs through learning.
+Learners have other GPUs. Of every step but the first two, which give the rules something to go by: seconds of generation,
+GPU-seconds by purpose (from the trace), and what was idle.
 
 Planned start-up, sync and decode are those of the shipped profile of that model, whose start-up is that of an engine in a
 process that runs already (a cold actor is a process first), and those of the first step, as one would plan after it; measured
@@ -55,8 +55,9 @@ def lifecycles(learn_s: float, buffer_s: float) -> dict[str, Lifecycle]:
     return {
         "cold": Lifecycle.cold(),
         "kept": Lifecycle(idle_timeout_s=learn_s / 2),
-        "prewarm, paper's rule": Lifecycle(prewarm=ShortestStep(buffer_s)),
-        "prewarm, forecast": Lifecycle(prewarm=PlanForecast(buffer_s)),
+        "by cost": Lifecycle(),
+        "prewarm, paper's rule": Lifecycle(0.0, ShortestStep(buffer_s)),
+        "prewarm, forecast": Lifecycle(0.0, PlanForecast(buffer_s)),
         "serverful": Lifecycle.serverful(),
     }
 

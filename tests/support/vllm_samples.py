@@ -113,7 +113,7 @@ class RightAfter:
         return history.generated_s[-1] + history.start_s if over else None
 
 
-AHEAD = Lifecycle(prewarm=RightAfter(), patience_s=600.0)
+AHEAD = Lifecycle(idle_timeout_s=0.0, prewarm=RightAfter(), patience_s=600.0)
 
 
 def start_s(record: StepRecord, holder: str) -> float:

@@ -21,6 +21,12 @@ def test_a_pool_lives_as_the_options_say(prewarm: str, rule: object, tmp_path: P
         assert trainer.actor_pool.lifecycle == Lifecycle(idle_timeout_s=1.5, prewarm=rule)  # type: ignore[arg-type]
 
 
+def test_by_default_costs_decide_with_the_planners_time_weight(tmp_path: Path, model: Path) -> None:
+    with Trainer(config(executor="local", time_weight=0.4), tmp_path / "run", model=model) as trainer:
+        assert trainer.actor_pool is not None
+        assert trainer.actor_pool.lifecycle == Lifecycle(time_weight=0.4)
+
+
 @pytest.mark.nightly
 def test_an_actor_is_there_before_its_step(tmp_path: Path, model: Path) -> None:
     """The first steps say how long a step and a start take; before the third its actors have been started."""

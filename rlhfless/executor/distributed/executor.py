@@ -54,13 +54,18 @@ class WallStep:
         backend, observer = PoolBackend(self.step, self._orders), ReportObserver(self.step, self._orders)
         dispatcher = Dispatcher(self.step, backend)
         driver = None if plan.rule is None else RuleDriver(plan.rule, self.step, observer)
-        self.failures = FailureHandler(backend, observer, dispatcher)
+        self.failures, self._backend = FailureHandler(backend, observer, dispatcher), backend
         self._loop = EventLoop(self.step, backend, dispatcher, driver, self.failures)
 
     @property
     def planned(self) -> list[RemoteActorState]:
         """Return the actors of the plan."""
         return self._orders.planned
+
+    @property
+    def cold_start_s(self) -> float:
+        """Return the longest cold start that was measured, in earlier steps or in this one."""
+        return self._backend.cold_start_s
 
     @property
     def requests(self) -> Requests:

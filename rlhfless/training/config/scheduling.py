@@ -57,8 +57,8 @@ class ClusterConfig(Options):
     """Charge virtual time by the profile, or as measured here. ``measured``: each actor's iterations are replayed alone."""
     ray_address: str | None = None
     """Join the Ray cluster at HOST:PORT or auto. Default: start one here."""
-    idle_timeout_s: Annotated[float, Ge(0)] = 60.0
-    """Stop an actor after this many idle seconds. 0 stops it at once."""
+    idle_timeout_s: Annotated[float, Ge(0)] | None = None
+    """Stop an actor after this many idle seconds; 0 stops it at once. Default: as soon as waiting costs more than starting."""
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
     preparation: Literal["after", "overlap"] = "after"

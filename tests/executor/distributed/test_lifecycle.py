@@ -141,21 +141,21 @@ class Run:
         self.warm_pool.begin(record, plan, phases)
         actors = [self.warm_pool.take(i, ActorPlacement.of(actor), record.start_s) for i, actor in enumerate(plan.actors)]
         launcher.clock_s = record.start_s + work_s
-        if cold := set(actors) - before:
-            launcher.clock_s += launcher.start_takes_s
+        cold_s = launcher.start_takes_s if set(actors) - before else 0.0
+        launcher.clock_s += cold_s
         left = []
         for i, (actor, one) in enumerate(zip(actors, plan.actors, strict=True)):
             up_s = max(record.start_s, launcher.started[actor][1] + launcher.start_takes_s)
             record.span(f"actor-{i}", "start", record.start_s, up_s)
             record.span(f"actor-{i}", "decode", up_s, launcher.clock_s)
-            keeps = self.warm_pool.keeps(one)
+            keeps = self.warm_pool.keeps(one, cold_s)
             record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, launcher.clock_s)
             if keeps:
                 left.append((actor, one, launcher.clock_s))
             else:
                 launcher.ended.append(actor)
         record.close(launcher.clock_s)
-        self.warm_pool.generated(record, left, launcher.start_takes_s if cold else 0.0)
+        self.warm_pool.generated(record, left, cold_s)
         return actors
 
     def finalise_allocations(self) -> None:
@@ -244,7 +244,7 @@ def test_an_actor_that_would_be_started_again_at_once_is_kept_instead() -> None:
 
 
 def test_a_prewarmed_actor_whose_step_never_comes_ends() -> None:
-    run = Run(Lifecycle(prewarm=ShortestStep(), patience_s=3.0), start_s=2.0)
+    run = Run(Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(), patience_s=3.0), start_s=2.0)
     run.step(4.0)
     run.wait(10.0)
     run.step(4.0)

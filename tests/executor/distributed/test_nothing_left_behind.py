@@ -56,7 +56,7 @@ def step(tokens, rule=None, **changes):
 
 faults = Faults(restarts=0)
 if pool_name == "local":  # no main guard
-    lifecycle = Lifecycle(prewarm=ShortestStep()) if way == "prewarmed" else Lifecycle.serverful()
+    lifecycle = Lifecycle(0.0, ShortestStep()) if way == "prewarmed" else Lifecycle.serverful()
     pool = ProcessPool(["cpu"] * 2, faults=faults, lifecycle=lifecycle)
 else:
     pool = RayPool(gpus=2, faults=faults, lifecycle=Lifecycle.serverful())

@@ -213,7 +213,7 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
 
     others = {p.pid for p in multiprocessing.active_children()}
     nobody = lambda: {p.pid for p in multiprocessing.active_children()} <= others  # noqa: E731
-    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(prewarm=ShortestStep(4.0))) as pool:
+    with ProcessPool(["cpu"] * 2, lifecycle=Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(4.0))) as pool:
         step()
         assert nobody(), "nothing waits without a forecast"
         step()

@@ -116,8 +116,10 @@ class Pools(RuleBasedStateMachine):
             [
                 Lifecycle.cold(),
                 Lifecycle.serverful(),
+                Lifecycle(),
                 Lifecycle(idle_timeout_s=0.2),
                 Lifecycle(prewarm=ShortestStep(0.05), patience_s=0.3),
+                Lifecycle(idle_timeout_s=0.0, prewarm=ShortestStep(0.05), patience_s=0.3),
                 Lifecycle(idle_timeout_s=0.1, prewarm=PlanForecast(0.02), patience_s=0.3),
             ]
         ),

@@ -12,12 +12,13 @@ from executor_samples import Restless, plan_of, uniform_step
 from remote_samples import ScriptedCrew
 from torch_wall_samples import CLUSTER, LATENCY, factory_of, requests
 
-from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.executor import ProcessPool, StepRecord
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.step.step_state import StepOptions
+from rlhfless.latency.effects import Effects
 from solver import Cluster, Plan, PlanningError
 from solver.model.runtime_rules import ActorView, Cut, Decision, Move, RuntimeRule, StepState, Trigger
 
@@ -103,7 +104,7 @@ def test_what_cannot_run_is_refused_before_anything_starts(factory: TorchEngineF
 
     refuses("GPU 3", changed(gpu_ids=(3,)))
     refuses("response 12", changed(shares_prompts=True))
-    refuses("SimulatedEngine", plan, SimulatedEngine, TypeError)
+    refuses("FaultInjectingFactory", plan, FaultInjectingFactory(Effects()), TypeError)
     two = replace(plan, actors=(replace(plan.actors[0], gpu_ids=(0, 1)),))
     with refused(PlanningError, "actor 0"):
         ProcessPool(["cuda:0", "cuda:1"]).run_step(two, requests(), factory, LATENCY, Cluster(1, 2, 2))

@@ -123,7 +123,7 @@ class ProcessPool(ActorPool[Process]):
     # --- a step -------------------------------------------------------------------------------------------------------
 
     def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> LocalStepActors:
-        return LocalStepActors(self, lambda order: self._take(order, record), self._idle.keeps, engines, self._origin_s)
+        return LocalStepActors(self, lambda order: self._take(order, record), self.keeps, engines, self._origin_s)
 
     def _refusal(self, plan: Plan, engines: RemoteEngines, cluster: Cluster | MixedCluster) -> str | None:
         for i, actor in enumerate(plan.actors):

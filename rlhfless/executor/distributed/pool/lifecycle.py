@@ -1,18 +1,19 @@
 """Policies for the life of actors: how long they stay alive after their work, and how long before it they are started.
 
 Inputs: when steps began and ended, and what was planned. A cold start costs GPU time, and so does waiting for work, before or
-after it. Which of the two costs more depends on the time between steps, so both are policies. ``warm_pool.py`` records the GPU
-time of each.
+after it. Which of the two costs more depends on the time between steps: by default both are measured and compared.
+``warm_pool.py`` records the GPU time of each.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from statistics import median
+from typing import NamedTuple, Protocol
 
 from rlhfless.errors import InputError
-from solver.model.errors import as_given
+from solver.model.errors import as_given, is_number
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
 
@@ -25,6 +26,7 @@ class StepHistory:
         starts_s: when each step's generation began, in order; generated_s: when that of each complete one ended.
         plan, phases: of the last step.
         start_s: the longest cold start so far; 0 before there was one.
+        decoding_s: seconds of generation of each complete one, without its cold starts.
     """
 
     starts_s: list[float] = field(default_factory=list)
@@ -32,11 +34,18 @@ class StepHistory:
     plan: Plan | None = None
     phases: NonGenerationPhases = field(default_factory=NonGenerationPhases)
     start_s: float = 0.0
+    decoding_s: list[float] = field(default_factory=list)
 
     def begin(self, at_s: float, plan: Plan, phases: NonGenerationPhases) -> None:
         """Note that the next step begins."""
         self.starts_s.append(at_s)
         self.plan, self.phases = plan, phases
+
+    def end_generation(self, at_s: float, cold_s: float) -> None:
+        """Note that the last step's generation is complete; its longest cold start took ``cold_s`` (0: there was none)."""
+        self.generated_s.append(at_s)
+        self.decoding_s.append(max(0.0, at_s - self.starts_s[-1] - cold_s))
+        self.start_s = max(self.start_s, cold_s)
 
     def give_up(self) -> None:
         """Note that the running step will not be complete, so that forecasts ignore it."""
@@ -51,6 +60,21 @@ class StepHistory:
     def rests_s(self) -> list[float]:
         """Return the seconds from the end of each generation to the beginning of the next one."""
         return [after - over for over, after in zip(self.generated_s, self.starts_s[1:], strict=False)]
+
+    def expected_start_s(self, now_s: float) -> float | None:
+        """Return when the next step is expected, now or later; None when nothing is known of it.
+
+        The other phases take as long as the caller of ``run_step`` said, or else the median of what they took so far. While
+        the last step generates, it takes as long as the median step so far without cold starts, or as it was planned to.
+        """
+        rest_s = self.phases.seconds or (median(self.rests_s) if self.rests_s else None)
+        if rest_s is None:
+            return None
+        if len(self.generated_s) == len(self.starts_s):
+            return max(now_s, self.generated_s[-1] + rest_s)
+        assert self.plan is not None, "asked before the first step"
+        generation_s = median(self.decoding_s) if self.decoding_s else self.plan.makespan_s
+        return max(now_s, self.starts_s[-1] + generation_s) + rest_s
 
 
 class Forecast(Protocol):
@@ -108,50 +132,95 @@ class PlanForecast:
         return history.starts_s[-1] + history.plan.makespan_s + rest_s + self.buffer_s
 
 
+class KeepDecision(NamedTuple):
+    """Whether an actor without work waits for the next step.
+
+    Attributes:
+        until_s: until when it waits, if its next step does not begin before; the time of the decision: it ends at once.
+        waiting_gpu_s: GPU-seconds until the next step is expected; None where none is expected yet.
+        starting_gpu_s: GPU-seconds of starting it again, the delay of the step included. Both are None where the user gave a
+            time.
+    """
+
+    until_s: float
+    waiting_gpu_s: float | None = None
+    starting_gpu_s: float | None = None
+
+    @property
+    def by_cost(self) -> bool:
+        """Return whether costs have decided."""
+        return self.starting_gpu_s is not None
+
+
 @dataclass(frozen=True)
 class Lifecycle:
     """Policy of a pool for its actors between steps.
 
+    By default costs decide whether an actor without work waits for the next step. Waiting costs its GPUs until then. Ending it
+    costs its GPUs while it starts again, and the delay of the step. A second of delay is worth ``w / (1 - w)`` seconds of all
+    GPUs, as in ``solver.Objective`` with the time weight w. So an actor waits if the next step is expected within
+    ``start_s / (1 - w)``, or within ``start_s`` where it would be prewarmed. Both numbers are measured: the pool's longest cold
+    start, and the median time between generation and the next step so far. Before the second step it waits for as long as
+    starting would cost.
+
     Attributes:
-        idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never.
+        idle_timeout_s: an actor without work ends after this time: 0 ends it at once, infinity never. None: costs decide.
         prewarm: forecasts the next step. The actors of the last plan are started early enough to be up by then; None starts
             actors when they are needed.
         patience_s: a prewarmed actor ends when its step has not begun this long after the forecast.
+        time_weight: w, from 0 (cost only) to 1 (time only: actors always wait).
 
     Raises:
-        InputError: a time that is not a number of 0 or more.
+        InputError: a time that is not a number of 0 or more, or a weight that is not one from 0 to 1.
     """
 
-    idle_timeout_s: float = 0.0
+    idle_timeout_s: float | None = None
     prewarm: Forecast | None = None
     patience_s: float = 60.0
+    time_weight: float = 0.7
 
     def __post_init__(self) -> None:
-        _refuse("Lifecycle.idle_timeout_s", self.idle_timeout_s, math.inf)
+        if self.idle_timeout_s is not None:
+            _refuse("Lifecycle.idle_timeout_s", self.idle_timeout_s, math.inf)
         _refuse("Lifecycle.patience_s", self.patience_s, math.inf)
+        if not (is_number(self.time_weight, 0) and self.time_weight <= 1):
+            raise InputError(
+                f"Lifecycle.time_weight is {as_given(self.time_weight)}; a number from 0 (cost only) to 1 (time only) is needed"
+            )
 
     @classmethod
     def cold(cls) -> Lifecycle:
         """Return the life-cycle in which every actor starts when it is needed and ends with its work: none waits, each pays for
         a start.
         """
-        return cls()
+        return cls(idle_timeout_s=0.0)
 
     @classmethod
     def serverful(cls) -> Lifecycle:
         """Return the baseline: actors keep their GPUs from their first step on, during learning too; nothing starts twice."""
         return cls(idle_timeout_s=math.inf)
 
-    def keeps_until_s(self, history: StepHistory, now_s: float) -> float:
-        """Return until when to keep an actor that has no work from now on; ``now_s`` means to end it at once.
+    def keep(self, history: StepHistory, now_s: float, gpus: int) -> KeepDecision:
+        """Return whether an actor with so many GPUs that has no work from now on is kept, and why.
 
         It is also kept where the next step's actors would already have to start by now.
         """
-        kept_s = now_s + self.idle_timeout_s
+        by_cost = self.idle_timeout_s is None
+        decision = self._by_cost(history, now_s, gpus) if by_cost else KeepDecision(now_s + (self.idle_timeout_s or 0.0))
         warm_s = self.prewarm_s(history)
         if warm_s is not None and warm_s <= now_s:
-            kept_s = max(kept_s, self.waits_until_s(history, now_s))
-        return kept_s
+            decision = decision._replace(until_s=max(decision.until_s, self.waits_until_s(history, now_s)))
+        return decision
+
+    def _by_cost(self, history: StepHistory, now_s: float, gpus: int) -> KeepDecision:
+        """Compare waiting with starting. An actor whose step does not come waits as long again as starting would have cost."""
+        worth = 1.0 if self.prewarm is not None else math.inf if self.time_weight == 1 else 1 / (1 - self.time_weight)
+        starting_s = history.start_s * worth if history.start_s else 0.0
+        next_s = None if self.prewarm is None else self.prewarm.next_start_s(history)
+        next_s = history.expected_start_s(now_s) if next_s is None else max(next_s, now_s)
+        waiting_s = 0.0 if next_s is None else next_s - now_s
+        until_s = now_s + waiting_s + starting_s if waiting_s <= starting_s else now_s
+        return KeepDecision(until_s, None if next_s is None else waiting_s * gpus, starting_s * gpus)
 
     def prewarm_s(self, history: StepHistory) -> float | None:
         """Return when to start the next step's actors so that they are up when it begins; None for no prewarming."""

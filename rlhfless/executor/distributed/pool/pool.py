@@ -33,7 +33,7 @@ from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
 from solver.model.offers import Latencies, latency_of
-from solver.model.plan import Plan
+from solver.model.plan import ActorPlan, Plan
 
 
 class PoolStepActors(StepActors, Protocol[ActorHandle]):
@@ -84,6 +84,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
             None  # engines of the last step, for actors that start ahead of the next
         )
         self._under_way: PoolStepActors[ActorHandle] | None = None  # of the step under way
+        self._step: WallStep | None = None  # which is this
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +125,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         Args:
             engines: a ``TorchEngineFactory`` or a ``VllmEngineFactory``, whose current weights are sent to every actor (hooks
                 of a model stay in this process). They are the step's weights, and an actor with others counts as lost.
-                Iteration times are real.
+                Iteration times are real. Or a ``SimulatedEngineFactory``, whose actors sleep instead of computing.
             latency: slots and memory, whether moving a KV cache or recomputing it is cheaper, and how long an actor may be
                 silent; it charges no time.
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
@@ -150,7 +151,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         step_actors = self._new_step_actors(engines, record)
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
-        under_way = WallStep(plan, requests, step_actors, record, options, wall)
+        self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]
             check_before_prefill(engines, plan, under_way.requests, models, admission)
@@ -169,7 +170,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
             self._idle.give_up(record)
             raise
         finally:
-            self._under_way = None
+            self._under_way = self._step = None
             self._step_over()
         return record
 
@@ -228,6 +229,11 @@ class ActorPool(ABC, Generic[ActorHandle]):
 
     def _step_over(self) -> None:
         """Free the resources of one step, whether it succeeded or not."""
+
+    def keeps(self, actor: ActorPlan) -> bool:
+        """Return whether an actor of the running step stays alive when it has no work left."""
+        assert self._step is not None
+        return self._idle.keeps(actor, self._step.cold_start_s)
 
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 

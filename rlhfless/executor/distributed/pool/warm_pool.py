@@ -1,8 +1,9 @@
 """``WarmPool``: keeps actors without work alive between steps, starts them ahead of steps, and records the GPU time of both.
 
 Inputs: placements, a life-cycle and an ``ActorLauncher``. Outputs: rows in the record for GPU time outside a step's own actors
-(``warm_allocations.py``). They are a start where an actor was prewarmed, and waiting where no span covers the time. A thread
-ends actors that waited too long and starts those that are needed soon.
+(``warm_allocations.py``). They are a start where an actor was prewarmed, and waiting where no span covers the time. Events say
+whether an actor waits, and the two costs that decided it. A thread ends actors that waited too long and starts those that are
+needed soon.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
-from rlhfless.executor.distributed.pool.lifecycle import Lifecycle, StepHistory
+from rlhfless.executor.distributed.pool.lifecycle import KeepDecision, Lifecycle, StepHistory
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorLauncher, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, holder_at, write_warm
 from rlhfless.executor.step.record import StepRecord
@@ -113,11 +114,20 @@ class WarmPool(Generic[ActorHandle]):
             if until_s > since_s:
                 self._over.append(WarmRow(place, since_s, until_s, None))
 
-    def keeps(self, actor: ActorPlan) -> bool:
-        """Return whether an actor of the step stays alive when it has no work left."""
+    def keeps(self, actor: ActorPlan, cold_s: float = 0.0) -> bool:
+        """Return whether an actor of the step stays alive when it has no work left; ``cold_s``: the longest cold start so
+        far.
+        """
+        if actor.release != "done":
+            return True
         with self.lock:
-            now_s = self.launcher.now_s()
-            return actor.release != "done" or self.lifecycle.keeps_until_s(self.history, now_s) > now_s
+            self.history.start_s = max(self.history.start_s, cold_s)
+            now_s, place = self.launcher.now_s(), ActorPlacement.of(actor)
+            decision = self.lifecycle.keep(self.history, now_s, len(place.gpu_ids))
+            keeps = decision.until_s > now_s
+            if not keeps:  # else it is decided again when the step's generation is over
+                self._note_decision(decision, place, now_s)
+            return keeps
 
     def generated(self, record: StepRecord, finished: Sequence[tuple[ActorHandle, ActorPlan, float]], cold_s: float) -> None:
         """End a step's generation and take over its living actors.
@@ -130,14 +140,14 @@ class WarmPool(Generic[ActorHandle]):
             now_s = self.launcher.now_s()
             self._waiting += self._aside.values()
             self._aside.clear()
-            self.history.generated_s.append(now_s)
-            self.history.start_s = max(self.history.start_s, cold_s)
+            self.history.end_generation(now_s, cold_s)
             for actor, plan, end_s in finished:
-                until_s = self.lifecycle.keeps_until_s(self.history, now_s)
-                if plan.release == "step":
-                    until_s = math.inf  # the plan's own wish, until the next step or ``close``
-                idle = _IdleActor(actor, ActorPlacement.of(plan), end_s, until_s)
-                self._waiting.append(idle)
+                place, until_s = ActorPlacement.of(plan), math.inf
+                if plan.release != "step":  # else that is the plan's own wish, until the next step or ``close``
+                    decision = self.lifecycle.keep(self.history, now_s, len(place.gpu_ids))
+                    self._note_decision(decision, place, now_s)
+                    until_s = decision.until_s
+                self._waiting.append(_IdleActor(actor, place, end_s, until_s))
             self._wanted = tuple(ActorPlacement.of(actor) for actor in record.plan.actors)
             self._write(record)
             self._wake()
@@ -189,6 +199,12 @@ class WarmPool(Generic[ActorHandle]):
             starting = (max(idle.since_s, idle.started_s), over_s)
         self._over.append(WarmRow(idle.place, idle.since_s, now_s, starting))
         idle.since_s = now_s
+
+    def _note_decision(self, decision: KeepDecision, place: ActorPlacement, now_s: float) -> None:
+        """Say in the trace whether an actor waits and which costs decided it; a time that the user gave needs no words."""
+        if decision.by_cost:
+            costs = {name: _rounded(getattr(decision, name)) for name in ("waiting_gpu_s", "starting_gpu_s")}
+            self._events.append((now_s, "keep", holder_at(place), {"keeps": decision.until_s > now_s, **costs}))
 
     def _end(self, idle: _IdleActor[ActorHandle], reason: str = "no work", at_s: float | None = None) -> None:
         """End a waiting actor. It is charged until its GPUs are free, or until ``at_s``, from when another holder is
@@ -258,3 +274,8 @@ class WarmPool(Generic[ActorHandle]):
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
+
+
+def _rounded(gpu_s: float | None) -> float | None:
+    """Return GPU-seconds to a millisecond; None where they are unknown, or infinite."""
+    return None if gpu_s is None or math.isinf(gpu_s) else round(gpu_s, 3)

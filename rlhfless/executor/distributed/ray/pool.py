@@ -129,7 +129,7 @@ class RayPool(ActorPool[Any]):
         take = lambda order: self._take(order, record)  # noqa: E731
         within_s = max(1.0, self.faults.silence_floor_s / 2)  # who waits for another's KV state is not silent meanwhile
         return self._ray_actors.RayStepActors(
-            take, self._idle.keeps, self._put, engines, record, self._origin_s, within_s, self.clock
+            take, self.keeps, self._put, engines, record, self._origin_s, within_s, self.clock
         )
 
     def _put(self, name: str, obj: Any) -> tuple[Block, Any]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pickle import PickleBuffer
 from typing import Any, Protocol
 
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.factory import SimulatedEngineFactory
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
@@ -111,16 +113,17 @@ def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
 
 
 def remote_engines(engines: Any) -> RemoteEngines:
-    """Return ``engines`` if other processes can make them.
+    """Return ``engines`` if other processes can make them; the class ``SimulatedEngine`` stands for its factory.
 
     Raises:
         TypeError: they cannot.
     """
-    if not hasattr(engines, "backend_module"):
+    factory: Any = SimulatedEngineFactory() if engines is SimulatedEngine else engines
+    if not hasattr(factory, "backend_module"):
         name = getattr(engines, "__name__", type(engines).__name__)
         raise TypeError(
-            f"actors in processes decode with a TorchEngineFactory or a VllmEngineFactory, not with {name}; run it on the "
-            "virtual clock"
+            "actors in processes decode with a TorchEngineFactory, a VllmEngineFactory or a SimulatedEngineFactory, not with "
+            f"{name}; run it on the virtual clock: Executor(engine, cluster, latency=latency)"
         )
-    checked: RemoteEngines = engines
+    checked: RemoteEngines = factory
     return checked

@@ -1,0 +1,114 @@
+"""The guide's table of engines and clocks: every combination works, or is refused in a sentence that names one that works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from error_messages import refused
+from executor_samples import plan_of
+from torch_wall_samples import LATENCY, factory_of
+from vllm_samples import factory_of as vllm_factory_of
+from vllm_samples import model_of, needs_vllm
+
+import rlhfless.engine
+from rlhfless.engine import FaultInjectingFactory, Request, SimulatedEngine, SimulatedEngineFactory
+from rlhfless.engine.vllm.weight_folders import write_weights
+from rlhfless.executor import Executor, ProcessPool, RayPool
+from rlhfless.latency.effects import Effects
+from solver import Cluster, PlanningError
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+TOKENS = [3, 5, 2, 4]
+NAMES = {  # words of a sentence that name a column
+    "virtual clock": ("virtual clock", "charging='profile'"),
+    "virtual clock, measured": ("charging='measured'",),
+    "ProcessPool": ("ProcessPool",),
+    "RayPool": ("RayPool",),
+}
+
+
+def vllm_factory(folder: Path) -> Any:
+    return vllm_factory_of(write_weights(model_of(3), folder, 0), 0)
+
+
+ENGINES: dict[str, Callable[[Path], Any]] = {
+    "SimulatedEngine": lambda folder: SimulatedEngine,
+    "SimulatedEngineFactory": lambda folder: SimulatedEngineFactory(time_scale=0.5),
+    "FaultInjectingFactory": lambda folder: FaultInjectingFactory(Effects()),
+    "TorchEngineFactory": lambda folder: factory_of(),
+    "VllmEngineFactory": vllm_factory,
+}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """What the guide says, by engine and column."""
+    section = GUIDE.read_text("utf-8").split("### Which engine runs on which clock\n")[1].split("\n## ")[0]
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*$", section, re.M))
+    columns = [name.strip("`") for name in head[1:]]
+    return {name: dict(zip(columns, row[1:], strict=True)) for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+
+def combinations() -> Iterator[Any]:
+    """One for each cell. Only Ray and vLLM take long, where they are really started."""
+    for engine, cells in table().items():
+        for column, said in cells.items():
+            real = said == "works" and (column == "RayPool" or engine == "VllmEngineFactory")
+            marks = [pytest.mark.full] * real + [needs_vllm] * (engine == "VllmEngineFactory")
+            yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """Of a cluster for all of them."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    from ray_samples import two_nodes
+
+    with two_nodes() as nodes:
+        yield nodes.address
+
+
+def executor_of(engine: Any, column: str, request: pytest.FixtureRequest) -> Executor:
+    """On the clock of a column."""
+    latency, how = replace(LATENCY, max_batch=6), {}
+    if column == "ProcessPool":
+        how = {"actor_pool": ProcessPool(["cpu"])}
+    elif column == "RayPool":
+        how = {"actor_pool": RayPool(request.getfixturevalue("ray_address"), runtime_env={})}
+    elif column == "virtual clock, measured":
+        how = {"charging": "measured"}
+    return Executor(engine, Cluster(1, 1, 1), latency=latency, **how)  # type: ignore[arg-type]
+
+
+def test_the_table_has_every_engine_and_every_clock() -> None:
+    makes_engines = {name for name in rlhfless.engine.__all__ if name.endswith("Factory")} | {"SimulatedEngine"}
+    assert set(table()) == makes_engines == set(ENGINES)
+    assert {column for cells in table().values() for column in cells} == set(NAMES)
+    assert all("works" in cells.values() for cells in table().values()), "every engine works somewhere"
+
+
+@pytest.mark.parametrize(("engine", "column", "said"), combinations())
+def test_the_table_says_what_works(engine: str, column: str, said: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    asked = [
+        Request(i, 6, 30, prompt_ids=np.arange(2, 8), seed=i, prompt=i // 2, target_tokens=n) for i, n in enumerate(TOKENS)
+    ]
+    plan = plan_of([range(len(asked))], slots=6)
+
+    def run() -> Any:
+        with executor_of(ENGINES[engine](tmp_path), column, request) as executor:
+            return executor.run(plan, asked)
+
+    if said == "works":
+        completions = run().completions
+        assert {i: c.response_tokens for i, c in sorted(completions.items())} == dict(enumerate(TOKENS))
+        return
+    assert said == "refused"
+    with refused((PlanningError, TypeError), engine) as refusal:
+        run()
+    works = [other for other, cell in table()[engine].items() if cell == "works"]
+    assert any(word in str(refusal.value) for other in works for word in NAMES[other]), "it names one that works"
