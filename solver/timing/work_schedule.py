@@ -40,6 +40,7 @@ class WorkItems:
         ready_s: (I,) earliest start, or one for all.
         waits_for: (I,) gate that must be open before the item starts, ``NO_GATE`` for none.
         counts_for: (I,) gate that opens once this item and all others that count for it have ended, ``NO_GATE`` for none.
+            (I, G) where items count for up to G gates.
         place: (I,) place that the item runs in, or one for all; only servers of the same place run it.
         priority: (I,) order among ready items, or one for all; smaller starts first.
 
@@ -69,7 +70,7 @@ class WorkItems:
             ("seconds", length, float), ("ready_s", ready_s, float), ("waits_for", waits_for, np.int64),
             ("counts_for", counts_for, np.int64), ("place", place, np.int64), ("priority", priority, float),
         ):  # fmt: skip
-            object.__setattr__(self, name, _array(name, values, len(length), kind))
+            object.__setattr__(self, name, _array(name, values, len(length), kind, wide=name == "counts_for"))
         wrong = np.flatnonzero(~np.isfinite(self.seconds) | (self.seconds < 0))
         if len(wrong):
             raise PlanningError(
@@ -168,7 +169,9 @@ class _ListScheduler:
     def __init__(self, items: WorkItems, free_s: FloatArray, places: IntArray) -> None:
         self.items = items
         self.left: dict[int, int] = {}
-        for gate in items.counts_for[items.counts_for != NO_GATE].tolist():
+        gates = items.counts_for if items.counts_for.ndim == 2 else items.counts_for[:, None]
+        self.counts_for: list[list[int]] = gates.tolist()  # by item
+        for gate in gates[gates != NO_GATE].tolist():
             self.left[gate] = self.left.get(gate, 0) + 1
         self.waiting: dict[int, list[int]] = {}
         self.coming: list[tuple[float, int]] = []  # (ready_s, item), gate open
@@ -217,8 +220,9 @@ class _ListScheduler:
         while self.running and self.running[0][0] <= now_s:
             end_s, item, server = heapq.heappop(self.running)
             heapq.heappush(self.used[int(self.places[server])], (end_s, server))
-            gate = int(self.items.counts_for[item])
-            if gate != NO_GATE:
+            for gate in self.counts_for[item]:
+                if gate == NO_GATE:
+                    continue
                 self.left[gate] -= 1
                 if self.left[gate] == 0:
                     for freed in self.waiting.pop(gate, ()):
@@ -239,8 +243,11 @@ class _ListScheduler:
         return pairs
 
 
-def _array(name: str, values: ArrayLike, length: int | None, kind: type) -> NDArray[Any]:
-    """Return ``values`` as an array of one dimension, one number repeated to ``length``; refuse anything else."""
+def _array(name: str, values: ArrayLike, length: int | None, kind: type, wide: bool = False) -> NDArray[Any]:
+    """Return ``values`` as an array of one dimension, one number repeated to ``length``; refuse anything else.
+
+    ``wide``: it may also have rows of several numbers.
+    """
     try:
         array = np.asarray(values, dtype=float)
     except (TypeError, ValueError):
@@ -250,7 +257,7 @@ def _array(name: str, values: ArrayLike, length: int | None, kind: type) -> NDAr
     array = array.astype(kind)
     if array.ndim == 0 and length is not None:
         array = np.full(length, array)
-    if array.ndim != 1 or (length is not None and len(array) != length):
+    if array.ndim not in (1, 1 + wide) or (length is not None and len(array) != length):
         needed = "one number each" if length is None else f"({length},)"
         raise PlanningError(f"{name} has shape {array.shape}; {needed} is needed")
     return array

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.executor.step.failure import ActorError
+from rlhfless.executor.step.record import holder_of
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
@@ -48,6 +49,18 @@ class KvCopy:
 
 
 @dataclass(frozen=True)
+class ItemAnswer:
+    """What became of a work item: its times, its pickled ``result``, or the ``error`` that its function raised."""
+
+    index: int
+    start_s: float
+    end_s: float
+    result: bytes = b""
+    error: str | None = None
+    trace: str = ""
+
+
+@dataclass(frozen=True)
 class ActorReport:
     """Events of an actor since its last report. Times are seconds since the run's start.
 
@@ -61,6 +74,7 @@ class ActorReport:
         taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
+        item: the answer to ``run_item``.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -77,6 +91,7 @@ class ActorReport:
     taken: list[Request] | None = None
     prefixes: Mapping[int, Any] | None = None
     again: Sequence[int] = ()
+    item: ItemAnswer | None = None
     closed: bool = False
 
 
@@ -115,6 +130,29 @@ class StartActor:
     weights_version: int = 0
     short_of_memory: bool = False
 
+    @property
+    def holder(self) -> str:
+        """Return its name in the trace."""
+        return holder_of(self.index)
+
+
+@dataclass(frozen=True)
+class StartServer:
+    """Order to start a server of work: an actor without an engine. ``index`` is negative; ``plan`` says only where it is."""
+
+    index: int
+    holder: str
+    plan: ActorPlan
+    weights_version: int = 0
+
+    @property
+    def short_of_memory(self) -> bool:
+        """See ``StartActor``: it needs no slots."""
+        return False
+
+
+Started = StartActor | StartServer
+
 
 class RemoteActor(Protocol):
     """An actor in another process. Calls return at once, and none fails because the actor died: its ``StepActors``
@@ -145,6 +183,10 @@ class RemoteActor(Protocol):
         """
         ...
 
+    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
+        """Order a server of work to call the function of this item; answered once (``ActorReport.item``)."""
+        ...
+
     def close(self) -> None:
         """Order the actor to release its GPUs; answered once."""
         ...
@@ -164,6 +206,10 @@ class StepActors(Protocol):
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         """Start actors, all at once; called again for those that start later, each with an index that was never used."""
+        ...
+
+    def start_server(self, order: StartServer) -> RemoteActor:
+        """Start a server of work; its first report says when it was ready."""
         ...
 
     def prefill(
