@@ -3,7 +3,8 @@
 The rule is that of ``solver.schedule_work``, decided as time passes: no server idles while an item that it may run is ready,
 and servers that have worked before come first. A server is taken from the pool like an actor when it is first needed, so a
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
-is run once more. One that fails, or whose process dies twice, ends the step. A running item has no time limit.
+is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
+of its item's ``seconds`` (``Faults``); without these an item has no time limit.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Server:
     Attributes:
         place: its GPUs as the pool knows them. index: of its process, negative and never used twice; 0: it has none.
         up, closing: its process accepts items; was told to end. runs: the item that it runs, since ``since_s``.
-        worked: it has run an item. deaths: of its processes. due_s: when a process that starts counts as lost.
+        worked: it has run an item. deaths: of its processes. due_s: when a process that has not reported counts as lost.
         role: of its hold, which began at ``held_s``.
     """
 
@@ -153,7 +154,8 @@ class PoolWork:
         now_s = self.orders.step_actors.now_s()
         self._admit(now_s)
         for server in [server for server in self.servers if server.due_s <= now_s]:
-            self._lose(server, ActorLost("has not started in time"), now_s)
+            since = f"since {server.since_s:.1f} s" if server.up else "since it was started"
+            self._lose(server, ActorLost(f"has not reported {since}"), now_s)
         for gpus, ready in self._ready.items():
             while ready and (free := self._free_server(gpus)) is not None:
                 self._begin(free, heapq.heappop(ready)[2], now_s)
@@ -165,7 +167,8 @@ class PoolWork:
                 continue
             needless = not self._unstarted[server.gpus] and (over or server.gpus.hold != "step")
             if needless or self._in_the_way(server):
-                server.closing, server.due_s = True, math.inf
+                server.closing, server.since_s = True, now_s
+                self._expect(server, now_s)
                 server.remote.close()
 
     def _admit(self, now_s: float) -> None:
@@ -210,8 +213,8 @@ class PoolWork:
     def _start(self, server: _Server, role: str, now_s: float) -> None:
         server.index, self._next_index = self._next_index, self._next_index - 1
         server.up, server.since_s = False, now_s
-        server.due_s = now_s + self.orders.wall.faults.min_start_timeout_s
         server.hold(role, now_s)
+        self._expect(server, now_s)
         order = StartServer(server.index, server.server.holder, server.place, self.orders.wall.weights_version)
         server.remote = self.orders.step_actors.start_server(order)
 
@@ -225,6 +228,19 @@ class PoolWork:
         self._unstarted[item.gpus] -= 1
         completions = [self.step.record.completions[r] for r in item.responses]
         server.remote.run_item(i, item.run, completions, [self.results[before] for before in item.items])
+        self._expect(server, now_s)
+
+    def _expect(self, server: _Server, now_s: float) -> None:
+        """Set the time at which the server's process counts as lost if it has not reported by then."""
+        faults, seconds = self.orders.wall.faults, None if server.runs is None else self.work[server.runs].seconds
+        if not server.up:
+            server.due_s = server.held_s + faults.min_start_timeout_s
+        elif server.closing:
+            server.due_s = now_s + faults.silence_floor_s
+        elif seconds is not None:
+            server.due_s = now_s + max(faults.silence_floor_s, faults.silence_factor * seconds)
+        else:
+            server.due_s = math.inf
 
     # --- hearing ------------------------------------------------------------------------------------------------------
 
@@ -242,10 +258,11 @@ class PoolWork:
         if isinstance(message, ActorLost):
             self._lose(server, message, self.orders.step_actors.now_s())
         elif message.ready_s is not None:
-            server.up, server.due_s = True, math.inf
+            server.up = True
+            self._expect(server, self.orders.step_actors.now_s())
             self.step.record.span(server.server.holder, "start", server.held_s, max(server.held_s, message.ready_s[1]))
         elif message.closed:
-            server.remote, server.index, server.closing = None, 0, False
+            server.remote, server.index, server.closing, server.due_s = None, 0, False, math.inf
             server.release(message.time_s)
         elif message.item is not None:
             self._end(server, message)
@@ -263,7 +280,7 @@ class PoolWork:
         start_s = max(done.start_s, server.held_s)
         result = self.results[done.index] = pickle.loads(done.result)
         self._runs[done.index] = ItemRun(item, server.server.holder, start_s, max(start_s, done.end_s), result)
-        server.runs, server.since_s = None, done.end_s
+        server.runs, server.since_s, server.due_s = None, done.end_s, math.inf
         for i in self._then.get(done.index, ()):
             self._count(i, done.end_s)
 
@@ -310,7 +327,7 @@ def _check(work: Sequence[WorkItem], step: RunningStep[RemoteActorState]) -> Non
                 f"{named(i, item)} has seconds and no function, which the wall clock cannot run; give it a function, or use "
                 "the virtual clock"
             )
-        if getattr(item.run, "__module__", None) == "__main__":
+        if getattr(getattr(item.run, "func", item.run), "__module__", None) == "__main__":
             raise PlanningError(
                 f"the function of {named(i, item)} is defined in __main__, which other processes do not import; define it in a "
                 "module"
