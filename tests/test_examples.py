@@ -14,6 +14,7 @@ MAIN = {
     "rlhfless.run.run": ("Run.plan", "Run.simulate", "Run.search"),
     "rlhfless.executor.executor": ("Executor.run",),
     "rlhfless.executor.step.requests": ("requests",),
+    "rlhfless.executor.step.work_items": ("WorkItem",),
     "rlhfless.latency.own_kind": ("profile_like",),
     "rlhfless.scheduling": ("as_policy",),
     "solver.planning.plan_generation": ("plan_generation",),

@@ -23,8 +23,8 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport, Remot
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.step_state import RunningStep
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as, named
-from rlhfless.executor.step.work_rows import ExecutedWork, ItemRun, WorkHold
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as, named
+from rlhfless.executor.step.work_rows import ExecutedWork, WorkHold
 from solver.model.errors import PlanningError
 from solver.model.plan import ActorPlan
 

@@ -18,7 +18,7 @@ from solver.model.plan import Plan
 from solver.model.runtime_rules import RuntimeRule
 
 if TYPE_CHECKING:
-    from rlhfless.executor.step.work_rows import ItemRun
+    from rlhfless.executor.step.work_items import ItemRun
     from rlhfless.trace import Trace
 
 Row = dict[str, Any]

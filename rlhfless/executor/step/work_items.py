@@ -174,6 +174,16 @@ class WorkItem:
         return self.gpus.role or _ROLE_OF_KIND[self.kind]
 
 
+class ItemRun(NamedTuple):
+    """A work item that has run: its holder, when, and what its function returned (None without one)."""
+
+    item: WorkItem
+    holder: str
+    start_s: float
+    end_s: float
+    result: Any = None
+
+
 def named(index: int, item: WorkItem) -> str:
     """Return the words by which messages name an item."""
     return f"work item {index} ({item.kind if item.call is None else item.call})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rlhfless.executor.step.record import StepRecord
-from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
@@ -19,16 +19,6 @@ from solver.model.plan import Plan
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
 OVERLAP_S = 1e-9
-
-
-class ItemRun(NamedTuple):
-    """A work item that has run: its holder, when, and what its function returned (None without one)."""
-
-    item: WorkItem
-    holder: str
-    start_s: float
-    end_s: float
-    result: Any = None
 
 
 class WorkHold(NamedTuple):
