@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as
 from solver.model.cluster import Cluster, MixedCluster
@@ -70,18 +72,15 @@ def place_work(
         PlanningError: two servers would have one GPU at the same time.
     """
     every = list(dict.fromkeys(item.gpus for item in work))
+    number_of = {gpus: number for number, gpus in enumerate(every)}
     servers = [(place, server) for place, gpus in enumerate(every) for server in gpus.of(plan)]
-    counts: list[list[int]] = [[] for _ in work]
-    for i, item in enumerate(work):
-        for before in dict.fromkeys(item.items):
-            counts[before].append(i)
-    width = max(1, *map(len, counts)) if counts else 1
+    counts = [(before, i) for i, item in enumerate(work) for before in item.items]  # the gate of an item has its index
     items = WorkItems(
         [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
         [max([start_s + item.after_s, *map(complete_s, item.responses)]) for item in work],
         waits_for=[i if item.items else NO_GATE for i, item in enumerate(work)],
-        counts_for=[gates + [NO_GATE] * (width - len(gates)) for gates in counts] if work else NO_GATE,
-        place=[every.index(item.gpus) for item in work],
+        counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
+        place=[number_of[item.gpus] for item in work],
         priority=[float(item.priority) for item in work],
     )
     free = [free_s(server.gpu_ids) for _, server in servers]

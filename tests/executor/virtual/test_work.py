@@ -53,9 +53,7 @@ def scheduled(record: StepRecord, work: list[WorkItem], step: Step, plan: Plan) 
             free.append(max([done_of(record, plan, i) for i in holding], default=-math.inf))
             place.append(number)
     waiting = [i for i, item in enumerate(work) if item.items]
-    counts = np.full((len(work), len(waiting)), NO_GATE)
-    for gate, i in enumerate(waiting):
-        counts[list(work[i].items), gate] = gate
+    counts = [(before, gate) for gate, i in enumerate(waiting) for before in work[i].items]
     items = WorkItems(
         [item.seconds for item in work],
         [max([record.start_s + item.after_s, *(done[list(item.responses)])]) for item in work],
