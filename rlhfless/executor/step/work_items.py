@@ -40,6 +40,8 @@ class WorkGpus:
         role: of the holders in the trace; None: that of the items' kind.
         hold: from a server's first item to its last (``work``), or for the whole ``step``.
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
+        keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
+            dies on the wall clock, the step ends, because no other process could continue.
 
     Raises:
         PlanningError: there is no server, two share a GPU or a name, or ``hold`` is unknown.
@@ -50,6 +52,7 @@ class WorkGpus:
     role: str | None = None
     hold: str = "work"
     usd_per_gpu_hour: float | None = None
+    keeps_state: bool = False
 
     def __post_init__(self) -> None:
         if self.hold not in HOLDS:

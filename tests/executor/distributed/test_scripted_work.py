@@ -142,6 +142,23 @@ def test_an_item_whose_process_dies_twice_ends_the_step(pool_kind: str) -> None:
 
 
 @EVERY_POOL_KIND
+def test_a_server_that_keeps_state_is_not_replaced(pool_kind: str) -> None:
+    """What earlier items left in its process cannot be had again."""
+    with stage(pool_kind, Punctual(0)) as on:
+        sums = replace(learner(on), keeps_state=True)
+        work = [acting("learn", f"learn {r}", 0.05, gpus=sums, responses=(r,), priority=r) for r in range(4)]
+        CALLS.clear()
+
+        def strike(actor: Any) -> None:
+            if len(CALLS) == 2 and actor.worker is not None and actor.worker.engine is None and actor.orders:
+                actor.suffer("kill")
+
+        on.world.strikes.append(strike)
+        with pytest.raises(StepFailed, match=r"^learner .*SIGKILL.*; what its 2 items left in that process is lost"):
+            on.run(plan_of(GROUPS), work=work)
+
+
+@EVERY_POOL_KIND
 def test_a_function_that_fails_ends_the_step(pool_kind: str) -> None:
     with stage(pool_kind, Punctual(0)) as on:
         with refused(StepFailed, "work item 0", "learner", "no such token"):

@@ -13,8 +13,9 @@ from error_messages import refused
 from executor_samples import Restless, Step, execute, plan_of, random_step, run, trace_of, uniform_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_samples import factory, torch_requests, torch_step
 
-from rlhfless.executor import StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor import StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer, run_step
 from rlhfless.executor.step.work_rows import OVERLAP_S
 from solver import Cluster, NonGenerationPhases, Plan, PlanningError
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
@@ -170,6 +171,27 @@ def test_gpus_that_an_actor_would_hold_are_handed_over_and_paid_once() -> None:
         ("freed-0", "prepare"): (1.0, 3.0), ("freed-0", "learner"): (3.0, 5.0),
     }  # fmt: skip
     assert record.end_s == pytest.approx(5.0)
+
+
+def test_items_follow_the_measured_times() -> None:
+    """Where iterations are measured, items are placed on the retimed record, and their functions run once."""
+    step, calls = torch_step(3), []
+
+    def called(completions: tuple[Any, ...], results: tuple[Any, ...]) -> int:
+        calls.append(completions[0].response)
+        return len(completions[0].token_ids)
+
+    learner = WorkGpus.beside(step.cluster, "learner")
+    work = [WorkItem("prepare", 0.01, called, responses=(r,)) for r in range(len(step.truth))]
+    work.append(WorkItem("learn", 0.5, gpus=learner, items=tuple(range(len(work)))))
+    plan = plan_of([list(range(k, len(step.truth), 4)) for k in range(4)], Restless(3))
+    record = run_step(plan, torch_requests(step), factory(), step.latency, step.cluster, charging="measured", work=work)
+    start_s, end_s = scheduled(record, work, step, record.plan)
+    np.testing.assert_allclose([r.start_s for r in record.work], start_s, atol=1e-9, rtol=0)
+    np.testing.assert_allclose([r.end_s for r in record.work], end_s, atol=1e-9, rtol=0)
+    assert [r.result for r in record.work[:-1]] == [record.completions[r].response_tokens for r in range(len(step.truth))]
+    assert sorted(calls) == list(range(len(step.truth)))
+    assert_billed_once(record, step)
 
 
 def test_servers_on_gpus_of_actors_wait_for_all_of_them() -> None:
