@@ -56,6 +56,8 @@ class PoolBackend:
         """See ``Backend``: waits for reports, which are of what ended before they came."""
         orders, completing = self.orders, []
         self.work.advance()
+        if not self.going_on():  # the last thing that happened was in this process
+            return completing
         for index, message in orders.step_actors.reports(self._patience_s(driver)):
             if self.work.heard(index, message):
                 continue
@@ -87,6 +89,7 @@ class PoolBackend:
 
     def close(self) -> None:
         """See ``Backend``: the pool owns the actors."""
+        self.work.close()
 
     def has_ended(self, response: int) -> bool:
         """See ``TakesAndGives``."""

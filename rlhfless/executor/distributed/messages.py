@@ -7,8 +7,9 @@ hand over when asked is complete, and was reported so. Reports of an actor after
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,14 +51,27 @@ class KvCopy:
 
 @dataclass(frozen=True)
 class ItemAnswer:
-    """What became of a work item: its times, its pickled ``result``, or the ``error`` that its function raised."""
+    """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
+
+    Attributes:
+        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
+    """
 
     index: int
     start_s: float
     end_s: float
-    result: bytes = b""
+    result: bytes | None = None
+    value: Any = None
     error: str | None = None
     trace: str = ""
+
+    def until(self, end_s: float) -> ItemAnswer:
+        """Return the answer with another end."""
+        return replace(self, end_s=end_s)
+
+    def read(self) -> Any:
+        """Return what the function returned."""
+        return self.value if self.result is None else pickle.loads(self.result)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import RemoteActor, StartServer
+from rlhfless.executor.distributed.thread_server import ThreadServer
 from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
 from rlhfless.executor.step.work_rows import WorkHold
 from solver.model.cluster import Cluster, MixedCluster
@@ -30,7 +31,7 @@ class ServerState:
     server: WorkServer
     gpus: WorkGpus
     place: ActorPlan
-    remote: RemoteActor | None = None
+    remote: RemoteActor | ThreadServer | None = None
     index: int = 0
     up: bool = False
     closing: bool = False
@@ -92,6 +93,8 @@ class ServerState:
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
         """Set when its process counts as lost if it does not report: that it is up, what became of ``item``, that it ended."""
+        if self.gpus.in_this_process:
+            return
         if not self.up:
             self.due_s = self.held_s + faults.min_start_timeout_s
         elif self.closing:

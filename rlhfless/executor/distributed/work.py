@@ -4,7 +4,8 @@ The rule is that of ``solver.schedule_work``, decided as time passes: no server 
 and servers that have worked before come first. A server is taken from the pool like an actor when it is first needed, so a
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
-of its item's ``seconds`` (``Faults``); without these an item has no time limit.
+of its item's ``seconds`` (``Faults``); without these an item has no time limit. Functions of servers ``in_this_process`` run in
+a thread instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport, ItemA
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.ready_items import ReadyItems
 from rlhfless.executor.distributed.server_state import ServerState
+from rlhfless.executor.distributed.thread_server import POLL_S, ThreadServer
 from rlhfless.executor.step.failure import ActorError
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, named
@@ -68,11 +70,22 @@ class PoolWork:
 
     def wants(self, gpu_ids: Sequence[int]) -> bool:
         """Return whether an item could run now on the GPUs of an actor that closes, if its process stayed."""
-        return any(self.ready.any(s.gpus) and s.remote is None and s.ids == frozenset(gpu_ids) for s in self.servers)
+        ids = frozenset(gpu_ids)
+        return any(
+            self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.gpus.in_this_process for s in self.servers
+        )
 
     def next_time_s(self) -> float:
         """Return when something is due although nobody reports: an item's time, or that a process counts as lost."""
-        return min([self.ready.next_time_s(), *(server.due_s for server in self.servers)])
+        due_s = min([self.ready.next_time_s(), *(server.due_s for server in self.servers)])
+        polls = any(isinstance(s.remote, ThreadServer) and not s.idle for s in self.servers)
+        return min(due_s, self.orders.step_actors.now_s() + POLL_S) if polls else due_s
+
+    def close(self) -> None:
+        """Wait for functions that run in this process; processes belong to the pool."""
+        for server in self.servers:
+            if isinstance(server.remote, ThreadServer):
+                server.remote.join()
 
     def executed(self) -> ExecutedWork:
         """See ``StepWork``; also writes the spans of starts and of lost items, whose allocations are written now, too."""
@@ -95,6 +108,10 @@ class PoolWork:
         """
         if not self.work:
             return
+        for server in [server for server in self.servers if isinstance(server.remote, ThreadServer)]:
+            assert isinstance(server.remote, ThreadServer)
+            for report in server.remote.reports():
+                self.heard(server.index, report)
         now_s, completions = self.orders.step_actors.now_s(), self.step.record.completions
         self.ready.admit(now_s, self.step.complete, lambda response: completions[response].time_s)
         for server in [server for server in self.servers if server.due_s <= now_s]:
@@ -136,7 +153,8 @@ class PoolWork:
         order = server.start(self._next_index, role, now_s, self.orders.wall.weights_version)
         self._next_index -= 1
         server.expect(now_s, None, self.orders.wall.faults)
-        server.remote = self.orders.step_actors.start_server(order)
+        actors = self.orders.step_actors
+        server.remote = ThreadServer(actors.now_s) if server.gpus.in_this_process else actors.start_server(order)
 
     def _begin(self, server: ServerState, i: int, now_s: float) -> None:
         item = self.work[i]
@@ -189,7 +207,7 @@ class PoolWork:
             raise error
         assert i == server.runs
         start_s = max(done.start_s, server.held_s)
-        result = self.results[i] = pickle.loads(done.result)
+        result = self.results[i] = done.read()
         self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, done.end_s), result)
         server.runs, server.since_s, server.due_s, server.done = None, done.end_s, math.inf, server.done + 1
         self.ready.ended(i, done.end_s)
@@ -232,6 +250,10 @@ def _check(work: Sequence[WorkItem], plan: Plan) -> None:
                 f"{named(i, item)} has seconds and no function, which the wall clock cannot run; give it a function, or use "
                 "the virtual clock"
             )
+        if any(not server.gpu_ids for server in item.gpus.of(plan)):
+            raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")
+        if item.gpus.in_this_process:
+            continue
         if getattr(getattr(item.run, "func", item.run), "__module__", None) == "__main__":
             raise PlanningError(
                 f"the function of {named(i, item)} is defined in __main__, which other processes do not import; define it in a "
@@ -244,5 +266,3 @@ def _check(work: Sequence[WorkItem], plan: Plan) -> None:
                 f"the function of {named(i, item)} cannot be sent to another process ({error}); define it at the top "
                 "of a module"
             ) from None
-        if any(not server.gpu_ids for server in item.gpus.of(plan)):
-            raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")

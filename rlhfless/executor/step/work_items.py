@@ -42,6 +42,8 @@ class WorkGpus:
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
         keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
             dies on the wall clock, the step ends, because no other process could continue.
+        in_this_process: on the wall clock, functions run in this program, in a thread for each server, because a learner lives
+            here for example. (On the virtual clock all functions run here, after generation.)
 
     Raises:
         PlanningError: there is no server, two share a GPU or a name, or ``hold`` is unknown.
@@ -53,6 +55,7 @@ class WorkGpus:
     hold: str = "work"
     usd_per_gpu_hour: float | None = None
     keeps_state: bool = False
+    in_this_process: bool = False
 
     def __post_init__(self) -> None:
         if self.hold not in HOLDS:

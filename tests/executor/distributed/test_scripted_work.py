@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -164,6 +165,35 @@ def test_a_function_that_fails_ends_the_step(pool_kind: str) -> None:
         with refused(StepFailed, "work item 0", "learner", "no such token"):
             on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=learner(on), responses=(0,))])
         assert_worked(on.run(plan_of(GROUPS), work=(work := [acting("prepare", "p")])), work)
+
+
+@EVERY_POOL_KIND
+def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) -> None:
+    """Its functions see the objects of this program, in the order of the list scheduler, one at a time."""
+    sums: list[int] = []
+
+    def add(completions: Any, results: Any) -> int:
+        sums.append(sum(c.response_tokens for c in completions))
+        return len(sums)
+
+    def fall(completions: Any, results: Any) -> None:
+        raise ValueError("no such gradient")
+
+    with stage(pool_kind, Punctual(0)) as on:
+        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
+        work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
+        work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
+        record = on.run(plan_of(GROUPS), work=work)
+        assert sorted(ran.result for ran in record.work) == [1, 2, 3, 4, 5]
+        assert record.work[-1].result == 5
+        assert sum(sums) == sum(LENGTHS) + LENGTHS[0]
+        for ran in record.work:
+            assert all(record.completions[r].time_s <= ran.start_s for r in ran.item.responses)
+        assert {a["holder"] for a in record.allocations if 8 in a["gpu_ids"]} == {"learner"}
+        on.trace()
+        with refused(StepFailed, "work item 0", "learner", "no such gradient"):
+            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fall, gpus=here, responses=(0,))])
+    assert not [thread for thread in threading.enumerate() if thread.name == "rlhfless-work"]
 
 
 def test_items_of_two_holders_take_turns_on_the_same_gpus() -> None:

@@ -134,7 +134,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
             forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
             work: as for ``rlhfless.executor.run_step``. Functions run in processes without an engine, on GPUs that actors have
-                given back or beside the cluster. Other processes must be able to import them.
+                given back or beside the cluster. Other processes must be able to import them, unless their GPUs are those of
+                this process (``WorkGpus.in_this_process``).
             on_progress: callback for completions.
 
         Raises:
@@ -147,7 +148,8 @@ class ActorPool(ABC, Generic[ActorHandle]):
                 ended the step. It has the record. All actors have ended; the pool can be used again.
         """
         engines = remote_engines(engines)
-        servers = [server for gpus in dict.fromkeys(item.gpus for item in work) for server in gpus.of(plan)]
+        remote = [gpus for gpus in dict.fromkeys(item.gpus for item in work) if not gpus.in_this_process]
+        servers = [server for gpus in remote for server in gpus.of(plan)]
         refusal = prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster) or self._work_refusal(servers, cluster)
         if refusal is not None:
             raise PlanningError(refusal)
