@@ -148,10 +148,10 @@ class ActorPool(ABC, Generic[ActorHandle]):
                 ended the step. It has the record. All actors have ended; the pool can be used again.
         """
         engines = remote_engines(engines)
+        if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
+            raise PlanningError(refusal)
         remote = [gpus for gpus in dict.fromkeys(item.gpus for item in work) if not gpus.in_this_process]
-        servers = [server for gpus in remote for server in gpus.of(plan)]
-        refusal = prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster) or self._work_refusal(servers, cluster)
-        if refusal is not None:
+        if (refusal := self._work_refusal([server for gpus in remote for server in gpus.of(plan)], cluster)) is not None:
             raise PlanningError(refusal)
         engines = engines.measured()
         version = engines.weights_version
