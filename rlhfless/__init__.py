@@ -16,7 +16,7 @@ from rlhfless.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rlhfless.engine import TorchEngine
-    from rlhfless.executor import Executor, requests
+    from rlhfless.executor import Executor, WorkItem, requests
     from rlhfless.latency import load_profile, profile_like
     from rlhfless.run import Hardware, Run, load
     from rlhfless.run.example import example
@@ -51,6 +51,7 @@ __all__ = [
     "TorchEngine",
     "TrainConfig",
     "Trainer",
+    "WorkItem",
     "compare",
     "example",
     "explore",
@@ -78,6 +79,7 @@ __getattr__, __dir__ = lazy_names(
         "TaskConfig": "training",
         "TrainConfig": "training",
         "Trainer": "training",
+        "WorkItem": "executor",
         "compare": "widgets",
         "example": "run.example",
         "explore": "widgets",

@@ -16,6 +16,7 @@ MAIN = {
     "rlhfless.engine.torch.engine": ("TorchEngine",),
     "rlhfless.executor.executor": ("Executor.run",),
     "rlhfless.executor.step.requests": ("requests",),
+    "rlhfless.executor.step.work_items": ("WorkItem",),
     "rlhfless.latency.own_kind": ("profile_like",),
     "rlhfless.scheduling": ("as_policy",),
     "solver.planning.plan_generation": ("plan_generation",),

@@ -19,6 +19,7 @@ from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
 from rlhfless.executor.step.tokens_hash import tokens_hash
 from rlhfless.executor.step.trace_by_gpu import trace_by_gpu
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer
 from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.executor.virtual.executor import run_step
 
@@ -28,6 +29,7 @@ __all__ = [
     "EngineFactory",
     "Executor",
     "Faults",
+    "ItemRun",
     "KillOneActor",
     "Lifecycle",
     "PlanForecast",
@@ -38,6 +40,9 @@ __all__ = [
     "ShortestStep",
     "StepFailed",
     "StepRecord",
+    "WorkGpus",
+    "WorkItem",
+    "WorkServer",
     "repeat",
     "requests",
     "run_step",

@@ -18,6 +18,7 @@ from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.requests import encoded
 from rlhfless.executor.step.step_state import check_migration
+from rlhfless.executor.step.work_items import WorkItem
 from rlhfless.executor.virtual.actors import Closing, EngineFactory
 from rlhfless.executor.virtual.executor import OnReplayProgress, check_charging, run_step
 from solver.model.admission import check_rule
@@ -91,11 +92,13 @@ class Executor:
         requests: Sequence[Request],
         *,
         phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008
+        work: Sequence[WorkItem] = (),
     ) -> StepRecord:
         """Run the next step and return its record; see ``run_step``.
 
         Args:
             requests: as ``rlhfless.requests`` makes them; texts are encoded with the engine's tokenizer.
+            work: items of work beside decoding, see ``rlhfless.WorkItem``; times and results are in ``StepRecord.work``.
 
         Raises:
             InputError: a prompt is a text, and the engine has no tokenizer.
@@ -115,7 +118,8 @@ class Executor:
         """
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one to run more steps")
-        options: dict[str, Any] = {**self._how, "step": self.next_step, "start_s": self.clock_s, "phases": phases}
+        about = {"step": self.next_step, "start_s": self.clock_s, "phases": phases, "work": work}
+        options: dict[str, Any] = {**self._how, **about}
         requests = encoded(requests, self.engines)
         with self._watching(len(requests)) as (on_progress, on_replay_progress):
             if self.actor_pool is not None:

@@ -1,4 +1,4 @@
-"""Schedules preparation (rewards, reference log-probabilities, values) and learning after generation, and records both.
+"""Makes work items of preparation (rewards, reference log-probabilities, values) and learning, and adds them to a record.
 
 Inputs are seconds per response, actors and the step's record. In the trace, preparation has its own allocations.
 ``after``: preparation starts when all responses are complete, on the GPUs of generation. ``overlap``: each response is
@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhfless.executor import StepRecord
+from rlhfless.executor import StepRecord, WorkGpus, WorkItem, WorkServer
+from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import ClusterConfig
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
-from solver.timing.work_schedule import NO_GATE, WorkItems, WorkSchedule, schedule_work
-
-PREPARING, LEARNING = 0, 1  # the two places of work
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,43 +87,25 @@ def record_phases(
         charge = Charge.measured(tokens, learning, judging_s)
     else:
         charge = Charge.by_profile(latency, tokens, learning, config.reward_s_per_response)
-    generated_s, overlaps = record.end_s, config.preparation == "overlap"
-    ends = np.array([record.completions[i].time_s for i in range(len(charge.prepare_s))])
-    ready_s = ends if overlaps else np.full(len(ends), generated_s)
-    schedule = _schedule(ready_s, charge, generated_s, config.preparation_actors)
-    intervals = [s for s in schedule.intervals() if s.end_s > s.start_s]
+    overlaps, generated_s = config.preparation == "overlap", record.end_s - record.start_s
     behind = cluster.nodes * cluster.actors_per_node
     first = behind if on_other_gpus or overlaps else 0
-    learner = config.preparation_actors  # the server after those that prepare
-    for actor in sorted({s.server for s in intervals} - {learner}):
-        of_actor = [s for s in intervals if s.server == actor]
-        holder = f"prepare-{actor}"
-        _hold(record, cluster, holder, "prepare", first + actor, of_actor[0].start_s, of_actor[-1].end_s)
-        for s in of_actor:
-            record.span(holder, "prepare", s.start_s, s.end_s, responses=len(s.items), clock=charge.clock)
-    for s in (s for s in intervals if s.server == learner):
-        _hold(record, cluster, "learner", "learner", behind if on_other_gpus else 0, s.start_s, s.end_s)
-        record.span("learner", "learn", s.start_s, s.end_s, clock=charge.clock, learning=learning, judging_s=judging_s)
-    record.close(schedule.finished_s)
-
-
-def _schedule(ready_s: np.ndarray, charge: Charge, generated_s: float, actors: int) -> WorkSchedule:
-    """Return when responses are prepared, each by one of ``actors``, and when the learner works: once all are prepared.
-
-    The last server is the learner, the others are preparing actors; the last item is learning.
-    """
-    responses, all_prepared = len(ready_s), 0
-    items = WorkItems(
-        np.append(charge.prepare_s, charge.learn_s),
-        np.append(ready_s, generated_s),
-        waits_for=[*[NO_GATE] * responses, all_prepared],
-        counts_for=[*[all_prepared] * responses, NO_GATE],
-        place=[*[PREPARING] * responses, LEARNING],
+    preparing = WorkGpus(
+        "prepare", tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors)), "prepare"
     )
-    return schedule_work(items, np.full(1 + actors, -np.inf), place=[*[PREPARING] * actors, LEARNING])
+    learner = WorkGpus("learner", (_server("learner", cluster, behind if on_other_gpus else 0),), "learner")
+    ready_s, clock = 0.0 if overlaps else generated_s, {"clock": charge.clock}
+    work = [
+        WorkItem("prepare", seconds, gpus=preparing, responses=(i,), after_s=ready_s, detail=clock)
+        for i, seconds in enumerate(charge.prepare_s.tolist())
+    ]
+    learned = {**clock, "learning": learning, "judging_s": judging_s}
+    every = tuple(range(len(work)))
+    work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
+    add_work(record, work, cluster)
 
 
-def _hold(record: StepRecord, cluster: Cluster, holder: str, role: str, place: int, start_s: float, end_s: float) -> None:
-    """Allocate the GPUs of actor number ``place``; numbers beyond the cluster's actors mean further GPUs outside of it."""
+def _server(holder: str, cluster: Cluster, place: int) -> WorkServer:
+    """Return the GPUs of actor number ``place``; numbers beyond the cluster's actors mean further GPUs outside of it."""
     node, gpu_ids = cluster.place(place)
-    record.allocate(holder, role, node, gpu_ids, cluster.kind, cluster.market, cluster.usd_per_gpu_s, start_s, end_s)
+    return WorkServer(holder, gpu_ids, node)

@@ -39,7 +39,8 @@ class WorkItems:
         seconds: (I,) seconds of each item on one server.
         ready_s: (I,) earliest start, or one for all.
         waits_for: (I,) gate that must be open before the item starts, ``NO_GATE`` for none.
-        counts_for: (I,) gate that opens once this item and all others that count for it have ended, ``NO_GATE`` for none.
+        counts_for: (I,) gate that opens once this item and all others that count for it have ended, ``NO_GATE`` for none. Or
+            (N, 2) pairs of an item and a gate that it counts for, where an item counts for several.
         place: (I,) place that the item runs in, or one for all; only servers of the same place run it.
         priority: (I,) order among ready items, or one for all; smaller starts first.
 
@@ -69,7 +70,7 @@ class WorkItems:
             ("seconds", length, float), ("ready_s", ready_s, float), ("waits_for", waits_for, np.int64),
             ("counts_for", counts_for, np.int64), ("place", place, np.int64), ("priority", priority, float),
         ):  # fmt: skip
-            object.__setattr__(self, name, _array(name, values, len(length), kind))
+            object.__setattr__(self, name, _array(name, values, len(length), kind, pairs=name == "counts_for"))
         wrong = np.flatnonzero(~np.isfinite(self.seconds) | (self.seconds < 0))
         if len(wrong):
             raise PlanningError(
@@ -80,7 +81,10 @@ class WorkItems:
             if len(wrong):
                 number = getattr(self, name)[wrong[0]]
                 raise PlanningError(f"{name} of work item {wrong[0]} is {number:g}; a finite number is needed")
-        closed = np.setdiff1d(self.waits_for[self.waits_for != NO_GATE], self.counts_for)
+        items, gates = self.counting
+        if len(wrong := items[(items < 0) | (items >= len(length))]):
+            raise PlanningError(f"counts_for names work item {wrong[0]}; items are 0 to {len(length) - 1}")
+        closed = np.setdiff1d(self.waits_for[self.waits_for != NO_GATE], gates)
         if len(closed):
             item = int(np.flatnonzero(self.waits_for == closed[0])[0])
             raise PlanningError(f"work item {item} waits for gate {closed[0]}, but no item counts for that gate")
@@ -88,6 +92,15 @@ class WorkItems:
     def __len__(self) -> int:
         """Number of items."""
         return len(self.seconds)
+
+    @property
+    def counting(self) -> tuple[IntArray, IntArray]:
+        """Return (N,) items and (N,) gates that they count for, each pair once."""
+        if self.counts_for.ndim == 2:
+            pairs = np.unique(self.counts_for, axis=0)
+            return pairs[:, 0], pairs[:, 1]
+        items = np.flatnonzero(self.counts_for != NO_GATE)
+        return items, self.counts_for[items]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +181,9 @@ class _ListScheduler:
     def __init__(self, items: WorkItems, free_s: FloatArray, places: IntArray) -> None:
         self.items = items
         self.left: dict[int, int] = {}
-        for gate in items.counts_for[items.counts_for != NO_GATE].tolist():
+        self.counts_for: dict[int, list[int]] = {}  # gates by item
+        for item, gate in zip(*(numbers.tolist() for numbers in items.counting), strict=True):
+            self.counts_for.setdefault(item, []).append(gate)
             self.left[gate] = self.left.get(gate, 0) + 1
         self.waiting: dict[int, list[int]] = {}
         self.coming: list[tuple[float, int]] = []  # (ready_s, item), gate open
@@ -217,8 +232,7 @@ class _ListScheduler:
         while self.running and self.running[0][0] <= now_s:
             end_s, item, server = heapq.heappop(self.running)
             heapq.heappush(self.used[int(self.places[server])], (end_s, server))
-            gate = int(self.items.counts_for[item])
-            if gate != NO_GATE:
+            for gate in self.counts_for.get(item, ()):
                 self.left[gate] -= 1
                 if self.left[gate] == 0:
                     for freed in self.waiting.pop(gate, ()):
@@ -239,8 +253,11 @@ class _ListScheduler:
         return pairs
 
 
-def _array(name: str, values: ArrayLike, length: int | None, kind: type) -> NDArray[Any]:
-    """Return ``values`` as an array of one dimension, one number repeated to ``length``; refuse anything else."""
+def _array(name: str, values: ArrayLike, length: int | None, kind: type, pairs: bool = False) -> NDArray[Any]:
+    """Return ``values`` as an array of one dimension, one number repeated to ``length``; refuse anything else.
+
+    ``pairs``: it may also be any number of pairs.
+    """
     try:
         array = np.asarray(values, dtype=float)
     except (TypeError, ValueError):
@@ -250,6 +267,8 @@ def _array(name: str, values: ArrayLike, length: int | None, kind: type) -> NDAr
     array = array.astype(kind)
     if array.ndim == 0 and length is not None:
         array = np.full(length, array)
+    if pairs and array.ndim == 2 and array.shape[1] == 2:
+        return array
     if array.ndim != 1 or (length is not None and len(array) != length):
         needed = "one number each" if length is None else f"({length},)"
         raise PlanningError(f"{name} has shape {array.shape}; {needed} is needed")

@@ -131,7 +131,11 @@ class Stage:
                 by_gpu.setdefault(gpu, []).append((a["start_s"], a["end_s"]))
         for held in by_gpu.values():
             assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(sorted(held))), "one holder at a time"
-        held_by = {a["holder"]: a for a in record.allocations}
+        held_by: dict[str, dict[str, Any]] = {}  # a server of work may hold its GPUs several times
+        for a in record.allocations:
+            before = held_by.get(a["holder"], a)
+            began_s, ended_s = min(a["start_s"], before["start_s"]), max(a["end_s"], before["end_s"])
+            held_by[a["holder"]] = {**a, "start_s": began_s, "end_s": ended_s}
         spans: dict[str, list[tuple[float, float]]] = {}
         for s in record.spans:
             if s["holder"] != "learner":

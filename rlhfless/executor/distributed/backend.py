@@ -18,6 +18,7 @@ from rlhfless.engine.simulated.completions import Completions
 from rlhfless.executor.distributed.actor_state import RemoteActorState
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.executor.distributed.orders import ActorOrders
+from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
 from rlhfless.executor.step.record import Recompute
 from rlhfless.executor.step.rule_driver import RuleDriver
@@ -34,8 +35,8 @@ class PoolBackend:
         cold_start_s: the longest cold start that was measured, in earlier steps or in this one.
     """
 
-    def __init__(self, step: RunningStep[RemoteActorState], orders: ActorOrders) -> None:
-        self.step, self.orders = step, orders
+    def __init__(self, step: RunningStep[RemoteActorState], orders: ActorOrders, work: PoolWork) -> None:
+        self.step, self.orders, self.work = step, orders, work
         self.losses: list[Loss] = []
         self.cold_start_s = orders.wall.cold_start_s
 
@@ -49,12 +50,17 @@ class PoolBackend:
 
     def going_on(self) -> bool:
         """See ``Backend``."""
-        return bool(self.step.live or self.orders.ending)
+        return bool(self.step.live or self.orders.ending or self.work.going_on())
 
     def events(self, driver: RuleDriver[RemoteActorState] | None) -> Sequence[RemoteActorState]:
         """See ``Backend``: waits for reports, which are of what ended before they came."""
-        orders, completing = self.orders, []
+        orders, completing = self.orders, list[RemoteActorState]()
+        self.work.advance()
+        if not self.going_on():  # the last thing that happened was in this process
+            return completing
         for index, message in orders.step_actors.reports(self._patience_s(driver)):
+            if self.work.heard(index, message):
+                continue
             actor = self.step.live.get(index) or orders.ending.get(index)
             if actor is None or any(actor is lost for lost, _ in self.losses):  # it was lost: nothing that it says counts
                 continue
@@ -83,6 +89,7 @@ class PoolBackend:
 
     def close(self) -> None:
         """See ``Backend``: the pool owns the actors."""
+        self.work.close()
 
     def has_ended(self, response: int) -> bool:
         """See ``TakesAndGives``."""
@@ -107,6 +114,7 @@ class PoolBackend:
         next_s = min(
             math.inf if driver is None else driver.next_time_s,
             orders.later[-1].start_s if orders.later else math.inf,
+            self.work.next_time_s(),
             min((a.due_s for a in (*self.step.live.values(), *orders.ending.values())), default=math.inf),
         )
         return None if next_s == math.inf else max(0.0, next_s - self.now_s())

@@ -15,12 +15,15 @@ from rlhfless.executor.distributed.failure_handling import FailureHandler
 from rlhfless.executor.distributed.messages import StepActors
 from rlhfless.executor.distributed.observation import ReportObserver
 from rlhfless.executor.distributed.orders import ActorOrders, WallOptions
+from rlhfless.executor.distributed.work import PoolWork
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
 from rlhfless.executor.step.plan_validation import check_gpus
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
+from rlhfless.executor.step.work_items import check_work
+from rlhfless.executor.step.work_rows import phase_items
 from solver.model.plan import Plan
 
 
@@ -32,7 +35,7 @@ class WallStep:
         options, wall: how it is executed.
 
     Attributes:
-        step: its state; failures: how it goes on without lost actors.
+        step: its state; work: its work items; failures: how it goes on without lost actors.
 
     Raises:
         PlanningError: a kind has no latency model, or a response does not name the prompt that the plan shares; nothing was
@@ -49,13 +52,15 @@ class WallStep:
         wall: WallOptions = WallOptions(),  # noqa: B008 (frozen)
     ) -> None:
         check_gpus(plan, options.cluster)
+        check_work(options.work, plan, len(requests), phase_items(options.phases, options.cluster))
         self.record, self.step = record, RunningStep[RemoteActorState](plan, requests, record, options)
         self._orders = ActorOrders(self.step, step_actors, wall)
-        backend, observer = PoolBackend(self.step, self._orders), ReportObserver(self.step, self._orders)
+        self.work = PoolWork(self.step, self._orders)
+        backend, observer = PoolBackend(self.step, self._orders, self.work), ReportObserver(self.step, self._orders)
         dispatcher = Dispatcher(self.step, backend)
         driver = None if plan.rule is None else RuleDriver(plan.rule, self.step, observer)
         self.failures, self._backend = FailureHandler(backend, observer, dispatcher), backend
-        self._loop = EventLoop(self.step, backend, dispatcher, driver, self.failures)
+        self._loop = EventLoop(self.step, backend, dispatcher, driver, self.work, self.failures)
 
     @property
     def planned(self) -> list[RemoteActorState]:

@@ -171,6 +171,7 @@ class FailureHandler:
         """Return GPUs of the plan on which a new actor may be started: no actor has them or is going to have them."""
         warm = self.orders.step_actors.warm
         taken = {gpu for a in (*self.step.live.values(), *self.orders.ending.values()) for gpu in a.plan.gpu_ids}
+        taken |= self.backend.work.used_gpus
         free = []
         for place in self.places:
             if taken.isdisjoint(place.gpu_ids) and all(self.faults_on.get(g, 0) <= self.faults.restarts for g in place.gpu_ids):

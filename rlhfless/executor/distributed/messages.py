@@ -7,14 +7,16 @@ hand over when asked is complete, and was reported so. Reports of an actor after
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.executor.step.failure import ActorError
+from rlhfless.executor.step.record import holder_of
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import ActorPlan
@@ -48,6 +50,31 @@ class KvCopy:
 
 
 @dataclass(frozen=True)
+class ItemAnswer:
+    """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
+
+    Attributes:
+        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
+    """
+
+    index: int
+    start_s: float
+    end_s: float
+    result: bytes | None = None
+    value: Any = None
+    error: str | None = None
+    trace: str = ""
+
+    def until(self, end_s: float) -> ItemAnswer:
+        """Return the answer with another end."""
+        return replace(self, end_s=end_s)
+
+    def read(self) -> Any:
+        """Return what the function returned."""
+        return self.value if self.result is None else pickle.loads(self.result)
+
+
+@dataclass(frozen=True)
 class ActorReport:
     """Events of an actor since its last report. Times are seconds since the run's start.
 
@@ -62,6 +89,7 @@ class ActorReport:
         prefixes: the answer to ``prefill``: by receiver, the argument for ``add`` there.
         again: responses whose KV state, handed over by another actor, could not be read; it is recomputed.
         drafts_off: why its engine drafts no more, in the first report since then.
+        item: the answer to ``run_item``.
         closed: the answer to ``close``, after which nothing is reported.
     """
 
@@ -79,6 +107,7 @@ class ActorReport:
     prefixes: Mapping[int, Any] | None = None
     again: Sequence[int] = ()
     drafts_off: str | None = None
+    item: ItemAnswer | None = None
     closed: bool = False
 
 
@@ -117,6 +146,29 @@ class StartActor:
     weights_version: int = 0
     short_of_memory: bool = False
 
+    @property
+    def holder(self) -> str:
+        """Return its name in the trace."""
+        return holder_of(self.index)
+
+
+@dataclass(frozen=True)
+class StartServer:
+    """Order to start a server of work: an actor without an engine. ``index`` is negative; ``plan`` says only where it is."""
+
+    index: int
+    holder: str
+    plan: ActorPlan
+    weights_version: int = 0
+
+    @property
+    def short_of_memory(self) -> bool:
+        """See ``StartActor``: it needs no slots."""
+        return False
+
+
+Started = StartActor | StartServer
+
 
 class RemoteActor(Protocol):
     """An actor in another process. Calls return at once, and none fails because the actor died: its ``StepActors``
@@ -147,6 +199,10 @@ class RemoteActor(Protocol):
         """
         ...
 
+    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
+        """Order a server of work to call the function of this item; answered once (``ActorReport.item``)."""
+        ...
+
     def close(self) -> None:
         """Order the actor to release its GPUs; answered once."""
         ...
@@ -166,6 +222,10 @@ class StepActors(Protocol):
 
     def start(self, orders: Sequence[StartActor]) -> list[RemoteActor]:
         """Start actors, all at once; called again for those that start later, each with an index that was never used."""
+        ...
+
+    def start_server(self, order: StartServer) -> RemoteActor:
+        """Start a server of work; its first report says when it was ready."""
         ...
 
     def prefill(

@@ -1,56 +1,61 @@
-"""Writes which holder had which GPUs for how long, once a step is over: the actors' allocations and the learner's.
+"""Writes which holder had which GPUs for how long, once a step is over: the actors' allocations, and those of work beside them.
 
-Inputs: the record, the plan, its cluster and the finished actors. Output: allocation and learner rows in the record.
+Inputs: the record, the plan, its cluster, the finished actors and the executed work items. Output: rows in the record.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rlhfless.executor.step.actor_state import Allocation
 from rlhfless.executor.step.record import StepRecord, holder_of
+from rlhfless.executor.step.work_rows import NO_WORK, ExecutedWork, WorkHold, phase_items, place_work, write_work
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.objective import NonGenerationPhases
 from solver.model.plan import Plan
 
 
 def bill(
-    record: StepRecord, plan: Plan, held: Sequence[Allocation], cluster: Cluster | MixedCluster, phases: NonGenerationPhases
+    record: StepRecord,
+    plan: Plan,
+    held: Sequence[Allocation],
+    cluster: Cluster | MixedCluster,
+    phases: NonGenerationPhases,
+    work: ExecutedWork = NO_WORK,
 ) -> None:
-    """Write the phases after generation and the allocations, and close the record.
+    """Write the work beside decoding, the phases after generation and the allocations, and close the record.
 
-    Actors have their GPUs until they are done, or for as long as the plan says, at the price in the plan.
+    Actors have their GPUs until they are done, or for as long as the plan says, at the price in the plan. GPUs that an actor
+    would have held for longer, but that work items took over, are from then on the holder's of these items.
     """
     generated_s = record.start_s + record.makespan_s
-    end_s = generated_s + phases.seconds
+    learning = phase_items(phases, cluster, record.makespan_s)
+    everything = work + (place_work(learning, plan, record.start_s) if learning else NO_WORK)
+    end_s = max(generated_s, everything.finished_s)
     until = {"generation": generated_s, "step": end_s}
+    until_s = {a.number: max(until.get(a.plan.release, a.done_s), a.done_s) for a in held}
     for number, role, actor, start_s, done_s in sorted(held, key=lambda allocation: allocation.number):
+        taken_s = min((h.start_s for h in everything.holds if _shares(h, actor.gpu_ids)), default=math.inf)
         record.allocate(
             holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
-            max(until.get(actor.release, done_s), done_s),
+            max(done_s, min(until_s[number], taken_s)),
         )  # fmt: skip
-    if phases.learner_gpus:
-        _learner(record, plan, cluster, phases, generated_s, end_s)
+    if phases.learner_gpus and plan.prefill is not None and plan.prefill_actor is None:
+        computed_s = record.start_s + plan.prefill.done_s
+        record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
+    holds = tuple(_for_actors(hold, everything.holds, held, until_s) for hold in everything.holds)
+    write_work(record, ExecutedWork(everything.runs, holds), cluster, end_s)
+    record.work = list(work.runs)
     record.close(max([end_s, *(row["end_s"] for row in record.allocations)]))
 
 
-def _learner(
-    record: StepRecord,
-    plan: Plan,
-    cluster: Cluster | MixedCluster,
-    phases: NonGenerationPhases,
-    generated_s: float,
-    end_s: float,
-) -> None:
-    """Write the learner's GPUs, which are not among the cluster's: prefill where no other actor does it, then preparation and
-    learning.
-    """
-    first = cluster.pools[0]
-    usd_per_gpu_s = first.usd_per_gpu_s if phases.usd_per_gpu_hour is None else phases.usd_per_gpu_hour / 3600.0
-    node, learner_gpu_ids = sum(pool.nodes for pool in cluster.pools), range(cluster.gpus, cluster.gpus + phases.learner_gpus)
-    record.allocate("learner", "learner", node, learner_gpu_ids, first.kind, first.market, usd_per_gpu_s, record.start_s, end_s)
-    if plan.prefill is not None and plan.prefill_actor is None:
-        computed_s = record.start_s + plan.prefill.done_s
-        record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)
-    record.span("learner", "prepare", generated_s, generated_s + phases.prepare_s)
-    record.span("learner", "learn", generated_s + phases.prepare_s, end_s)
+def _shares(hold: WorkHold, gpu_ids: Sequence[int]) -> bool:
+    return not set(hold.server.gpu_ids).isdisjoint(gpu_ids)
+
+
+def _for_actors(hold: WorkHold, holds: Sequence[WorkHold], held: Sequence[Allocation], until_s: dict[int, float]) -> WorkHold:
+    """Return the hold, longer where an actor would have held the GPUs for longer and no other hold follows."""
+    actors_s = max((until_s[a.number] for a in held if _shares(hold, a.plan.gpu_ids)), default=-math.inf)
+    next_s = min((h.start_s for h in holds if h.start_s > hold.start_s and _shares(h, hold.server.gpu_ids)), default=math.inf)
+    return hold._replace(end_s=max(hold.end_s, min(actors_s, next_s)))

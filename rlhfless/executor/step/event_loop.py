@@ -16,6 +16,7 @@ from rlhfless.executor.step.dispatcher import Dispatcher, TakesAndGives
 from rlhfless.executor.step.failure import ends_as_failed
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
+from rlhfless.executor.step.work_rows import ExecutedWork
 from solver.model.objective import NonGenerationPhases
 
 A = TypeVar("A", bound=Actor)
@@ -64,6 +65,22 @@ class LoopListener(Protocol):
         ...
 
 
+class StepWork(Protocol):
+    """The work items of a step."""
+
+    def finish(self) -> None:
+        """Run what has not run by the end of generation.
+
+        Raises:
+            ActorError: an item failed.
+        """
+        ...
+
+    def executed(self) -> ExecutedWork:
+        """Return the items that have run so far, and the GPUs held for them."""
+        ...
+
+
 class EventLoop(Generic[A]):
     """Runs a step on a backend. ``driver``: None where the plan has no rule. ``listener``: None where nothing can fail."""
 
@@ -73,13 +90,14 @@ class EventLoop(Generic[A]):
         backend: Backend[A],
         dispatcher: Dispatcher[A],
         driver: RuleDriver[A] | None,
+        work: StepWork,
         listener: LoopListener | None = None,
     ) -> None:
         self.step, self.backend, self.dispatcher = step, backend, dispatcher
-        self.driver, self.listener = driver, listener
+        self.driver, self.work, self.listener = driver, work, listener
 
     def run(self) -> None:
-        """Run until every response is complete and all GPUs are released, and write the allocations.
+        """Run until every response is complete, all work has ended and all GPUs are released, and write the allocations.
 
         Raises:
             StepFailed: something ended it early, such as a rule's error or too many lost actors.
@@ -88,13 +106,14 @@ class EventLoop(Generic[A]):
         with ends_as_failed(step.record):
             try:
                 self._run()
+                self.work.finish()
             except BaseException:
                 self.backend.stop_early()
-                bill(step.record, step.plan, step.held, options.cluster, NonGenerationPhases())
+                bill(step.record, step.plan, step.held, options.cluster, NonGenerationPhases(), self.work.executed())
                 raise
             finally:
                 self.backend.close()
-        bill(step.record, step.plan, step.held, options.cluster, options.phases)
+        bill(step.record, step.plan, step.held, options.cluster, options.phases, self.work.executed())
 
     def _run(self) -> None:
         backend, driver, live = self.backend, self.driver, self.step.live

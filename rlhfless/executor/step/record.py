@@ -18,6 +18,7 @@ from solver.model.plan import Plan
 from solver.model.runtime_rules import RuntimeRule
 
 if TYPE_CHECKING:
+    from rlhfless.executor.step.work_items import ItemRun
     from rlhfless.trace import Trace
 
 Row = dict[str, Any]
@@ -63,6 +64,7 @@ class StepRecord:
         recomputes: those of them whose KV caches are recomputed, in the order of the hand-overs.
         requests: of all responses; they name prompts and their lengths in ``trace``.
         rule: the copy of the plan's rule that served this step, with its state; None where the plan has none.
+        work: of every work item, in their order: where and when it ran, and what its function returned.
     """
 
     run: str
@@ -76,6 +78,7 @@ class StepRecord:
     recomputes: list[Recompute] = field(default_factory=list, repr=False)
     rule: RuntimeRule | None = field(default=None, repr=False)
     requests: Sequence[Request] = field(default=(), repr=False)
+    work: list[ItemRun] = field(default_factory=list, repr=False)
     _spans: list[Row] = field(default_factory=list, repr=False)
     _new_spans: list[_ReportedSpan | tuple[str, Iterable[EngineSpan]]] = field(
         default_factory=list, repr=False

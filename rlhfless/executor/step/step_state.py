@@ -17,6 +17,7 @@ from rlhfless.executor.step.prefixes import with_computed_tokens
 from rlhfless.executor.step.progress import OnProgress, StepProgress
 from rlhfless.executor.step.record import StepRecord, holder_of
 from rlhfless.executor.step.signals import ObservedSignals
+from rlhfless.executor.step.work_items import WorkItem
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
@@ -47,6 +48,7 @@ class StepOptions:
     admission: str = "reserve"
     migration: str = "cheaper"
     on_progress: OnProgress | None = None
+    work: tuple[WorkItem, ...] = ()
 
 
 class RunningStep(Generic[A]):

@@ -22,6 +22,8 @@ from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.shared_links import NodeLinks
 from rlhfless.executor.step.step_state import RunningStep, StepOptions
+from rlhfless.executor.step.work_items import WorkItem, check_work
+from rlhfless.executor.step.work_rows import phase_items
 from rlhfless.executor.virtual.actors import EngineFactory, VirtualActor, begin
 from rlhfless.executor.virtual.backend import VirtualBackend
 from rlhfless.executor.virtual.measured_pass import check_replayable, measure, measure_prefixes
@@ -29,6 +31,7 @@ from rlhfless.executor.virtual.migration import KvTransfers
 from rlhfless.executor.virtual.observation import VirtualObserver
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
 from rlhfless.executor.virtual.retiming import RetimingLog, retime
+from rlhfless.executor.virtual.work import VirtualWork
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
@@ -44,7 +47,7 @@ class VirtualStep:
     """One step of a plan on the virtual clock, put together from its parts. Use ``run_step``.
 
     Attributes:
-        step: its state; log: the data for retiming it, where engines keep journals.
+        step: its state; log: the data for retiming it, where engines keep journals. work: its work items.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class VirtualStep:
         links: NodeLinks | None = None,
     ) -> None:
         check_gpus(plan, options.cluster)
+        check_work(options.work, plan, len(requests), phase_items(options.phases, options.cluster))
         self.step = step = RunningStep[VirtualActor](plan, requests, record, options)
         paced = options.on_progress is not None and plan.rule is None  # a rule asks often enough
         pace = ProgressPacer(plan.makespan_s) if paced else None
@@ -66,7 +70,8 @@ class VirtualStep:
         self.log = RetimingLog.of({i: actor.engine for i, actor in live.items()}, startup)
         backend = VirtualBackend(step, live, KvTransfers(step, self.log, links), pace)
         driver = None if plan.rule is None else RuleDriver(plan.rule, step, VirtualObserver(step, backend))
-        self._loop = EventLoop(step, backend, Dispatcher(step, backend), driver)
+        self.work = VirtualWork(options.work, step)
+        self._loop = EventLoop(step, backend, Dispatcher(step, backend), driver, self.work)
 
     @property
     def held(self) -> list[Allocation]:
@@ -74,7 +79,7 @@ class VirtualStep:
         return self.step.held
 
     def run(self) -> None:
-        """Run until every response is complete; see ``EventLoop.run``."""
+        """Run until every response is complete and all work has ended; see ``EventLoop.run``."""
         self._loop.run()
 
 
@@ -95,6 +100,7 @@ def run_step(
     step: int = 0,
     start_s: float = 0.0,
     phases: NonGenerationPhases = NonGenerationPhases(),  # noqa: B008 (frozen)
+    work: Sequence[WorkItem] = (),
     admission: str = "reserve",
     migration: str = "cheaper",
     charging: str = "profile",
@@ -121,6 +127,9 @@ def run_step(
             plan mixes them.
         start_s: start of the step in seconds since the run's start.
         phases: the phases after generation, on learner GPUs in addition to the cluster's (their ids come after the cluster's).
+        work: items of work beside decoding, on GPUs that actors gave back or beside the actors. Their functions run in this
+            process after the last response. When they run in virtual time is ``solver.schedule_work`` of completions and
+            releases, also where iterations are measured. ``StepRecord.work`` has their times and results.
         migration: ``move`` KV caches, ``recompute`` them, or whichever is ``cheaper`` by the latency model. Between actors of
             different kinds or sizes they are always recomputed. A prefix that was received or shared for a response that has
             not begun stays behind when the response moves: it recomputes its whole context.
@@ -133,7 +142,7 @@ def run_step(
             start on. None: transfers wait for their sender only. Not with ``measured``.
 
     Raises:
-        PlanningError: links are shared in a step that is measured.
+        PlanningError: links are shared in a step that is measured, or a work item could never run or lacks GPUs of its own.
         PlanningError: a response is not in the plan once or has not one request, or an actor's GPUs do not exist or belong to
             another actor. Or a kind has no latency model, or the plan reuses prefixes and the engines cannot. Or the step
             cannot be measured: its actors differ in kind or size, or its engines decode nothing or cannot time the prefixes
@@ -141,7 +150,8 @@ def run_step(
         TypeError: engines that decode in processes of their own, which need a pool; nothing was started.
         ValueError: a request cannot be decoded, such as one whose prompt is too long; no token was computed.
         StepFailed: something ended the step after it had begun, such as a rule that ordered something impossible (a
-            ``RuleError``), also while ``measured`` replays. It has the record; so has the cause of an interrupt.
+            ``RuleError``) or a work item that failed, also while ``measured`` replays. It has the record; so has the cause of
+            an interrupt.
     """
     check_charging(charging)
     refuse_in_this_process(engine_factory)
@@ -149,7 +159,7 @@ def run_step(
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s, requests=requests)
-    options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
+    options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
     executed = VirtualStep(plan, requests, engine_factory, record, options, links)
     executed.run()
     if measured is not None:
@@ -158,5 +168,5 @@ def run_step(
             prefill = measure_prefixes(prefixes, measured) if prefixes else None
             taken = measure(log.journals, measured, on_progress=on_replay_progress)
         record, held, startup = retime(record, log, executed.held, taken, prefill)
-        bill(record, startup.plan, held, cluster, phases)
+        bill(record, startup.plan, held, cluster, phases, executed.work.placed(record, startup.plan, held))
     return record

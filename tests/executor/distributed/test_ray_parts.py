@@ -26,7 +26,7 @@ from rlhfless.errors import InputError, MissingExtra
 from rlhfless.executor import RayPool
 from rlhfless.executor.distributed.ray.clock_sync import boot_id, offset_of
 from rlhfless.executor.distributed.ray.cluster import RayCluster
-from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster, place_nodes
+from rlhfless.executor.distributed.ray.placement import RayNode, largest_cluster, place_beside, place_nodes
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.shared_memory import packed
 from solver import Cluster, PlanningError
@@ -121,6 +121,16 @@ def test_the_true_offset_is_within_the_error_of_the_estimate(ahead_s: float, way
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file")
+def test_gpus_beside_a_cluster_are_those_that_its_nodes_leave() -> None:
+    nodes = RayNode.listed([described("1", 4.0), described("2", 8.0), described("3", 1.0)])
+    cluster = Cluster(2, 4, 1)
+    placed = place_nodes(cluster, nodes)
+    assert ids(placed) == ["1", "2"]
+    assert ids(place_beside({2: 4, 3: 1}, cluster, nodes, placed)) == ["2", "3"]
+    assert place_beside({2: 5}, cluster, nodes, placed) == {}, "no node has five left"
+    assert list(place_beside({2: 4, 3: 2}, cluster, nodes, placed)) == [2], "what is left is given away once"
+
+
 def test_processes_of_one_boot_know_it() -> None:
     assert boot_id()
     assert boot_id() == boot_id()

@@ -13,11 +13,13 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import real_work
 from benchmark_scripts import chaos, counting_engine
 from executor_samples import Restless, plan_of
 from prefill_samples import CLUSTER as PREFILL_CLUSTER
@@ -39,7 +41,17 @@ from torch_wall_samples import (
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.executor import Faults, Lifecycle, ProcessPool, ShortestStep, StepRecord, run_step
+from rlhfless.executor import (
+    Faults,
+    Lifecycle,
+    ProcessPool,
+    ShortestStep,
+    StepRecord,
+    WorkGpus,
+    WorkItem,
+    WorkServer,
+    run_step,
+)
 from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
@@ -179,6 +191,28 @@ def test_an_actor_that_is_killed_or_stopped_is_replaced(
     assert [e["holder"] for e in lost] == ["actor-1"]
     assert "on cpu) was killed by SIGKILL" in lost[0]["why"]
     assert lost[0]["responses"] == sum(len(e["responses"]) for e in events(record, "retry")) > 0
+
+
+def test_work_items_run_in_processes_that_have_decoded_and_beside_them(
+    pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], tmp_path: Path
+) -> None:
+    """An item whose process is killed is run once more, in another process."""
+    learner = WorkGpus("learner", (WorkServer("learner", (2,)),))
+    prepare = [WorkItem("prepare", run=real_work.count, responses=(r,)) for r in range(24)]
+    learn = WorkItem("learn", run=partial(real_work.die_first, str(tmp_path / "mark")), gpus=learner, items=tuple(range(24)))
+    record = pool.run_step(plan_of(GROUPS), forced(), factory, LATENCY, CLUSTER, work=[*prepare, learn])
+    assert token_bytes(record) == undisturbed
+    assert_valid(record)
+    tokens = [len(record.completions[r].token_ids) for r in range(24)]  # type: ignore[arg-type]
+    assert [ran.result[1] for ran in record.work] == [*tokens, sum(tokens)]
+    (lost,) = events(record, "work lost")
+    assert (lost["holder"], lost["item"]) == ("learner", 24)
+    assert "was killed by SIGKILL" in lost["why"]
+    decoding = {process.pid for process in pool._idle.actors}
+    assert {ran.result[0] for ran in record.work} <= decoding, "all processes are kept, the learner's too"
+    assert {ran.holder for ran in record.work[:-1]} <= {"freed-0", "freed-1"}
+    for ran in record.work[:-1]:
+        assert record.completions[ran.item.responses[0]].time_s <= ran.start_s <= ran.end_s <= record.work[-1].start_s
 
 
 def test_a_prefill_actor_is_a_process_that_hands_prefixes_over(pool: ProcessPool) -> None:

@@ -7,18 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import real_work
 from benchmark_scripts import chaos_counts, counting_engine
 from error_messages import refused
 from executor_samples import Restless, plan_of
 from torch_wall_samples import LATENCY, actor_plan, assert_noticed_in_time, factory_of, requests, token_bytes
 
-from rlhfless.executor import Faults, Lifecycle, RayPool, StepFailed, run_step
+from rlhfless.executor import Faults, Lifecycle, RayPool, StepFailed, WorkGpus, WorkItem, run_step
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, PlanningError
 
@@ -69,7 +71,7 @@ def pool(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayPool]:
     assert not ray.is_initialized()
 
 
-def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int = 8) -> Any:
+def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int = 8, work: Sequence[WorkItem] = ()) -> Any:
     """A step with an actor on each node. Every response is entered once."""
     lengths = [20, *(tokens + 20 * i for i in range(1, 8))]
     asked = [replace(r, target_tokens=n, max_tokens=600) for r, n in zip(requests(), lengths, strict=False)]
@@ -77,7 +79,7 @@ def counting(pool: RayPool, rule: Any = None, tokens: int = 300, kv_bytes: int =
     plan = replace(plan, actors=tuple(replace(a, node=i) for i, a in enumerate(plan.actors)))
     with chaos_counts.counted() as entered:
         engines = counting_engine.CountingEngines(kv_bytes=kv_bytes)
-        record = pool.run_step(plan, asked, engines, replace(LATENCY, max_batch=16), TWO, migration="move")
+        record = pool.run_step(plan, asked, engines, replace(LATENCY, max_batch=16), TWO, migration="move", work=work)
     assert dict(entered) == dict.fromkeys(range(8), 1)
     for table in ("allocations", "spans", "events"):
         validate(table, getattr(record, table))
@@ -105,6 +107,25 @@ def test_a_step_on_two_nodes(pool: RayPool) -> None:
         sent, received = (sum(s["bytes"] for s in record.spans if s["phase"] == phase) for phase in ("migrate", "transfer"))
         assert sent == received
     assert [sorted(nodes) for nodes in puts.places()] == [sorted(where)] * 2
+
+
+@pytest.mark.full
+def test_work_items_run_in_ray_actors_on_freed_gpus_and_beside_the_cluster(pool: RayPool, tmp_path: Path) -> None:
+    """Each runs once with what it waits for, also when its actor is killed; one whose actors die twice ends the step."""
+    prepare = [WorkItem("prepare", run=real_work.count, responses=(r,)) for r in range(8)]
+    killed = partial(real_work.die_first, str(tmp_path / "mark"))
+    learner = WorkGpus.beside(TWO, "learner")
+    record = counting(pool, work=[*prepare, WorkItem("learn", run=killed, gpus=learner, items=tuple(range(8)))])
+    tokens = [record.completions[r].response_tokens for r in range(8)]
+    assert [ran.result[1] for ran in record.work] == [*tokens, sum(tokens)]
+    ((holder, lost),) = details(record, "work lost").items()
+    assert (holder, lost["item"]) == ("learner", 8)
+    assert {a["role"] for a in record.allocations} - {"warm"} == {"decode", "prepare", "learner"}
+    assert {ran.holder for ran in record.work[:-1]} <= {"freed-0", "freed-1"}
+    until(lambda: free_gpus() == GPUS, "no GPU is held")
+    with pytest.raises(StepFailed, match=r"^work item 0 \(learn\) was lost 2 times with its process, the last time because"):
+        counting(pool, work=[WorkItem("learn", run=real_work.die, gpus=learner, responses=(0,))])
+    until(lambda: free_gpus() == GPUS, "no GPU is held")
 
 
 @pytest.mark.full

@@ -124,6 +124,20 @@ def test_a_groups_gradient_waits_for_its_group_only() -> None:
     assert schedule.finished_s == 24
 
 
+def test_an_item_that_several_wait_for_counts_for_several_gates() -> None:
+    """Weights are loaded, two responses prepared after that, and a group learned from after all three."""
+    items = WorkItems([3, 1, 2, 4], waits_for=[-1, 0, 0, 1], counts_for=[(0, 0), (0, 1), (1, 1), (2, 1), (2, 1)])
+    assert schedule_work(items, [0.0, 0.0]).start_s.tolist() == [0, 3, 3, 5]
+    for seed in range(50):
+        given, free, place = random_case(seed)
+        pairs = [(i, gate) for i, gate in enumerate(given.counts_for.tolist()) if gate != NO_GATE]
+        same = WorkItems(
+            given.seconds, given.ready_s, given.waits_for, np.array(pairs).reshape(-1, 2), given.place, given.priority
+        )
+        expected = schedule_work(given, free, place)
+        assert schedule_work(same, free, place).start_s.tolist() == expected.start_s.tolist()
+
+
 def test_nothing_to_do_is_a_schedule_of_nothing() -> None:
     schedule = schedule_work(WorkItems([]), [0.0])
     assert isinstance(schedule, WorkSchedule)
@@ -139,6 +153,7 @@ WRONG = {
     "text": (lambda: WorkItems("abc"), ("seconds", "'abc'")),
     "half a place": (lambda: WorkItems([1.0], place=[0.5]), ("place",)),
     "unknown gate": (lambda: WorkItems([1.0], waits_for=[3]), ("item 0", "gate 3")),
+    "no such item": (lambda: WorkItems([1.0], counts_for=[(2, 0)]), ("item 2", "0 to 0")),
     "no server": (lambda: schedule_work(WorkItems([1.0], place=1), [0.0]), ("item 0", "place 1")),
     "server without time": (lambda: schedule_work(WorkItems([1.0]), [math.nan]), ("server 0",)),
     "circle": (lambda: schedule_work(WorkItems([1.0, 1.0], waits_for=[0, 1], counts_for=[1, 0]), [0.0]), ("circle",)),

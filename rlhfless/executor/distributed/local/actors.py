@@ -13,10 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlhfless.engine.protocol import Request
+from rlhfless.engine.protocol import Completion, Request
 from rlhfless.executor.distributed.local.process import Process
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, RemoteActor, StartActor
-from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.messages import (
+    ActorLost,
+    ActorReport,
+    NoRoom,
+    RemoteActor,
+    StartActor,
+    Started,
+    StartServer,
+)
+from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block, write_block
 from solver.model.plan import ActorPlan
@@ -60,15 +68,15 @@ class LocalStepActors:
     def __init__(
         self,
         pool: ProcessOwner,
-        take: Callable[[StartActor], Process],
+        take: Callable[[Started], Process],
         keeps: Callable[[ActorPlan], bool],
         engines: Any,
         origin_s: float,
     ) -> None:
         self._pool, self._take, self._keeps, self._engines, self._origin_s = pool, take, keeps, engines, origin_s
         self.used: list[Process] = []
-        self.finished: list[tuple[StartActor, Process, float]] = []
-        self._orders: dict[Process, StartActor] = {}
+        self.finished: list[tuple[Started, Process, float]] = []
+        self._orders: dict[Process, Started] = {}
         self._process: dict[int, Process] = {}
         self._lost: list[Process] = []
         self._weights: Block | None = None
@@ -105,6 +113,14 @@ class LocalStepActors:
         for process, order in started:
             process.send(worker.StartStep(self._origin_s, self._weights, order.latency, order.admission, order.weights_version))
         return [LocalActor(process, self._pool) for process, _ in started]
+
+    def start_server(self, order: StartServer) -> RemoteActor:
+        """See ``StepActors``."""
+        process = self._take(order)
+        self.used.append(process)
+        self._orders[process], self._process[order.index] = order, process
+        process.send(work.StartWork(self._origin_s, order.weights_version))
+        return LocalActor(process, self._pool)
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
@@ -180,6 +196,10 @@ class LocalActor:
         self._process.send(
             worker.ComputePrefixesOrder(prefixes, receivers, {actor: self._pool.new_block() for actor in receivers})
         )
+
+    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(work.RunItem.of(index, function, completions, results))
 
     def close(self) -> None:
         """See ``RemoteActor``."""

@@ -25,6 +25,7 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.work_items import WorkServer
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
 from solver.model.plurals import counted
@@ -137,6 +138,16 @@ class ProcessPool(ActorPool[Process]):
                 return (
                     f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
                     "plan for 1 GPU per actor"
+                )
+        return None
+
+    def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
+        for server in servers:
+            if self.devices and max(server.gpu_ids, default=0) >= len(self.devices):
+                return (
+                    f"server {server.holder!r} of the work uses GPU {max(server.gpu_ids)}, but the pool has "
+                    f"{counted(len(self.devices), 'device')} ({', '.join(self.devices)}); plan for a smaller cluster, or give "
+                    "the pool more devices"
                 )
         return None
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, Self, cast
 from rlhfless.engine.protocol import Request
 from rlhfless.executor.distributed.executor import WallStep
 from rlhfless.executor.distributed.failure_limits import Faults
-from rlhfless.executor.distributed.messages import StartActor, StepActors
+from rlhfless.executor.distributed.messages import Started, StepActors
 from rlhfless.executor.distributed.orders import WallOptions
 from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
@@ -26,8 +26,9 @@ from rlhfless.executor.distributed.worker.backend import RemoteEngines, WorkerBa
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import OnProgress
-from rlhfless.executor.step.record import StepRecord, holder_of
+from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
+from rlhfless.executor.step.work_items import WorkItem, WorkServer
 from solver.lengths.remaining import RemainingLengths
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -45,7 +46,7 @@ class PoolStepActors(StepActors, Protocol[ActorHandle]):
     """
 
     used: list[ActorHandle]
-    finished: list[tuple[StartActor, ActorHandle, float]]
+    finished: list[tuple[Started, ActorHandle, float]]
 
     @property
     def working(self) -> list[int]:
@@ -118,6 +119,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         admission: str = "reserve",
         migration: str = "cheaper",
         forecast: RemainingLengths | None = None,
+        work: Sequence[WorkItem] = (),
         on_progress: OnProgress | None = None,
     ) -> StepRecord:
         """Run ``plan`` on real devices in real time and record everything; arguments as for ``rlhfless.executor.run_step``.
@@ -130,10 +132,14 @@ class ActorPool(ABC, Generic[ActorHandle]):
                 silent; it charges no time.
             start_s: the step starts now, at this time of the run's clock, or at a later one where more time has passed.
             forecast: of the lengths of all responses, for re-planning when actors are lost; None learns from the step itself.
+            work: as for ``rlhfless.executor.run_step``. Functions run in processes without an engine, on GPUs that actors have
+                given back or beside the cluster. Other processes must be able to import them, unless their GPUs are those of
+                this process (``WorkGpus.in_this_process``).
             on_progress: callback for completions.
 
         Raises:
-            PlanningError: the plan asks for devices that do not exist; nothing was started.
+            PlanningError: the plan or the work asks for devices that do not exist, or an item cannot run in another process;
+                nothing was started.
             ValueError: prefixes are to be computed, and a request cannot be decoded; nothing was started.
             TypeError: engines of another kind.
             MissingExtra, InputError: the engines cannot be made here.
@@ -143,13 +149,16 @@ class ActorPool(ABC, Generic[ActorHandle]):
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
             raise PlanningError(refusal)
+        remote = [gpus for gpus in dict.fromkeys(item.gpus for item in work) if not gpus.in_this_process]
+        if (refusal := self._work_refusal([server for gpus in remote for server in gpus.of(plan)], cluster)) is not None:
+            raise PlanningError(refusal)
         engines = engines.measured()
         version = engines.weights_version
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
         self._bind(engines, latency)
         record = StepRecord(run, step, plan, self._start_clock(start_s), requests=requests)
         step_actors = self._new_step_actors(engines, record)
-        options = StepOptions(latency, cluster, phases, admission, migration, on_progress)
+        options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
@@ -200,6 +209,10 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Return why the plan cannot run here; None when it can."""
 
     @abstractmethod
+    def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
+        """Return why servers of work cannot run here; None when they can. Called after ``_refusal``."""
+
+    @abstractmethod
     def _new_step_actors(self, engines: RemoteEngines, record: StepRecord) -> PoolStepActors[ActorHandle]:
         """Return the ``StepActors`` of a step with these engines."""
 
@@ -231,9 +244,9 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Free the resources of one step, whether it succeeded or not."""
 
     def keeps(self, actor: ActorPlan) -> bool:
-        """Return whether an actor of the running step stays alive when it has no work left."""
+        """Return whether an actor of the running step stays alive without decoding: for work items or the next step."""
         assert self._step is not None
-        return self._idle.keeps(actor, self._step.cold_start_s)
+        return self._step.work.wants(actor.gpu_ids) or self._idle.keeps(actor, self._step.cold_start_s)
 
     # --- a step's beginning and end -----------------------------------------------------------------------------------
 
@@ -248,7 +261,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         assert self._bound is not None, "nothing starts before a step has said which engines there are"
         return self._bound[0]
 
-    def _take(self, order: StartActor, record: StepRecord) -> ActorHandle:
+    def _take(self, order: Started, record: StepRecord) -> ActorHandle:
         """Return the actor for an order: a waiting one, one that has just finished its part of this step, or a new one."""
         wanted, step_actors = ActorPlacement.of(order.plan), self._under_way
         assert step_actors is not None
@@ -290,6 +303,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
         it finished.
         """
         until_s = {row["holder"]: row["end_s"] for row in record.allocations}
-        idle = [(actor, order.plan, until_s[holder_of(order.index)]) for order, actor, _ in step_actors.finished]
+        idle = [(actor, order.plan, until_s.get(order.holder, done_s)) for order, actor, done_s in step_actors.finished]
         cold_s = [s["end_s"] - s["start_s"] for s in record.spans if s["phase"] == s["call"] == "start"]
         self._idle.generated(record, idle, max(cold_s, default=0.0))

@@ -103,6 +103,12 @@ class WarmPool(Generic[ActorHandle]):
         """Return the actor with this index of the step, a waiting or a new one; its step pays for it from ``at_s`` on."""
         with self.lock:
             idle = self._aside.pop(index, None)
+            for other in [w for w in self._waiting if idle is None and not set(place.gpu_ids).isdisjoint(w.place.gpu_ids)]:
+                if other.place == place and self.launcher.alive(other.actor):
+                    self._waiting.remove(other)
+                    idle = other
+                else:
+                    self._end(other, "in the way")
             if idle is None:
                 return self.launcher.start(place)
             self._note(idle, at_s)

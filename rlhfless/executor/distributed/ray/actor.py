@@ -82,7 +82,7 @@ class RayWorker(worker.Worker):
         if isinstance(order, Exception):
             raise order
         obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
-        if isinstance(obeyed, worker.StartStep):
+        if isinstance(obeyed, worker.StartStep | worker.StartWork):
             self.version = obeyed.weights_version
         elif order.version != self.version:
             raise RuntimeError(f"the step needs weights version {order.version}, but the actor has version {self.version}")

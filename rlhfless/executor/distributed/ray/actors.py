@@ -17,13 +17,21 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from rlhfless.engine.protocol import Request
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, NoRoom, RemoteActor, StartActor
+from rlhfless.engine.protocol import Completion, Request
+from rlhfless.executor.distributed.messages import (
+    ActorLost,
+    ActorReport,
+    NoRoom,
+    RemoteActor,
+    StartActor,
+    Started,
+    StartServer,
+)
 from rlhfless.executor.distributed.ray.actor import VersionedOrder
 from rlhfless.executor.distributed.ray.handle import RayActorHandle, end_all
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker import worker
-from rlhfless.executor.step.record import StepRecord, holder_of
+from rlhfless.executor.distributed.worker import work, worker
+from rlhfless.executor.step.record import StepRecord
 from solver.model.plan import ActorPlan
 
 
@@ -44,7 +52,7 @@ class RayStepActors:
 
     def __init__(
         self,
-        take: Callable[[StartActor], RayActorHandle],
+        take: Callable[[Started], RayActorHandle],
         keeps: Callable[[ActorPlan], bool],
         put: Callable[[str, Any], tuple[worker.Block, Any]],
         engines: Any,
@@ -56,8 +64,8 @@ class RayStepActors:
         self._take, self._keeps, self._put, self._engines = take, keeps, put, engines
         self._record, self._origin_s, self._within_s, self._clock = record, origin_s, within_s, clock
         self.used: list[RayActorHandle] = []
-        self.members: dict[RayActorHandle, StartActor] = {}
-        self.finished: list[tuple[StartActor, RayActorHandle, float]] = []
+        self.members: dict[RayActorHandle, Started] = {}
+        self.finished: list[tuple[Started, RayActorHandle, float]] = []
         self._weights: tuple[worker.Block, Any] | None = None
         self._ended: dict[RayActorHandle, ActorReport] = {}  # killed: what to report once Ray knows that it is dead
         self._objects: dict[str, Any] = {}  # laid out and not passed on yet
@@ -98,6 +106,15 @@ class RayStepActors:
             begin = worker.StartStep(self._origin_s, block, order.latency, order.admission, version)
             member.send(VersionedOrder(version, begin), {block.name: weights})
         return [_RayRemote(member, order.weights_version, self) for member, order in zip(members, orders, strict=True)]
+
+    def start_server(self, order: StartServer) -> RemoteActor:
+        """See ``StepActors``."""
+        member = self._take(order)
+        self.used.append(member)
+        self.members[member] = order
+        remote = _RayRemote(member, order.weights_version, self)
+        remote._send(work.StartWork(self._origin_s, order.weights_version))
+        return remote
 
     def prefill(
         self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]
@@ -171,7 +188,7 @@ class RayStepActors:
         """Note the actor's node when it is ready, and the blocks that it stored for other actors."""
         if report.ready_s is not None and member.up is not None:
             self._record.event(
-                self.now_s(), "ready", holder_of(self.members[member].index), weights_version=report.weights_version,
+                self.now_s(), "ready", self.members[member].holder, weights_version=report.weights_version,
                 address=member.node.address, ray_node=member.up.node_id, pid=member.up.pid, device=member.up.device,
                 clock_error_s=member.clock.error_s,
             )  # fmt: skip
@@ -200,6 +217,9 @@ class _RayRemote:
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         names = {actor: next(self._step_actors._names) for actor in receivers}
         self._send(worker.ComputePrefixesOrder(prefixes, receivers, names))
+
+    def run_item(self, index: int, function: Any, completions: Sequence[Completion], results: Sequence[Any]) -> None:
+        self._send(work.RunItem.of(index, function, completions, results))
 
     def close(self) -> None:
         self._send(worker.End())

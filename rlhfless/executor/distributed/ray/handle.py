@@ -100,7 +100,7 @@ class RayActorHandle:
         if self.up is None:
             self._early.append((order, objects))
             return
-        if isinstance(order.order, worker.StartStep):
+        if isinstance(order.order, worker.StartStep | worker.StartWork):
             self._sync_clock()
             order = replace(order, order=replace(order.order, origin_s=order.order.origin_s + self.clock.offset_s))
         laid_out = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)

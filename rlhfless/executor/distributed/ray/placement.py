@@ -99,6 +99,28 @@ def place_nodes(
     return dict(sorted(placed.items()))
 
 
+def place_beside(
+    wanted: Mapping[int, int], cluster: Cluster | MixedCluster, nodes: Sequence[RayNode], placed: Mapping[int, RayNode]
+) -> dict[int, RayNode]:
+    """Return a Ray node for nodes beside the cluster, where there is one with enough GPUs left.
+
+    Args:
+        wanted: GPUs by number of the node. nodes: those that are alive. placed: the Ray nodes of the cluster's nodes.
+    """
+    left = {node.node_id: node.gpus for node in nodes}
+    sizes = [pool.gpus_per_node for pool in cluster.pools for _ in range(pool.nodes)]
+    for number, node in placed.items():
+        if number < len(sizes) and node.node_id in left:
+            left[node.node_id] -= sizes[number]
+    found = {}
+    for number, gpus in sorted(wanted.items()):
+        fits = [node for node in nodes if left[node.node_id] >= gpus and node.is_kind(cluster.pools[0].kind)]
+        if fits:
+            found[number] = min(fits, key=lambda node: (left[node.node_id], nodes.index(node)))
+            left[found[number].node_id] -= gpus
+    return found
+
+
 def largest_cluster(cluster: Cluster, nodes: Sequence[RayNode]) -> tuple[int, int] | None:
     """Return GPUs, and GPUs per node, of the largest cluster up to this one's size that fits on the nodes; None where no actor
     fits.

@@ -13,11 +13,12 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.ray.cluster import RayCluster
-from rlhfless.executor.distributed.ray.placement import RayNode, place_nodes
+from rlhfless.executor.distributed.ray.placement import RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import RemoteEngines
 from rlhfless.executor.distributed.worker.shared_memory import Block, packed
 from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.work_items import WorkServer, bought_as
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.plan import Plan
 from solver.model.plurals import counted
@@ -162,4 +163,20 @@ class RayPool(ActorPool[Any]):
                     f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
                     "plan for 1 GPU per actor"
                 )
+        return None
+
+    def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
+        """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""
+        wanted: dict[int, int] = {}
+        for server in servers:
+            node = bought_as(server.gpu_ids[0], cluster)[0] if server.node is None and server.gpu_ids else server.node
+            if node is not None and node not in self._nodes:
+                wanted[node] = wanted.get(node, 0) + len(server.gpu_ids)
+        placed = place_beside(wanted, cluster, RayNode.listed(self.cluster.ray.nodes()), self._nodes)
+        if missing := sorted(set(wanted) - set(placed)):
+            return (
+                f"the work needs {counted(wanted[missing[0]], 'GPU')} beside the cluster on one node, but no Ray node has as "
+                "many left; plan for a smaller cluster, or add nodes"
+            )
+        self._nodes.update(placed)
         return None

@@ -30,6 +30,8 @@ from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
+from rlhfless.executor.distributed.worker.work import RunItem, answer
+from rlhfless.executor.distributed.worker.work import StartWork as StartWork
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
@@ -231,6 +233,12 @@ class Worker:
             self._take_off(order.responses, order.kv_names)
         elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
+        elif isinstance(order, StartWork):
+            self.origin_s = order.origin_s
+            self.connection.send(ActorReport(self.now_s(), ready_s=(self.up_s - self.origin_s, self.now_s())))
+        elif isinstance(order, RunItem):
+            done = answer(order, self.now_s)
+            self.connection.send(ActorReport(done.end_s, item=done))
         else:
             assert isinstance(order, End)
             self._close()
@@ -317,8 +325,8 @@ class Worker:
         self._report(prefixes=sent, copies=copies)
 
     def _close(self) -> None:
-        assert self.engine is not None
-        self.engine.close()
+        if self.engine is not None:  # else it served work items
+            self.engine.close()
         self.engine = self.engines = None
         self.worker_backend.free_memory(self.device)
         self.connection.send(ActorReport(self.now_s(), closed=True))

@@ -1,0 +1,105 @@
+"""State of one server of work as the wall-clock event loop knows it: its process, its item, and what it has held."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from rlhfless.executor.distributed.failure_limits import Faults
+from rlhfless.executor.distributed.messages import RemoteActor, StartServer
+from rlhfless.executor.distributed.thread_server import ThreadServer
+from rlhfless.executor.step.work_items import WorkGpus, WorkItem, WorkServer, bought_as
+from rlhfless.executor.step.work_rows import WorkHold
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.plan import ActorPlan
+
+
+@dataclass(eq=False)
+class ServerState:
+    """A server of work. Its process is an actor of the pool without an engine.
+
+    Attributes:
+        place: its GPUs as the pool knows them.
+        remote: its process; None: it has none. index: of its process, negative and never used twice.
+        up, closing: its process accepts items; was told to end.
+        runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
+        worked: it has been given an item. done: items that it has run. deaths: of its processes.
+        due_s: when a process that has not reported counts as lost.
+        role: of its hold, which began at ``held_s``. holds: those before.
+    """
+
+    server: WorkServer
+    gpus: WorkGpus
+    place: ActorPlan
+    remote: RemoteActor | ThreadServer | None = None
+    index: int = 0
+    up: bool = False
+    closing: bool = False
+    runs: int | None = None
+    since_s: float = -math.inf
+    worked: bool = False
+    done: int = 0
+    deaths: int = 0
+    due_s: float = math.inf
+    role: str = ""
+    held_s: float = math.inf
+    holds: list[WorkHold] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, server: WorkServer, gpus: WorkGpus, cluster: Cluster | MixedCluster) -> ServerState:
+        """Return a server without a process."""
+        node, pool = bought_as(server.gpu_ids[0], cluster)
+        node = node if server.node is None else server.node
+        usd = pool.usd_per_gpu_s if gpus.usd_per_gpu_hour is None else gpus.usd_per_gpu_hour / 3600.0
+        return cls(server, gpus, ActorPlan(pool.kind, server.gpu_ids, node, (), (), 1, market=pool.market, usd_per_gpu_s=usd))
+
+    @property
+    def holder(self) -> str:
+        """Return its name in the trace."""
+        return self.server.holder
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Return its GPUs."""
+        return frozenset(self.server.gpu_ids)
+
+    @property
+    def idle(self) -> bool:
+        """Return whether it has a process that could be given an item."""
+        return self.remote is not None and self.runs is None and not self.closing
+
+    def start(self, index: int, role: str, now_s: float, weights_version: int) -> StartServer:
+        """Note that a process is started for it, and return the order."""
+        self.index, self.up, self.since_s = index, False, now_s
+        self.hold(role, now_s)
+        return StartServer(index, self.holder, self.place, weights_version)
+
+    def gone(self, now_s: float) -> None:
+        """Note that its process has ended."""
+        self.remote, self.index, self.runs, self.closing, self.due_s = None, 0, None, False, math.inf
+        self.release(now_s)
+
+    def hold(self, role: str, now_s: float) -> None:
+        """Hold the GPUs with this role from now on."""
+        if role != self.role:
+            self.release(now_s)
+            self.role, self.held_s = role, now_s
+
+    def release(self, now_s: float) -> None:
+        """Note what was held until now."""
+        if self.role:
+            self.holds.append(WorkHold(self.server, self.gpus, self.role, self.held_s, max(now_s, self.held_s)))
+        self.role = ""
+
+    def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
+        """Set when its process counts as lost if it does not report: that it is up, what became of ``item``, that it ended."""
+        if self.gpus.in_this_process:
+            return
+        if not self.up:
+            self.due_s = self.held_s + faults.min_start_timeout_s
+        elif self.closing:
+            self.due_s = now_s + faults.silence_floor_s
+        elif item is not None and item.seconds is not None:
+            self.due_s = now_s + max(faults.silence_floor_s, faults.silence_factor * item.seconds)
+        else:
+            self.due_s = math.inf

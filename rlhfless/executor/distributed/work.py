@@ -1,0 +1,268 @@
+"""``PoolWork``: runs a step's work items on the wall clock, in processes of the pool that have no engine.
+
+The rule is that of ``solver.schedule_work``, decided as time passes: no server idles while an item that it may run is ready,
+and servers that have worked before come first. A server is taken from the pool like an actor when it is first needed, so a
+process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
+is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
+of its item's ``seconds`` (``Faults``); without these an item has no time limit. Functions of servers ``in_this_process`` run in
+a thread instead.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from rlhfless.executor.distributed.actor_state import RemoteActorState
+from rlhfless.executor.distributed.messages import ActorLost, ActorReport, ItemAnswer
+from rlhfless.executor.distributed.orders import ActorOrders
+from rlhfless.executor.distributed.ready_items import ReadyItems
+from rlhfless.executor.distributed.server_state import ServerState
+from rlhfless.executor.distributed.thread_server import POLL_S, ThreadServer
+from rlhfless.executor.step.failure import ActorError
+from rlhfless.executor.step.step_state import RunningStep
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, named
+from rlhfless.executor.step.work_rows import ExecutedWork
+from solver.model.errors import PlanningError
+from solver.model.plan import Plan
+
+TRIES = 2  # processes that may die with an item
+
+
+class PoolWork:
+    """The work items of a step on the wall clock; see ``rlhfless.executor.step.event_loop.StepWork``.
+
+    Attributes:
+        results: of the items that have ended.
+
+    Raises:
+        PlanningError: an item cannot run in another process.
+    """
+
+    def __init__(self, step: RunningStep[RemoteActorState], orders: ActorOrders) -> None:
+        self.step, self.orders, self.work = step, orders, step.options.work
+        _check(self.work, step.plan)
+        self.ready = ReadyItems(self.work, step.record.start_s)
+        self.servers = [
+            ServerState.of(server, gpus, step.options.cluster) for gpus in self.ready.unstarted for server in gpus.of(step.plan)
+        ]
+        self.results: dict[int, Any] = {}
+        self._runs: dict[int, ItemRun] = {}
+        self._tries = [0] * len(self.work)
+        self._next_index = -1
+        self._spans: list[tuple[str, str, float, float, str]] = []  # holder, phase, start, end, call
+
+    # --- what the loop asks -------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """See ``StepWork``: the loop has gone on until all work ended."""
+
+    def going_on(self) -> bool:
+        """Return whether an item has not ended, or a server's process."""
+        return len(self._runs) < len(self.work) or any(server.remote is not None for server in self.servers)
+
+    @property
+    def used_gpus(self) -> frozenset[int]:
+        """Return the GPUs that servers hold or have held; no actor is started on them again."""
+        return frozenset(gpu for s in self.servers if s.remote is not None or s.holds or s.deaths for gpu in s.ids)
+
+    def wants(self, gpu_ids: Sequence[int]) -> bool:
+        """Return whether an item could run now on the GPUs of an actor that closes, if its process stayed."""
+        ids = frozenset(gpu_ids)
+        return any(
+            self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.gpus.in_this_process for s in self.servers
+        )
+
+    def next_time_s(self) -> float:
+        """Return when something is due although nobody reports: an item's time, or that a process counts as lost."""
+        due_s = min([self.ready.next_time_s(), *(server.due_s for server in self.servers)])
+        polls = any(isinstance(s.remote, ThreadServer) and not s.idle for s in self.servers)
+        return min(due_s, self.orders.step_actors.now_s() + POLL_S) if polls else due_s
+
+    def close(self) -> None:
+        """Wait for functions that run in this process; processes belong to the pool."""
+        for server in self.servers:
+            if isinstance(server.remote, ThreadServer):
+                server.remote.join()
+
+    def executed(self) -> ExecutedWork:
+        """See ``StepWork``; also writes the spans of starts and of lost items, whose allocations are written now, too."""
+        now_s = self.orders.step_actors.now_s()
+        for server in self.servers:
+            server.release(now_s)
+        for holder, phase, start_s, end_s, call in self._spans:
+            self.step.record.span(holder, phase, start_s, end_s, call=call)
+        self._spans.clear()
+        holds = tuple(hold for server in self.servers for hold in server.holds)
+        return ExecutedWork(tuple(self._runs[i] for i in sorted(self._runs)), holds)
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Start what may start now, and end servers for which nothing is left.
+
+        Raises:
+            ActorError: processes died too often.
+        """
+        if not self.work:
+            return
+        for server in [server for server in self.servers if isinstance(server.remote, ThreadServer)]:
+            assert isinstance(server.remote, ThreadServer)
+            for report in server.remote.reports():
+                self.heard(server.index, report)
+        now_s, completions = self.orders.step_actors.now_s(), self.step.record.completions
+        self.ready.admit(now_s, self.step.complete, lambda response: completions[response].time_s)
+        for server in [server for server in self.servers if server.due_s <= now_s]:
+            since = f"since {server.since_s:.1f} s" if server.up else "since it was started"
+            self._lose(server, ActorLost(f"has not reported {since}"), now_s)
+        for gpus in self.ready.unstarted:
+            while self.ready.any(gpus) and (free := self._free_server(gpus)) is not None:
+                self._begin(free, self.ready.take(gpus), now_s)
+        over = not (self.step.live or self.orders.ending)
+        for server in self.servers:
+            for_step = server.gpus.hold == "step"
+            if server.remote is None and for_step and not over and self._is_free(server):
+                self._start(server, next(item.role for item in self.work if item.gpus == server.gpus), now_s)
+            needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
+            if server.idle and (needless or self._in_the_way(server)):
+                self._close(server, now_s)
+
+    def _free_server(self, gpus: WorkGpus) -> ServerState | None:
+        """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another."""
+        of_gpus = [server for server in self.servers if server.gpus == gpus]
+        if there := [server for server in of_gpus if server.idle]:
+            return min(there, key=lambda server: (not server.worked, server.since_s))
+        without = [server for server in of_gpus if server.remote is None and self._is_free(server)]
+        return min(without, key=lambda server: server.deaths, default=None)
+
+    def _is_free(self, server: ServerState) -> bool:
+        """Return whether nobody has any of its GPUs."""
+        taken = {gpu for a in (*self.step.live.values(), *self.orders.ending.values()) for gpu in a.plan.gpu_ids}
+        taken.update(gpu for s in self.servers if s.remote is not None for gpu in s.ids)
+        return server.ids.isdisjoint(taken)
+
+    def _in_the_way(self, server: ServerState) -> bool:
+        """Return whether an item of other servers could start on GPUs that this one holds without work."""
+        if server.gpus.keeps_state or server.gpus.hold == "step" or self.ready.any(server.gpus):
+            return False
+        return any(self.ready.any(s.gpus) and s.remote is None and not s.ids.isdisjoint(server.ids) for s in self.servers)
+
+    def _start(self, server: ServerState, role: str, now_s: float) -> None:
+        order = server.start(self._next_index, role, now_s, self.orders.wall.weights_version)
+        self._next_index -= 1
+        server.expect(now_s, None, self.orders.wall.faults)
+        actors = self.orders.step_actors
+        server.remote = ThreadServer(actors.now_s) if server.gpus.in_this_process else actors.start_server(order)
+
+    def _begin(self, server: ServerState, i: int, now_s: float) -> None:
+        item = self.work[i]
+        if server.remote is None:
+            self._start(server, item.role, now_s)
+        assert server.remote is not None
+        server.hold(item.role, now_s)
+        server.runs, server.since_s, server.worked = i, now_s, True
+        completions = [self.step.record.completions[r] for r in item.responses]
+        server.remote.run_item(i, item.run, completions, [self.results[before] for before in item.items])
+        server.expect(now_s, item, self.orders.wall.faults)
+
+    def _close(self, server: ServerState, now_s: float) -> None:
+        assert server.remote is not None
+        server.closing, server.since_s = True, now_s
+        server.remote.close()
+        server.expect(now_s, None, self.orders.wall.faults)
+
+    # --- hearing ------------------------------------------------------------------------------------------------------
+
+    def heard(self, index: int, message: ActorReport | ActorLost) -> bool:
+        """Take in what a server's process reports; returns whether it is one's.
+
+        Raises:
+            ActorError: an item failed, or its process died too often.
+        """
+        if index >= 0:
+            return False
+        server = next((server for server in self.servers if server.index == index), None)
+        if server is None:  # it was lost: nothing that it says counts
+            return True
+        if isinstance(message, ActorLost):
+            self._lose(server, message, self.orders.step_actors.now_s())
+        elif message.ready_s is not None:
+            server.up = True
+            item = None if server.runs is None else self.work[server.runs]
+            server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
+            self._spans.append((server.holder, "start", server.held_s, max(server.held_s, message.ready_s[1]), "start"))
+        elif message.closed:
+            server.gone(message.time_s)
+        elif message.item is not None:
+            self._end(server, message.item)
+        return True
+
+    def _end(self, server: ServerState, done: ItemAnswer) -> None:
+        i, item = done.index, self.work[done.index]
+        if done.error is not None:
+            error = ActorError(f"{named(i, item)} failed on {server.holder} with {done.error}")
+            error.add_note(done.trace)
+            raise error
+        assert i == server.runs
+        start_s = max(done.start_s, server.held_s)
+        result = self.results[i] = done.read()
+        self._runs[i] = ItemRun(item, server.holder, start_s, max(start_s, done.end_s), result)
+        server.runs, server.since_s, server.due_s, server.done = None, done.end_s, math.inf, server.done + 1
+        self.ready.ended(i, done.end_s)
+
+    def _lose(self, server: ServerState, lost: ActorLost, now_s: float) -> None:
+        """Go on without a server's process: its item is run once more."""
+        i, closing, since_s = server.runs, server.closing, max(server.since_s, server.held_s)
+        said = f"{server.holder} {lost.reason}"
+        self.orders.step_actors.abandon(server.index)
+        self.step.record.event(now_s, "work lost", server.holder, why=lost.reason, item=i)
+        server.deaths += 1
+        server.gone(now_s)
+        if closing:
+            return
+        if i is not None:
+            self._tries[i] += 1
+            self._spans.append((server.holder, self.work[i].kind, since_s, now_s, "lost"))
+        if server.gpus.keeps_state and server.done:
+            raise ActorError(f"{said}; what its {server.done} items left in that process is lost, so the step was aborted")
+        if i is None and server.deaths > self.orders.wall.faults.restarts:
+            raise ActorError(f"{said}; its process was lost {server.deaths} times, so the step was aborted")
+        if i is not None and self._tries[i] >= TRIES:
+            raise ActorError(
+                f"{named(i, self.work[i])} was lost {TRIES} times with its process, the last time because {said}; the step was "
+                "aborted"
+            )
+        if i is not None:
+            self.ready.put_back(i)
+
+
+def _check(work: Sequence[WorkItem], plan: Plan) -> None:
+    """Refuse items that cannot run in another process.
+
+    Raises:
+        PlanningError: naming the item.
+    """
+    for i, item in enumerate(work):
+        if item.run is None:
+            raise PlanningError(
+                f"{named(i, item)} has seconds and no function, which the wall clock cannot run; give it a function, or use "
+                "the virtual clock"
+            )
+        if any(not server.gpu_ids for server in item.gpus.of(plan)):
+            raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")
+        if item.gpus.in_this_process:
+            continue
+        if getattr(getattr(item.run, "func", item.run), "__module__", None) == "__main__":
+            raise PlanningError(
+                f"the function of {named(i, item)} is defined in __main__, which other processes do not import; define it in a "
+                "module"
+            )
+        try:
+            pickle.dumps(item.run, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise PlanningError(
+                f"the function of {named(i, item)} cannot be sent to another process ({error}); define it at the top "
+                "of a module"
+            ) from None

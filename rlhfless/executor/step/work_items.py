@@ -1,0 +1,275 @@
+"""``WorkItem``: work beside decoding inside a step, such as a pass of a reference model or the gradient of a finished group.
+
+Items and the GPUs that they may run on, and what makes them impossible. When they run is ``solver.schedule_work``;
+``work_rows.py`` writes them into a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from solver.model.cluster import Cluster, GpuPool, MixedCluster
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
+from solver.model.plan import Plan
+
+KINDS = ("prepare", "learn", "transfer")
+HOLDS = ("work", "step")
+_ROLE_OF_KIND = {"prepare": "prepare", "learn": "learner", "transfer": "prepare"}
+WorkFunction = Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
+
+
+class WorkServer(NamedTuple):
+    """GPUs that run one item at a time: their holder in the trace, their ids, and their node (None: by the ids)."""
+
+    holder: str
+    gpu_ids: tuple[int, ...]
+    node: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkGpus:
+    """The GPUs that a work item may run on. An item takes whichever server is free.
+
+    Attributes:
+        name: of these servers together.
+        servers: None: the GPUs of every actor of the plan, one server each, once it has completed its last response. Their
+            holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of actors is free when
+            these have completed their last responses.
+        role: of the holders in the trace; None: that of the items' kind.
+        hold: from a server's first item to its last (``work``), or for the whole ``step``.
+        usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
+        keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
+            dies on the wall clock, the step ends, because no other process could continue.
+        in_this_process: on the wall clock, functions run in this program, in a thread for each server, because a learner lives
+            here for example. (On the virtual clock all functions run here, after generation.)
+
+    Raises:
+        PlanningError: there is no server, two share a GPU or a name, or ``hold`` is unknown.
+    """
+
+    name: str = "freed"
+    servers: tuple[WorkServer, ...] | None = None
+    role: str | None = None
+    hold: str = "work"
+    usd_per_gpu_hour: float | None = None
+    keeps_state: bool = False
+    in_this_process: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hold not in HOLDS:
+            raise PlanningError(
+                f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"
+            )
+        if self.servers is None:
+            return
+        if not self.servers:
+            raise PlanningError(f"GPUs {self.name!r} have no servers; at least one is needed")
+        ids = [gpu for server in self.servers for gpu in server.gpu_ids]
+        if len(set(ids)) < len(ids):
+            shared = next(gpu for gpu in ids if ids.count(gpu) > 1)
+            raise PlanningError(f"two servers of GPUs {self.name!r} share GPU {shared}; every server needs GPUs of its own")
+        if len({server.holder for server in self.servers}) < len(self.servers):
+            raise PlanningError(f"two servers of GPUs {self.name!r} have the same holder; every server needs a name of its own")
+
+    @classmethod
+    def beside(
+        cls,
+        cluster: Cluster | MixedCluster,
+        name: str,
+        gpus: int = 1,
+        *,
+        servers: int | None = None,
+        first: int = 0,
+        **more: Any,
+    ) -> WorkGpus:
+        """Return GPUs in addition to the cluster's: one server called ``name``, or ``servers`` called ``name-0``, ...
+
+        Args:
+            gpus: of each server. first: number of GPUs beside the cluster that others use already. more: see ``WorkGpus``.
+
+        Raises:
+            PlanningError: a number is negative or no whole number.
+        """
+        for what, number, least in (("gpus", gpus, 0), ("servers", 1 if servers is None else servers, 1), ("first", first, 0)):
+            if not is_whole(number, least):
+                raise PlanningError(
+                    f"{what} of {name!r} beside the cluster is {as_given(number)}; a whole number of {least} or more is needed"
+                )
+        begin = cluster.gpus + first
+        every = range(1 if servers is None else servers)
+        ids = [tuple(range(begin + k * gpus, begin + (k + 1) * gpus)) for k in every]
+        return cls(name, tuple(WorkServer(name if servers is None else f"{name}-{k}", ids[k]) for k in every), **more)
+
+    def of(self, plan: Plan) -> tuple[WorkServer, ...]:
+        """Return the servers of a step of this plan."""
+        if self.servers is not None:
+            return self.servers
+        return tuple(WorkServer(f"{self.name}-{i}", tuple(a.gpu_ids), a.node) for i, a in enumerate(plan.actors))
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """Work beside decoding inside a step. It never runs on GPUs of an actor that still decodes.
+
+    Attributes:
+        kind: ``prepare``, ``learn`` or ``transfer``, the phase of its span in the trace.
+        seconds: that it takes, on the virtual clock; None: as long as ``run`` takes here, with nothing beside it. On the wall
+            clock, its process counts as lost after ``Faults.silence_factor`` times as long; None: it has no limit.
+        run: a function that is really run, with the completions of ``responses`` and the results of ``items``, two tuples in
+            their order. On the wall clock it runs in another process, which must be able to import it.
+        gpus: the GPUs that it may run on.
+        responses: that must be complete before it starts. items: that must have ended before it starts, by their index.
+        after_s: when it may start at the earliest, in seconds from the start of the step.
+        priority: order among items that could start; the smaller one starts first.
+        call: which call of its kind it is; None: the only one. detail: further values for its span.
+
+    Raises:
+        PlanningError: the kind is unknown, it has neither seconds nor a function, or a number makes no sense.
+
+    Example:
+        >>> import rlhfless as rl, solver
+        >>> from rlhfless.engine import Request, SimulatedEngine
+        >>> from rlhfless.executor import WorkGpus
+        >>> latency, cluster = rl.load_profile("cpu-tiny-qwen2"), solver.Cluster(1, 2, 1, "cpu")
+        >>> workload = solver.Workload([6, 6, 6], [0, 1, 2], [40, 50, 90], max_response_tokens=100)
+        >>> plan = solver.random_split(solver.PlanningProblem(workload, cluster, latency), actors=2)
+        >>> requests = [Request(i, 6, 100, target_tokens=tokens) for i, tokens in enumerate([40, 50, 90])]
+        >>> prepare = [rl.WorkItem("prepare", 0.02, gpus=WorkGpus("freed"), responses=(i,)) for i in range(3)]
+        >>> learner = WorkGpus.beside(cluster, "learner")
+        >>> learn = rl.WorkItem("learn", 0.5, gpus=learner, items=(0, 1, 2))
+        >>> with rl.Executor(SimulatedEngine, cluster, latency=latency) as executor:
+        ...     record = executor.run(plan, requests, work=[*prepare, learn])
+        >>> [ran.holder for ran in record.work][-1], record.end_s == record.work[-1].end_s
+        ('learner', True)
+    """
+
+    kind: str
+    seconds: float | None = None
+    run: WorkFunction | None = field(default=None, repr=False)
+    gpus: WorkGpus = WorkGpus()
+    responses: tuple[int, ...] = ()
+    items: tuple[int, ...] = ()
+    after_s: float = 0.0
+    priority: float = 0.0
+    call: str | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise PlanningError(f"kind {as_given(self.kind)} of a work item is unknown; choose one of {', '.join(KINDS)}")
+        if self.seconds is None and self.run is None:
+            raise PlanningError(
+                f"a work item of kind {self.kind!r} has neither seconds nor a function to run; give one of them"
+            )
+        if self.seconds is not None and not is_number(self.seconds, 0):
+            raise PlanningError(f"seconds of a work item are {as_given(self.seconds)}; a finite number of 0 or more is needed")
+        if not is_number(self.after_s, 0):
+            raise PlanningError(f"after_s of a work item is {as_given(self.after_s)}; a finite number of 0 or more is needed")
+        if not is_number(self.priority):
+            raise PlanningError(f"priority of a work item is {as_given(self.priority)}; a finite number is needed")
+        for name in ("responses", "items"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if self.run is not None and not callable(self.run):
+            raise PlanningError(f"run of a work item is {as_given(self.run)}; a function of completions and results is needed")
+
+    @property
+    def role(self) -> str:
+        """Return the role of its holder in the trace."""
+        return self.gpus.role or _ROLE_OF_KIND[self.kind]
+
+
+class ItemRun(NamedTuple):
+    """A work item that has run: its holder, when, and what its function returned (None without one)."""
+
+    item: WorkItem
+    holder: str
+    start_s: float
+    end_s: float
+    result: Any = None
+
+
+def named(index: int, item: WorkItem) -> str:
+    """Return the words by which messages name an item."""
+    return f"work item {index} ({item.kind if item.call is None else item.call})"
+
+
+def check_work(work: Sequence[WorkItem], plan: Plan, responses: int, learner: Sequence[WorkItem] = ()) -> None:
+    """Refuse items that could never run in a step of this plan, or whose GPUs have another holder.
+
+    Args:
+        learner: the phases after generation as items, whose GPUs are held for the whole step.
+
+    Raises:
+        PlanningError: naming the item and what is wrong with it.
+    """
+    for i, item in enumerate(work):
+        if not isinstance(item, WorkItem):
+            raise PlanningError(f"item {i} of the work is {as_given(item)}; a WorkItem is needed")
+        for name, indices, count in (("response", item.responses, responses), ("item", item.items, len(work))):
+            for index in indices:
+                if not is_whole(index, 0) or index >= count:
+                    raise PlanningError(f"work item {i} waits for {name} {as_given(index)}; {name}s are 0 to {count - 1}")
+    in_order(work)
+    every = list(dict.fromkeys(item.gpus for item in (*work, *learner)))
+    owner: dict[str, WorkGpus] = {}
+    held: dict[int, str] = {gpu: server.holder for gpus in every if gpus.hold == "step" for server in gpus.of(plan)
+                            for gpu in server.gpu_ids}  # fmt: skip
+    for gpus in every:
+        for server in gpus.of(plan):
+            if owner.setdefault(server.holder, gpus) is not gpus:
+                raise PlanningError(f"two of the work's GPUs have the holder {server.holder!r}; give each a name of its own")
+            if (gpu := next((g for g in server.gpu_ids if held.get(g, server.holder) != server.holder), None)) is not None:
+                raise PlanningError(
+                    f"server {server.holder!r} of the work has GPU {gpu}, which {held[gpu]!r} holds for the whole step; give "
+                    "it another GPU"
+                )
+            _check_whole_actors(server, plan)
+
+
+def _check_whole_actors(server: WorkServer, plan: Plan) -> None:
+    ids = set(server.gpu_ids)
+    for i, actor in enumerate(plan.actors):
+        if not ids.isdisjoint(actor.gpu_ids) and not ids.issuperset(actor.gpu_ids):
+            shared, missing = min(ids.intersection(actor.gpu_ids)), min(set(actor.gpu_ids) - ids)
+            raise PlanningError(
+                f"server {server.holder!r} of the work has GPU {shared} of actor {i}, but not its GPU {missing}; give it all "
+                "GPUs of an actor"
+            )
+
+
+def in_order(work: Sequence[WorkItem]) -> list[int]:
+    """Return the items so that each comes after those that it waits for, the lower index first where both orders would do.
+
+    Raises:
+        PlanningError: items wait for each other in a circle.
+    """
+    left = [len(set(item.items)) for item in work]
+    then: dict[int, list[int]] = {}
+    for i, item in enumerate(work):
+        for before in set(item.items):
+            then.setdefault(before, []).append(i)
+    ordered = [i for i, count in enumerate(left) if not count]
+    for i in ordered:
+        for after in then.get(i, ()):
+            left[after] -= 1
+            if not left[after]:
+                ordered.append(after)
+    if len(ordered) < len(work):
+        stuck = next(i for i, count in enumerate(left) if count)
+        raise PlanningError(f"work item {stuck} waits for itself; remove the circle of items that wait for each other")
+    return ordered
+
+
+def bought_as(gpu: int, cluster: Cluster | MixedCluster) -> tuple[int, GpuPool]:
+    """Return the node and the pool of a GPU.
+
+    GPUs beside the cluster are on nodes after its last, like those of its first pool.
+    """
+    node, first = 0, 0
+    for pool in cluster.pools:
+        if gpu < first + pool.gpus:
+            return node + (gpu - first) // pool.gpus_per_node, pool
+        node, first = node + pool.nodes, first + pool.gpus
+    return node + (gpu - first) // cluster.pools[0].gpus_per_node, cluster.pools[0]

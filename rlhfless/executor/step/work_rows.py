@@ -1,0 +1,211 @@
+"""Places work items on their servers with the solver's list scheduler, and writes them into a record: allocations and spans.
+
+Inputs: items with their seconds, when responses are complete and GPUs free. Output: ``ExecutedWork``, and rows of the record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as
+from solver.model.cluster import Cluster, MixedCluster
+from solver.model.errors import PlanningError
+from solver.model.objective import NonGenerationPhases
+from solver.model.plan import Plan
+from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
+
+OVERLAP_S = 1e-9
+
+
+class WorkHold(NamedTuple):
+    """GPUs that a server of work holds with one role from ``start_s`` to ``end_s``; infinite: to the end of the step."""
+
+    server: WorkServer
+    gpus: WorkGpus
+    role: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class ExecutedWork:
+    """Items that have run, in the order in which they were given, and the GPUs that were held for them."""
+
+    runs: tuple[ItemRun, ...] = ()
+    holds: tuple[WorkHold, ...] = ()
+
+    @property
+    def finished_s(self) -> float:
+        """Return when the last item ended; minus infinity without items."""
+        return max((run.end_s for run in self.runs), default=-math.inf)
+
+    def __add__(self, other: ExecutedWork) -> ExecutedWork:
+        return ExecutedWork((*self.runs, *other.runs), (*self.holds, *other.holds))
+
+
+NO_WORK = ExecutedWork()
+
+
+def place_work(
+    work: Sequence[WorkItem],
+    plan: Plan,
+    start_s: float,
+    *,
+    seconds: Sequence[float] | None = None,
+    results: Sequence[Any] | None = None,
+    complete_s: Callable[[int], float] = lambda response: -math.inf,
+    free_s: Callable[[tuple[int, ...]], float] = lambda gpu_ids: -math.inf,
+) -> ExecutedWork:
+    """Return when and where each item runs: one call of ``solver.schedule_work``.
+
+    Args:
+        start_s: of the step. seconds: of the items; None: their own. results: of their functions.
+        complete_s: when a response is complete. free_s: when no actor needs any of these GPUs any more.
+
+    Raises:
+        PlanningError: two servers would have one GPU at the same time.
+    """
+    every = list(dict.fromkeys(item.gpus for item in work))
+    number_of = {gpus: number for number, gpus in enumerate(every)}
+    servers = [(place, server) for place, gpus in enumerate(every) for server in gpus.of(plan)]
+    counts = [(before, i) for i, item in enumerate(work) for before in item.items]  # the gate of an item has its index
+    items = WorkItems(
+        [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
+        [max([start_s + item.after_s, *map(complete_s, item.responses)]) for item in work],
+        waits_for=[i if item.items else NO_GATE for i, item in enumerate(work)],
+        counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
+        place=[number_of[item.gpus] for item in work],
+        priority=[float(item.priority) for item in work],
+    )
+    free = [free_s(server.gpu_ids) for _, server in servers]
+    schedule = schedule_work(items, free, [place for place, _ in servers])
+    runs = tuple(
+        ItemRun(item, servers[server][1].holder, start, end, None if results is None else results[i])
+        for i, (item, server, start, end) in enumerate(
+            zip(work, schedule.server.tolist(), schedule.start_s.tolist(), schedule.end_s.tolist(), strict=True)
+        )
+    )
+    in_turn: dict[int, list[ItemRun]] = {}
+    for i in schedule.order.tolist():
+        in_turn.setdefault(int(schedule.server[i]), []).append(runs[i])
+    holds: list[WorkHold] = []
+    for number, (place, server) in enumerate(servers):
+        of_server = in_turn.get(number, [])
+        if every[place].hold == "step":
+            role = of_server[0].item.role if of_server else next(item for item in work if item.gpus == every[place]).role
+            holds.append(WorkHold(server, every[place], role, max(start_s, free[number]), math.inf))
+        else:
+            holds += _holds(server, every[place], of_server)
+    _check_holders(holds)
+    return ExecutedWork(runs, tuple(holds))
+
+
+def _holds(server: WorkServer, gpus: WorkGpus, runs: Sequence[ItemRun]) -> list[WorkHold]:
+    """Return what a server holds from its first item to its last, one row for each role that it has in turn."""
+    holds: list[WorkHold] = []
+    for run in (run for run in runs if run.end_s > run.start_s):
+        if holds and holds[-1].role == run.item.role:
+            holds[-1] = holds[-1]._replace(end_s=run.end_s)
+            continue
+        if holds:
+            holds[-1] = holds[-1]._replace(end_s=run.start_s)
+        holds.append(WorkHold(server, gpus, run.item.role, run.start_s, run.end_s))
+    return holds
+
+
+def _check_holders(holds: Sequence[WorkHold]) -> None:
+    latest: dict[int, WorkHold] = {}
+    for hold in sorted(holds, key=lambda hold: (hold.start_s, hold.end_s)):
+        for gpu in hold.server.gpu_ids:
+            before = latest.get(gpu)
+            if before is not None and hold.start_s < before.end_s - OVERLAP_S and before.server.holder != hold.server.holder:
+                raise PlanningError(
+                    f"GPU {gpu} would be held by {before.server.holder!r} and {hold.server.holder!r} at the same time; let the "
+                    "items of one wait for those of the other, or give them GPUs of their own"
+                )
+            if before is None or hold.end_s > before.end_s:
+                latest[gpu] = hold
+
+
+def phase_items(phases: NonGenerationPhases, cluster: Cluster | MixedCluster, generated_s: float = 0.0) -> list[WorkItem]:
+    """Return the phases outside generation as items: the learner prepares, then learns, when generation is over.
+
+    Args:
+        generated_s: when that is, in seconds from the start of the step.
+    """
+    if not phases.learner_gpus and not phases.seconds:
+        return []
+    ids = tuple(range(cluster.gpus, cluster.gpus + phases.learner_gpus))
+    server = WorkServer("learner", ids, sum(pool.nodes for pool in cluster.pools))
+    learner = WorkGpus("learner", (server,), "learner", "step", phases.usd_per_gpu_hour)
+    return [
+        WorkItem("prepare", phases.prepare_s, gpus=learner, after_s=generated_s),
+        WorkItem("learn", phases.learn_s, gpus=learner, after_s=generated_s, items=(0,)),
+    ]
+
+
+def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | MixedCluster) -> None:
+    """Place and write items of a step whose other rows are written, at their own seconds, and close its record again.
+
+    Raises:
+        PlanningError: two servers would have one GPU at the same time.
+    """
+    held = [(set(row["gpu_ids"]), float(row["end_s"])) for row in record.allocations]
+    completions = record.completions if any(item.responses for item in work) else {}
+    executed = place_work(
+        work, record.plan, record.start_s, complete_s=lambda response: completions[response].time_s,
+        free_s=lambda gpu_ids: max((end_s for ids, end_s in held if not ids.isdisjoint(gpu_ids)), default=-math.inf),
+    )  # fmt: skip
+    end_s = max(record.end_s, executed.finished_s)
+    write_work(record, executed, cluster, end_s)
+    record.work += executed.runs
+    record.close(end_s)
+
+
+def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedCluster, end_s: float) -> None:
+    """Write the allocations and spans of executed items; without GPUs nothing is written. ``end_s``: of the step."""
+    for hold in work.holds:
+        if not hold.server.gpu_ids:
+            continue
+        node, pool = bought_as(hold.server.gpu_ids[0], cluster)
+        usd = hold.gpus.usd_per_gpu_hour
+        hold_end_s = end_s if hold.end_s == math.inf else hold.end_s
+        if hold_end_s > hold.start_s:
+            record.allocate(
+                hold.server.holder, hold.role, node if hold.server.node is None else hold.server.node, hold.server.gpu_ids,
+                pool.kind, pool.market, pool.usd_per_gpu_s if usd is None else usd / 3600.0, hold.start_s, hold_end_s,
+            )  # fmt: skip
+    with_gpus = {hold.server.holder for hold in work.holds if hold.server.gpu_ids}
+    for holder in dict.fromkeys(hold.server.holder for hold in work.holds):
+        if holder in with_gpus:
+            _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+
+
+def _write_spans(record: StepRecord, runs: Iterable[ItemRun]) -> None:
+    """Write the spans of one holder: like items that follow each other without a pause are one span."""
+    together: list[ItemRun] = []
+    for run in runs:
+        if together and (run.start_s != together[-1].end_s or _alike(run.item) != _alike(together[-1].item)):
+            _write_span(record, together)
+            together = []
+        together.append(run)
+    if together:
+        _write_span(record, together)
+
+
+def _alike(item: WorkItem) -> tuple[Any, ...]:
+    return item.kind, item.call, item.detail
+
+
+def _write_span(record: StepRecord, runs: Sequence[ItemRun]) -> None:
+    item, responses = runs[0].item, sum(len(run.item.responses) for run in runs)
+    what: dict[str, Any] = {} if item.call is None else {"call": item.call}
+    if responses:
+        what["responses"] = responses
+    record.span(runs[0].holder, item.kind, runs[0].start_s, runs[-1].end_s, **what, **item.detail)

@@ -1,0 +1,232 @@
+"""Work items on the wall clock, in a scripted world: each runs once, after what it waits for, on GPUs that nobody else has."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from error_messages import refused
+from executor_samples import Restless, plan_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, Stage, events, spans, stage
+from scripted_work import CALLS, acting, fail, group_work
+from scripted_world import Punctual, Trouble
+
+from rlhfless.executor import Lifecycle, StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer
+from solver import Cluster, PlanningError
+
+FREED = WorkGpus("freed")
+EVERY_POOL_KIND = pytest.mark.parametrize("pool_kind", POOL_KINDS)
+
+
+def learner(on: Stage, servers: int | None = None) -> WorkGpus:
+    """GPUs beside the cluster."""
+    if on.pool_kind == "local":
+        on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
+    return WorkGpus.beside(on.cluster, "learner", servers=servers)
+
+
+def assert_worked(record: StepRecord, work: list[WorkItem]) -> None:
+    """Every item has run once, after what it waits for, with the results of that, while its holder has the GPUs."""
+    assert [ran.item for ran in record.work] == work
+    for ran in record.work:
+        name, given = ran.result
+        before = [record.work[i] for i in ran.item.items]
+        tokens = [record.completions[r].response_tokens for r in ran.item.responses]
+        assert given == (*tokens, *(b.result[0] for b in before)), name
+        assert all(record.completions[r].time_s <= ran.start_s + 1e-9 for r in ran.item.responses)
+        assert all(b.end_s <= ran.start_s + 1e-9 for b in before)
+        assert ran.start_s >= record.start_s + ran.item.after_s - 1e-9
+        rows = [a for a in record.allocations if a["holder"] == ran.holder]
+        assert any(a["start_s"] - 1e-9 <= ran.start_s and ran.end_s <= a["end_s"] + 1e-9 for a in rows), ran
+    by_holder: dict[str, list[tuple[float, float]]] = {}
+    for ran in record.work:
+        by_holder.setdefault(ran.holder, []).append((ran.start_s, ran.end_s))
+    for times in by_holder.values():
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in itertools.pairwise(sorted(times)))
+    assert record.end_s >= max(ran.end_s for ran in record.work) - 1e-9
+
+
+@pytest.mark.parametrize("pool_kind", POOL_KINDS)
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    wrong=st.lists(st.builds(Trouble, st.sampled_from(["kill", "stop", "zombie", "slow"]), st.integers(1, 160)), max_size=4),
+    moves=st.booleans(),
+    release=st.sampled_from(["done", "generation", "step"]),
+    cold=st.booleans(),
+)
+@example(seed=1, wrong=[Trouble("kill", 60), Trouble("stop", 90)], moves=False, release="done", cold=True)
+def test_every_item_runs_once_whatever_goes_wrong(
+    pool_kind: str, seed: int, wrong: list[Trouble], moves: bool, release: str, cold: bool
+) -> None:
+    plan = plan_of(GROUPS, Restless(seed, 0.02) if moves else None, slots=3, release=release)
+    lifecycle = Lifecycle.cold() if cold else Lifecycle.serverful()
+    CALLS.clear()
+    with stage(pool_kind, seed, [replace(t) for t in wrong], lifecycle=lifecycle) as on:
+        work = group_work(GROUPS, learner(on), FREED)
+        try:
+            record = on.run(plan, work=work)
+        except StepFailed as failed:
+            said = str(failed)
+            assert "was lost 2 times with its process" in said or "no actor is left" in said, said
+            return
+        assert_worked(record, work)
+        lost = [e["item"] for e in events(record, "work lost") if e["item"] is not None]
+        calls = Counter(CALLS)
+        assert all(1 <= calls[ran.result[0]] <= 1 + lost.count(i) for i, ran in enumerate(record.work))
+        again = on.run(plan_of(GROUPS, slots=3), work=work, step=1)
+        assert_worked(again, work)
+        on.trace()
+
+
+@EVERY_POOL_KIND
+@pytest.mark.parametrize("cold", [False, True])
+def test_what_is_done_first_is_prepared_while_others_decode(pool_kind: str, cold: bool) -> None:
+    with stage(pool_kind, Punctual(0), lifecycle=Lifecycle.cold() if cold else Lifecycle.serverful()) as on:
+        work = group_work(GROUPS, learner(on), FREED)
+        record = on.run(plan_of(GROUPS), work=work)
+        assert_worked(record, work)
+        last_s = max(c.time_s for c in record.completions.values())
+        assert min(ran.end_s for ran in record.work) < last_s
+        started = [s for s in spans(record, "start") if s["holder"].startswith("freed")]
+        assert {a["role"] for a in record.allocations if a["holder"].startswith("freed")} == {"prepare"}
+        if not cold:
+            assert len(started) == len({s["holder"] for s in started})
+            assert len(on.world.actors) == len(GROUPS) + 1, "processes that have decoded prepare, too"
+        again = on.run(plan_of(GROUPS), work=work)
+        if not cold:
+            assert len(on.world.actors) == len(GROUPS) + 1, "and the learner's process has waited"
+        assert_worked(again, work)
+        on.trace()
+
+
+@EVERY_POOL_KIND
+def test_an_item_whose_process_dies_is_run_once_more(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        work = [acting("learn", "learn", 0.5, gpus=learner(on), responses=(0,))]
+        struck: list[int] = []
+
+        def strike(actor: Any) -> None:
+            if actor.number == 4 and not struck and "learn" in CALLS:
+                struck.append(1)
+                actor.suffer("kill")
+
+        CALLS.clear()
+        on.world.strikes.append(strike)
+        record = on.run(plan_of(GROUPS), work=work)
+        assert record.work[0].result == ("learn", (LENGTHS[0],))
+        assert len(events(record, "work lost")) <= 1
+
+
+@EVERY_POOL_KIND
+def test_an_item_whose_process_dies_twice_ends_the_step(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        work = [acting("learn", "learn", 0.5, gpus=learner(on), after_s=0.3, call="actor")]
+
+        def strike(actor: Any) -> None:
+            if actor.number >= 4 and actor.worker is not None and actor.orders:
+                actor.suffer("kill")
+
+        on.world.strikes.append(strike)
+        with pytest.raises(StepFailed, match=r"^work item 0 \(actor\) was lost 2 times with its process, the last time because "
+                           r"learner .*SIGKILL.*; the step was aborted$") as failed:  # fmt: skip
+            on.run(plan_of(GROUPS), work=work)
+        record = failed.value.record
+        assert len(record.completions) == len(LENGTHS)
+        assert {a["holder"] for a in record.allocations} >= {"learner"}
+
+
+@EVERY_POOL_KIND
+def test_a_server_that_keeps_state_is_not_replaced(pool_kind: str) -> None:
+    """What earlier items left in its process cannot be had again."""
+    with stage(pool_kind, Punctual(0)) as on:
+        sums = replace(learner(on), keeps_state=True)
+        work = [acting("learn", f"learn {r}", 0.05, gpus=sums, responses=(r,), priority=r) for r in range(4)]
+        CALLS.clear()
+
+        def strike(actor: Any) -> None:
+            if len(CALLS) == 2 and actor.worker is not None and actor.worker.engine is None and actor.orders:
+                actor.suffer("kill")
+
+        on.world.strikes.append(strike)
+        with pytest.raises(StepFailed, match=r"^learner .*SIGKILL.*; what its 2 items left in that process is lost"):
+            on.run(plan_of(GROUPS), work=work)
+
+
+@EVERY_POOL_KIND
+def test_a_function_that_fails_ends_the_step(pool_kind: str) -> None:
+    with stage(pool_kind, Punctual(0)) as on:
+        with refused(StepFailed, "work item 0", "learner", "no such token"):
+            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fail, gpus=learner(on), responses=(0,))])
+        assert_worked(on.run(plan_of(GROUPS), work=(work := [acting("prepare", "p")])), work)
+
+
+@EVERY_POOL_KIND
+def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) -> None:
+    """Its functions see the objects of this program, in the order of the list scheduler, one at a time."""
+    sums: list[int] = []
+
+    def add(completions: Any, results: Any) -> int:
+        sums.append(sum(c.response_tokens for c in completions))
+        return len(sums)
+
+    def fall(completions: Any, results: Any) -> None:
+        raise ValueError("no such gradient")
+
+    with stage(pool_kind, Punctual(0)) as on:
+        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
+        work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
+        work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
+        record = on.run(plan_of(GROUPS), work=work)
+        assert sorted(ran.result for ran in record.work) == [1, 2, 3, 4, 5]
+        assert record.work[-1].result == 5
+        assert sum(sums) == sum(LENGTHS) + LENGTHS[0]
+        for ran in record.work:
+            assert all(record.completions[r].time_s <= ran.start_s for r in ran.item.responses)
+        assert {a["holder"] for a in record.allocations if 8 in a["gpu_ids"]} == {"learner"}
+        on.trace()
+        with refused(StepFailed, "work item 0", "learner", "no such gradient"):
+            on.run(plan_of(GROUPS), work=[WorkItem("learn", run=fall, gpus=here, responses=(0,))])
+    assert not [thread for thread in threading.enumerate() if thread.name == "rlhfless-work"]
+
+
+def test_items_of_two_holders_take_turns_on_the_same_gpus() -> None:
+    """The learner has the GPUs of all actors: it starts when the last response is prepared on one of them."""
+    with stage("local", Punctual(0)) as on:
+        every = WorkGpus("learner", (WorkServer("learner", (0, 1, 2, 3)),))
+        work = [acting("prepare", f"prepare {r}", responses=(r,)) for r in range(len(LENGTHS))]
+        work.append(acting("learn", "learn", 0.1, gpus=every, items=tuple(range(len(LENGTHS)))))
+        record = on.run(plan_of(GROUPS, release="step"), work=work)
+        assert_worked(record, work)
+        on.trace()
+
+
+def test_a_server_may_be_held_for_the_whole_step() -> None:
+    with stage("local", Punctual(0)) as on:
+        held = replace(learner(on), hold="step")
+        work = [acting("learn", "learn", gpus=held, responses=(0,))]
+        record = on.run(plan_of(GROUPS), work=work)
+        (row,) = [a for a in record.allocations if a["holder"] == "learner"]
+        assert row["start_s"] == pytest.approx(record.start_s)
+        assert row["end_s"] >= max(c.time_s for c in record.completions.values())
+
+
+WRONG: dict[str, tuple[WorkItem, tuple[str, ...]]] = {
+    "no function": (WorkItem("learn", 1.0), ("work item 0", "function")),
+    "no such device": (acting("learn", "x", gpus=WorkGpus.beside(Cluster(1, 4, 1), "learner")), ("'learner'", "GPU 4")),
+    "a closure": (WorkItem("learn", run=lambda c, r: None), ("work item 0", "module")),
+    "no GPU": (acting("learn", "x", gpus=WorkGpus.beside(Cluster(1, 4, 1), "learner", 0)), ("work item 0", "GPU")),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_work_that_cannot_run_in_a_process_is_refused(case: str) -> None:
+    item, named = WRONG[case]
+    with stage("local", Punctual(0)) as on, refused(PlanningError, *named):
+        on.run(work=[item])

@@ -1,0 +1,44 @@
+"""Functions of work items for actors of a scripted world: they take time on the actor's clock, and say what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from scripted_engine import HERE
+
+from rlhfless.executor import WorkGpus, WorkItem
+
+CALLS: list[str] = []
+"""Names of the items whose functions were called, in order; a test clears it."""
+
+
+def act(name: str, seconds: float, completions: Sequence[Any], results: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Take some time; return the name, and what came in: tokens of the responses, names of the items before."""
+    HERE[-1].sleep(seconds * HERE[-1].slowness)
+    CALLS.append(name)
+    return name, (*(c.response_tokens for c in completions), *(result[0] for result in results))
+
+
+def fail(completions: Sequence[Any], results: Sequence[Any]) -> None:
+    """Fail."""
+    raise ValueError("no such token")
+
+
+def acting(kind: str, name: str, seconds: float = 0.01, *, limit_s: float | None = None, **more: Any) -> WorkItem:
+    """An item with that function; a silent process is lost after a time that ``limit_s`` says."""
+    return WorkItem(kind, limit_s, partial(act, name, seconds), **more)
+
+
+def group_work(
+    groups: Sequence[Sequence[int]], learner: WorkGpus, freed: WorkGpus, limit_s: float | None = 0.01
+) -> list[WorkItem]:
+    """Every response is prepared on freed GPUs, groups are learned from on the learner's, and the optimizer steps last."""
+    responses = [r for group in groups for r in group]
+    work = [acting("prepare", f"prepare {r}", gpus=freed, responses=(r,), limit_s=limit_s) for r in responses]
+    for number, group in enumerate(groups):
+        of_group = tuple(responses.index(r) for r in group)
+        work.append(acting("learn", f"learn {number}", 0.02, gpus=learner, items=of_group, limit_s=limit_s))
+    every = tuple(range(len(responses), len(work)))
+    return [*work, acting("learn", "optimizer", gpus=learner, items=every, after_s=0.05, limit_s=limit_s)]
