@@ -1,9 +1,8 @@
 """The simulated engine: lengths from a log, times from the full profile table, no tokens.
 
 Its iterations are those of ``solver.timing.batching`` (the planner's own arithmetic), so an undisturbed actor is finished in
-one numpy call. A disturbance replaces its schedule by another one (``rlhfless.engine.simulated.schedule``). A cut does so from
-the committed boundary on, an arrival from the boundary on at which it can join. That boundary is found, and the schedule after
-it computed, before it is committed.
+one numpy call. A response that joins or leaves changes a batch in place where all responses decode (``running_batch.py``). Else
+another schedule takes over: after a cut from the committed boundary on, after an arrival from where it can join.
 """
 
 from __future__ import annotations
@@ -17,18 +16,26 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
-from rlhfless.engine.simulated.completions import Completions, joined
+from rlhfless.engine.simulated.committed import Committed
+from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
-from rlhfless.engine.simulated.requests import MEMBER, Members, Requests, changed, members_of, refusal, row_of
+from rlhfless.engine.simulated.requests import (
+    MOVED_KV,
+    Members,
+    Requests,
+    changed,
+    exported,
+    members_of,
+    refusal,
+    row_of,
+    together,
+)  # fmt: skip
 from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import SimulatedSchedule
 from rlhfless.engine.simulated.start import followed, scheduled
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
-
-MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
-WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
 
 
 class SimulatedEngine:
@@ -72,7 +79,7 @@ class SimulatedEngine:
             self._unread.append(requests)
             if requests.available_s[0] <= self.clock_s:
                 self._leave_schedule()
-                self._members = _together(self._members, requests.rows)
+                self._members = together(self._members, requests.rows)
                 return
         else:
             self._read_requests()
@@ -120,7 +127,7 @@ class SimulatedEngine:
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
-        committed = _Committed()
+        committed = Committed()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
             schedule = self._schedule()
@@ -152,7 +159,7 @@ class SimulatedEngine:
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
-        committed = _Committed(self.advance(at_s))
+        committed = Committed(self.advance(at_s))
         schedule, self._later = self._schedule(), []
         if isinstance(schedule, RunningBatch):
             schedule.take_back()
@@ -160,7 +167,7 @@ class SimulatedEngine:
             self._commit(schedule, schedule.done + 1, committed)
         self._read_requests()
         if isinstance(schedule, RunningBatch):
-            taken = [self._export(row) for row in schedule.leave(responses)]
+            taken = [exported(self._requests[row[0]], row) for row in schedule.leave(responses)]
             if schedule.over:
                 self._members, self._running, self._base_s, self._upcoming = members_of([]), 0, schedule.clock_s, None
             return taken + self._export_arriving(responses), committed.progress()
@@ -168,7 +175,7 @@ class SimulatedEngine:
         leaves = np.ones(len(members), dtype=bool)
         if responses is not None:
             leaves = np.isin(members["response"], np.array(responses, dtype=np.int64))
-        taken = [self._export(row) for row in members[leaves].tolist()]
+        taken = [exported(self._requests[row[0]], row) for row in members[leaves].tolist()]
         going_on = members[~leaves]
         left = running - int(np.count_nonzero(leaves[:running]))
         after = None
@@ -229,7 +236,9 @@ class SimulatedEngine:
     def _schedule(self) -> SimulatedSchedule | RunningBatch:
         """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
         if self._upcoming is None:
-            self._upcoming = self._scheduled(self._members, self._running, self._base_s)
+            self._upcoming = scheduled(
+                self._members, self._running, self._base_s, self._latency, self._admission, self._cached_prompts
+            )
         return self._upcoming
 
     def _let_join(
@@ -253,14 +262,11 @@ class SimulatedEngine:
             base_s = iterations.end_s(at)
             if schedule.ending_by(at) >= count or base_s < available_s:
                 break
-            together = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s)
-            if not schedule.join(at, [row_of(r) for r in self._arriving[taken:together]]):
+            until = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s)
+            if not schedule.join(at, [row_of(r) for r in self._arriving[taken:until]]):
                 break
-            coming = together - begun
+            coming = until - begun
         return coming
-
-    def _scheduled(self, members: Members, running: int, base_s: float) -> SimulatedSchedule:
-        return scheduled(members, running, base_s, self._latency, self._admission, self._cached_prompts)
 
     def _leave_schedule(self) -> None:
         """Make the committed boundary the base from which another schedule can start."""
@@ -289,11 +295,13 @@ class SimulatedEngine:
         base_s = max(schedule.iterations.end_s(at), self._arriving[taken].available_s)
         count = bisect.bisect_right(self._arriving, base_s, taken, key=_available_s) - taken
         members, running = schedule.remaining(at, reported)
-        everyone = _together(members, members_of(self._arriving[taken : taken + count]))
+        everyone = together(members, members_of(self._arriving[taken : taken + count]))
         after = None
         if running == len(members):
             after = followed(schedule, at, everyone, running, base_s, self._latency, self._admission)
-        return after or self._scheduled(everyone, running, base_s), count
+        if after is None:
+            return scheduled(everyone, running, base_s, self._latency, self._admission, self._cached_prompts), count
+        return after, count
 
     def _queue_available(self, to_s: float) -> bool:
         """At the committed boundary, queue available responses; an idle engine's clock jumps, ``to_s`` at most.
@@ -333,21 +341,7 @@ class SimulatedEngine:
             self._arriving.remove(r)
         return [changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False) for r in leaving]
 
-    def _export(self, row: tuple[Any, ...]) -> Request:
-        """Return a response as a request from which another engine can continue."""
-        response, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
-        return changed(
-            self._requests[response],
-            generated_tokens=tokens,
-            kv=MOVED_KV if has_kv else None,
-            cached_tokens=0,
-            shares_prompt=False,
-            start_s=None if math.isnan(start_s) else start_s,
-            first_token_s=None if math.isnan(first_token_s) else first_token_s,
-            prefill_tokens_computed=prefill_tokens,
-        )
-
-    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: _Committed) -> None:
+    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: Committed) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
         first, coming = schedule.done, 0
         if isinstance(schedule, RunningBatch):
@@ -369,28 +363,5 @@ class SimulatedEngine:
         committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
 
 
-class _Committed:
-    """Committed progress, part by part, after ``before``."""
-
-    def __init__(self, before: Progress | None = None) -> None:
-        self.completions: list[Completions] = []
-        self.spans: list[LazySpans] = []
-        if before is not None:
-            self.completions += [Completions.of(before.completions)] if before.completions else []
-            self.spans += [before.spans] if isinstance(before.spans, LazySpans) else []
-
-    def progress(self) -> Progress:
-        """Return all of it."""
-        if len(self.spans) > 1:
-            for later in self.spans[1:]:
-                self.spans[0].add(later)
-        return Progress(joined(self.completions), self.spans[0] if self.spans else [])
-
-
 def _available_s(request: Request) -> float:
     return request.available_s
-
-
-def _together(members: Members, admitted: Members) -> Members:
-    """Concatenate both, faster than ``np.concatenate`` joins rows."""
-    return np.concatenate([members.view(WHOLE), admitted.view(WHOLE)]).view(MEMBER)

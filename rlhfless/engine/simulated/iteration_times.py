@@ -20,7 +20,7 @@ FIRST = 6  # iterations that are worked out one by one at first: often the next 
 FEW = 10  # iterations that are worked out one by one where no more are asked for
 
 
-class Segment(NamedTuple):
+class TimedSegment(NamedTuple):
     """Iterations whose times are summed from one boundary, ``first``, on; ``last``: the boundary at which nothing is left.
 
     Other fields are those of ``Iterations``.
@@ -96,9 +96,9 @@ class Iterations:
 
     # --- changes in place -------------------------------------------------------------------------------------------------
 
-    def segment(self) -> Segment:
+    def segment(self) -> TimedSegment:
         """Return the present segment, to come back to."""
-        return Segment(
+        return TimedSegment(
             self._first, self.last, self._base_s, self._joins_s, self.prefill_at, self.prefill_s, self.computed_tokens,
             self.computing,
         )  # fmt: skip
@@ -108,7 +108,7 @@ class Iterations:
         self._base_s = float(self.boundary_s[at])
         self._begin(at, prefill_tokens, computing, joins)
 
-    def undo(self, before: Segment) -> None:
+    def undo(self, before: TimedSegment) -> None:
         """Go back to the segment before the last one, after its iterations were changed back."""
         at = self._first
         (

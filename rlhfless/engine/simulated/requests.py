@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from rlhfless.engine.protocol import Request
 from solver.model.workload import FloatArray, IntArray
+
+MOVED_KV = "kv"  # stands for the KV state of a simulated response: only its presence matters
 
 Members = NDArray[np.void]
 """Responses that are with an engine, one row each with the fields of ``MEMBER``."""
@@ -29,6 +32,7 @@ MEMBER = np.dtype(
         ("prefill_tokens", np.int64),
     ]
 )
+WHOLE = np.dtype((np.void, MEMBER.itemsize))  # a row as bytes
 
 
 def members_of(requests: Iterable[Request]) -> Members:
@@ -46,11 +50,26 @@ def row_of(r: Request) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+def together(members: Members, admitted: Members) -> Members:
+    """Concatenate both, faster than ``np.concatenate`` joins rows."""
+    return np.concatenate([members.view(WHOLE), admitted.view(WHOLE)]).view(MEMBER)
+
+
 def changed(request: Request, **what: Any) -> Request:
     """Return the request with other values, like ``dataclasses.replace`` but many times as fast: rules move thousands."""
     new = Request.__new__(Request)
     new.__dict__.update(request.__dict__, **what)
     return new
+
+
+def exported(request: Request, row: tuple[Any, ...]) -> Request:
+    """Return a response in the state of its row, as a request from which another engine can continue."""
+    _, _, _, _, tokens, has_kv, _, _, start_s, first_token_s, prefill_tokens = row
+    return changed(
+        request, generated_tokens=tokens, kv=MOVED_KV if has_kv else None, cached_tokens=0, shares_prompt=False,
+        start_s=None if math.isnan(start_s) else start_s,
+        first_token_s=None if math.isnan(first_token_s) else first_token_s, prefill_tokens_computed=prefill_tokens,
+    )  # fmt: skip
 
 
 def refusal(request: Request) -> str | None:

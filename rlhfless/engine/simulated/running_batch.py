@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.simulated.iteration_times import Iterations, Segment
+from rlhfless.engine.simulated.iteration_times import Iterations, TimedSegment
 from rlhfless.engine.simulated.requests import MEMBER, Members
 from rlhfless.engine.simulated.schedule import NOBODY, Prefilled
 from solver.model.admission import Admission
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 
     at: int
     residents: list[Resident]
-    before: Segment
+    before: TimedSegment
 
 
 class RunningBatch:

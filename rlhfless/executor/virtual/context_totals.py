@@ -48,7 +48,7 @@ class ContextTotals:
             return
         self._backend.catch_up(actor)
         ahead = None if actor.growing is None else actor.growing.context_tokens_ahead(ITERATIONS)
-        listed = ahead is None or actor.engine.clock_s > now_s
+        listed = int(ahead is None or actor.engine.clock_s > now_s)
         if listed:
             tokens[0] = self._listed(actor, now_s)
         if ahead is None:

@@ -15,6 +15,7 @@ import numpy as np
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.virtual.actors import VirtualActor
 
+AT_ONCE = 4  # completions that an engine is asked for together, while nothing changes for it
 FORESEEN = 4  # completions that an engine is asked for beyond twice its share
 NEAR = 32  # completions of the step that are waited for one by one
 
@@ -39,16 +40,13 @@ class EventTimes:
         return self._all_begun and actor.foreseeing is not None
 
     def changed(self, actor: VirtualActor) -> None:
-        """Note that an engine was given, or lost, responses, or committed completions."""
-        actor.next_s = -math.inf
+        """Note that an engine was given, or lost, responses."""
+        actor.next_s, actor.foreseen_s = -math.inf, ()
         self._unknown.add(actor.index)
 
     def advanced(self, actor: VirtualActor, completions: int) -> None:
-        """Note how many completions an advance has committed: who had none is asked for the next, and left alone until then."""
-        if completions:
-            self.changed(actor)
-        elif actor.index in self._unknown:
-            self._ask(actor)
+        """Note how many completions an advance has committed; where it has none, only a bound was foreseen."""
+        actor.foreseen_s = actor.foreseen_s[completions:] if completions else ()
 
     def reaching(self, horizon_s: float) -> Sequence[VirtualActor]:
         """Return the actors whose engines have to be advanced to the horizon, in order."""
@@ -56,61 +54,66 @@ class EventTimes:
             actors = list(self._live.values())
             self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
             return actors
-        due = self._unknown & self._live.keys()
+        due = {i for i in self._unknown if i in self._live}
         while self._next and self._next[0][0] <= horizon_s:
             next_s, index = heapq.heappop(self._next)
             if index in self._live and self._live[index].next_s == next_s:
                 due.add(index)
-                self.changed(self._live[index])
+                self._unknown.add(index)
         if not self._foreseen:
             due.update(i for i, actor in self._live.items() if actor.foreseeing is None)
         return [self._live[i] for i in sorted(due)]
 
-    def _ask(self, actor: VirtualActor) -> None:
-        """Ask an engine for its next completion."""
-        times_s = actor.next_completions_s(1)
-        actor.next_s = float(times_s[0]) if len(times_s) else math.inf
-        self._unknown.discard(actor.index)
-        heapq.heappush(self._next, (actor.next_s, actor.index))
+    def _ask(self) -> list[int]:
+        """Ask engines that have changed for their next completions; return their actors."""
+        asked = [i for i in self._unknown if i in self._live]
+        for actor in map(self._live.__getitem__, asked):
+            if not actor.foreseen_s:
+                actor.foreseen_s = tuple(actor.next_completions_s(AT_ONCE).tolist()) or (math.inf,)
+            actor.next_s = actor.foreseen_s[0]
+            heapq.heappush(self._next, (actor.next_s, actor.index))
+        self._unknown.clear()
+        return asked
 
     def _next_s(self) -> float:
         """Return a lower bound on the next completion of all engines."""
         live, heap = self._live, self._next
-        for index in list(self._unknown):
-            if index in live:
-                self._ask(live[index])
-        self._unknown.clear()
         while heap and (heap[0][1] not in live or live[heap[0][1]].next_s != heap[0][0]):
             heapq.heappop(heap)
         return heap[0][0] if heap else math.inf
 
     def trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float, pending: int) -> float:
         """Return a lower bound on the completion at which the rule wants to be asked; ``pending`` ones come in addition."""
+        asked = self._ask() if self._all_begun else []
         bounds_s = [self._step_trigger_s(driver, pending)]
         if self._all_begun:
-            bounds_s.append(self._actor_trigger_s(driver, now_s))
+            bounds_s.append(self._actor_trigger_s(driver, now_s, asked))
         if not (self._all_begun and self._foreseen):
             for actor in self._live.values():
                 if actor.trigger_completions is not None and not self.leaves_alone(actor):
                     bounds_s.append(actor.engine.peek_next_event_s(actor.missing_completions))
         return min(bounds_s)
 
-    def _actor_trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float) -> float:
+    def _actor_trigger_s(self, driver: RuleDriver[VirtualActor], now_s: float, asked: list[int]) -> float:
         """Return a lower bound on the completion of an actor at which the rule wants to be asked.
 
-        Bounds are first those of the actor's next completion, and made tight when they are the earliest.
+        Bounds are first those of the actor's next completions, and made tight when they are the earliest. ``asked``: actors
+        whose completions have changed.
         """
         live, heap = self._live, self._triggers
-        for changed in [live[i] for i in (driver.changed | self._unknown) & live.keys()]:
-            changed.trigger_s, changed.trigger_is_tight = changed.next_s, False
-            heapq.heappush(heap, (changed.trigger_s, changed.index))
+        for changed in [live[i] for i in driver.changed.union(asked) if i in live]:
+            if changed.trigger_completions is not None:
+                foreseen_s, missing = changed.foreseen_s, changed.missing_completions
+                changed.trigger_is_tight = missing <= len(foreseen_s)
+                changed.trigger_s = foreseen_s[missing - 1] if changed.trigger_is_tight else changed.next_s
+                heapq.heappush(heap, (changed.trigger_s, changed.index))
         driver.changed.clear()
         while heap:
             bound_s, index = heap[0]
             actor = live.get(index)
             if actor is None or actor.trigger_s != bound_s or actor.trigger_completions is None or actor.foreseeing is None:
                 heapq.heappop(heap)
-            elif bound_s > now_s and actor.trigger_is_tight:
+            elif actor.trigger_is_tight and bound_s > now_s:
                 return bound_s
             else:
                 actor.trigger_s, actor.trigger_is_tight = actor.engine.peek_next_event_s(actor.missing_completions), True
