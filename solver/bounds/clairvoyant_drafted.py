@@ -12,10 +12,10 @@ bound of all policies with these drafts. Its assumptions are those there, but fo
 Drafting itself takes no time here, and each context is read once, which makes the bound smaller.
 
 **Bound.** Let s be the slots, or the responses if these are fewer, and X = T - r. A pass at context k with n drafts has the
-load ``u(n, k) = b (1 + n) + c k``. It is charged u and a share of a. An iteration's shares add up to at most 1, and
-their loads to at most y = tau - a. An iteration holds at most one pass per response and at most s passes. So shares by load up
-to s h, then by response, are as large as in ``solver.bounds.clairvoyant``, whatever n is. With its m(u), the least over y of
-share plus lam y, a pass is charged at least ``u + a m(u) - a lam y``, that is ``phi(n, k) - a lam tau`` with
+load ``u(n, k) = b (1 + n) + c k``. It is charged u and a share of a. The shares of an iteration's passes add up to at most 1,
+and their loads to at most y = tau - a. An iteration holds at most one pass per response and at most s passes. So shares by
+load up to s h, then by response, are as large as in ``solver.bounds.clairvoyant``, whatever n is. With its m(u), the least
+over y of share plus lam y, a pass is charged at least ``u + a m(u) - a lam y``, that is ``phi(n, k) - a lam tau`` with
 
     phi(n, k) = u(n, k) + a m(u(n, k)) + a^2 lam .
 
