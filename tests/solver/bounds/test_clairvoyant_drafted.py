@@ -64,7 +64,7 @@ def _check_realised(seed: int) -> None:
         for lengths in itertools.product(range(drafts + 1), repeat=3):
             time_s, gpu_s = step_of_passes(problem, groups, runs, lambda i, _, n=lengths: n[i])
             assert bound.gpu_seconds(time_s) * ROUNDING <= gpu_s
-            assert bound.shortest_s() <= time_s * (1 + 1e-9) if lengths == (drafts,) * 3 else True
+        assert bound.shortest_s() <= time_s * (1 + 1e-9) + 1e-9  # of the longest drafts
     problem = _problem(rng, 7, 20)
     runs = _runs(rng, problem, drafts + 1)
     bound = solver.replayed_clairvoyant_bound(problem, runs, drafts, work=0)
