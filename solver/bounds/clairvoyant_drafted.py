@@ -30,9 +30,10 @@ phi(n, k) - a lam X``, for any lam >= 0 of its own. And phi rises with k.
 - *Realised*: a response pays at least the least sum of phi over any sequence of passes that yields its tokens, less a lam X. A
   dynamic programme over the tokens that are left finds it.
 
-Whole actors, in the realised form: a response has P_i passes or more, and pass j of them at least the load ``b + c (p_i + j)``.
-What is left of a schedule without all further passes is one of P_i tokens each. So the configuration bound
-(``solver.bounds.exact_clairvoyant``) of these lengths bounds the base times of iterations; all loads are paid besides.
+Whole actors: in the expected form the configuration bound has passes in place of tokens (``solver.bounds.drafted_prices``). In
+the realised form a response has P_i passes or more, and pass j of them at least the load ``b + c (p_i + j)``. What is left of a
+schedule without all further passes is one of P_i tokens each. So the configuration bound of these lengths
+(``solver.bounds.exact_clairvoyant``) bounds the base times of iterations; all loads are paid besides.
 
 Memory: an iteration holds at most Q KV tokens, and admission that reserves counts m_i tokens of response i in each of its
 passes. So all passes together pay at least their loads and ``a P_i m_i / Q`` of each response.
@@ -60,7 +61,8 @@ from numpy.typing import ArrayLike
 from solver.bounds.affine_lower_bounds import affine_minorants, min_prompt_tokens, prompt_token_s
 from solver.bounds.bound_over_time import BoundOverTime
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
-from solver.bounds.exact_clairvoyant import DEFAULT_WORK, ConfigurationBound, configuration_bound
+from solver.bounds.drafted_prices import DraftedPrices
+from solver.bounds.exact_clairvoyant import DEFAULT_WORK, configuration_bound
 from solver.bounds.pass_charges import Sharing, expected_charges, realised_charges, sharings
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import MAX_DRAFT_TOKENS
@@ -72,9 +74,12 @@ from solver.model.workload import FloatArray, IntArray
 
 GROUPS = 128  # of responses that share one lam
 TIME_FACTORS = (1.1, 1.5, 2.5, 5.0)  # times the longest response alone: the best sharings there are used for realised runs
-CONFIGURATION_TIME_FACTOR = 2.0  # where the minorant of the configuration bound is the best
+WHOLE_ACTORS_FACTOR = 1.1  # where the minorant for whole actors is the best: their batches are small
 Charges = Callable[[Sharing], FloatArray]
 """(M + 3, R) least sums of charges of the responses under a sharing (``solver.bounds.pass_charges``)."""
+Seconds = Callable[[float], float]
+WholeActors = Callable[[tuple[float, float, float], FloatArray], Seconds]
+"""Takes a minorant and the charges under it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +108,7 @@ class DraftedClairvoyantBound(BoundOverTime):
     Attributes:
         without_drafts: the bound of policies that decode one token per pass. length: (R,) tokens.
         shared: the charges under every sharing. memory_s: loads, and base time by the share of the memory.
-        configuration: loads, prompts and the base times that whole actors need; None in the expected form.
+        whole_actors_s: the seconds of all iterations at least, from those left to decode, if actors are whole.
         alone_s: (R,) the least seconds of each response alone.
     """
 
@@ -112,7 +117,7 @@ class DraftedClairvoyantBound(BoundOverTime):
     length: FloatArray
     shared: tuple[SharedCharges, ...]
     memory_s: float
-    configuration: tuple[float, ConfigurationBound] | None
+    whole_actors_s: Seconds
     alone_s: FloatArray
     ready_s: float
     unit: str = "gpu_s"
@@ -133,10 +138,8 @@ class DraftedClairvoyantBound(BoundOverTime):
             return 0.0
         if decode_s <= 0 or float(self.alone_s.max()) > decode_s * (1 + 1e-9):
             return math.inf
-        busy_s = max(self.memory_s, *(charges.busy_s(decode_s) for charges in self.shared))
-        if self.configuration is not None:
-            load_s, base_times = self.configuration
-            busy_s = max(busy_s, load_s + base_times.iterations_s(decode_s))
+        shared_s = max(charges.busy_s(decode_s) for charges in self.shared)
+        busy_s = max(shared_s, self.memory_s, self.whole_actors_s(decode_s))
         total = other.gpus * (busy_s + other.joins_s) * (1 + self.ready_s / decode_s)
         return math.inf if total > other.gpus * other.max_actors * time_s * (1 + 1e-12) else total
 
@@ -177,7 +180,13 @@ def drafted_clairvoyant_bound(
     def charges(sharing: Sharing) -> FloatArray:
         return expected_charges(sharing, tokens_per_pass, context, length)
 
-    return _bound(problem, without, charges, _sharings(problem, acceptance.max_draft_tokens, prefill_tokens))
+    def whole_actors(minorant: tuple[float, float, float], paid: FloatArray) -> Seconds:
+        works = length > 0
+        lines = DraftedPrices(minorant, tokens_per_pass, context[works], length[works]).lines()
+        return lambda decode_s: max((seconds - mu * decode_s for seconds, mu in lines), default=0.0)
+
+    every = _sharings(problem, acceptance.max_draft_tokens, prefill_tokens)
+    return _bound(problem, without, charges, whole_actors, every)
 
 
 def replayed_clairvoyant_bound(
@@ -220,7 +229,14 @@ def replayed_clairvoyant_bound(
     def charges(sharing: Sharing) -> FloatArray:
         return realised_charges(sharing, runs, context, max_draft_tokens)
 
-    return _bound(problem, without, charges, [every[i] for i in sorted(best)], whole_actors=True)
+    def whole_actors(minorant: tuple[float, float, float], paid: FloatArray) -> Seconds:
+        loads, fewest = paid[-3], np.rint(paid[-1])
+        base_times = configuration_bound(fewest, context, minorant, work)
+        if base_times is None:
+            return lambda decode_s: 0.0
+        return lambda decode_s: float(loads.sum()) + base_times.iterations_s(decode_s)
+
+    return _bound(problem, without, charges, whole_actors, [every[i] for i in sorted(best)])
 
 
 def _sharings(problem: PlanningProblem, drafts: int, prefill_tokens: float | None) -> list[tuple[Sharing, float]]:
@@ -244,35 +260,36 @@ def _bound(
     problem: PlanningProblem,
     without_drafts: ClairvoyantBound,
     charges: Charges,
+    whole_actors: WholeActors,
     every: Sequence[tuple[Sharing, float]],
-    whole_actors: bool = False,
 ) -> DraftedClairvoyantBound:
-    """Return the bound from the responses' charges under every sharing.
-
-    Args:
-        whole_actors: the charges know the fewest passes of every response, for the configuration bound.
-    """
+    """Return the bound from the responses' charges under every sharing."""
     workload, length = problem.workload, without_drafts.length
     held = workload.reserved_tokens if problem.admission == "reserve" else workload.context_tokens
-    shared, loads, memory_s, alone_s = [], [], 0.0, np.zeros(len(length))
+    shared, paid_under, memory_s, alone_s = [], [], 0.0, np.zeros(len(length))
     for sharing, prompts_s in every:
         paid = charges(sharing)
-        load, alone, passes = paid[-3:]
-        loads.append(float(load.sum()) + prompts_s)
-        memory_s = max(memory_s, loads[-1] + sharing.base_s * float(passes @ held) / without_drafts.kv_tokens)
+        loads, alone, passes = paid[-3:]
+        base_s = sharing.base_s * float(passes @ held) / without_drafts.kv_tokens
+        memory_s = max(memory_s, float(loads.sum()) + prompts_s + base_s)
         alone_s = np.maximum(alone_s, alone)
+        paid_under.append(paid)
         shared.append(_grouped(sharing, paid, length, prompts_s))
-    configuration = None
-    if whole_actors:
-        at_s = CONFIGURATION_TIME_FACTOR * float(alone_s.max())
+
+    def whole_actors_s(decode_s: float) -> float:
+        return 0.0
+
+    if without_drafts.work:
+        at_s = WHOLE_ACTORS_FACTOR * float(alone_s.max())
         best = int(np.argmax([charged.busy_s(at_s) for charged in shared]))
-        one = every[best][0]
-        minorant = (one.base_s, one.per_token_s, one.per_kv_token_s)
-        context = workload.context_tokens.astype(float)
-        base_times = configuration_bound(np.rint(passes), context, minorant, without_drafts.work)
-        configuration = None if base_times is None else (loads[best], base_times)
+        one, prompts_s = every[best]
+        seconds = whole_actors((one.base_s, one.per_token_s, one.per_kv_token_s), paid_under[best])
+
+        def whole_actors_s(decode_s: float) -> float:
+            return seconds(decode_s) + prompts_s
+
     return DraftedClairvoyantBound(
-        without_drafts, length, tuple(shared), memory_s, configuration, alone_s, without_drafts.ready_s
+        without_drafts, length, tuple(shared), memory_s, whole_actors_s, alone_s, without_drafts.ready_s
     )
 
 
