@@ -1,14 +1,13 @@
 """Feeds the last token of every response of a batch and the tokens drafted after it, in one pass.
 
 Where bit-identical results are promised, only these tokens are fed, and each attends by itself, as in decoding: then drafts
-change no bit of a log-probability. A draft's tokens attend by columns (one call for all first tokens, one for all second ones,
-...), or by responses where these are fewer.
+change no bit of a log-probability. Tokens attend by columns (one call for all first tokens, one for all second ones, ...); from
+the column on from which few responses have drafts, they attend by responses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -37,27 +36,29 @@ class Inputs(NamedTuple):
 
 
 class Places(NamedTuple):
-    """The places of a pass, in the order in which they are fed.
+    """The places of a pass, in the order in which they are fed: first whole columns, then what is left of each row.
 
     Attributes:
         rows: (N,) row of the cache of each; columns: (N,) 0 for the last token of a response, k for its k-th drafted token.
-        by_row: whether all places of a row follow each other; otherwise all places of a column do.
+        whole_columns: number of columns that are fed as columns.
     """
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
-    by_row: bool
+    whole_columns: int
 
 
 def places_of(draft_tokens: Sequence[int]) -> Places:
-    """Return the places of a pass that feeds this many drafted tokens in each row."""
+    """Return the places of a pass that feeds this many drafted tokens in each row, in an order that takes the fewest calls."""
     fed = np.array(draft_tokens) + 1
-    column = np.arange(fed.max())
-    if len(fed) <= len(column):
-        rows, columns = np.nonzero(column < fed[:, None])
-        return Places(rows, columns, True)
-    columns, rows = np.nonzero(column[:, None] < fed)
-    return Places(rows, columns, False)
+    column = np.arange(fed.max() + 1)
+    present = fed[:, None] > column
+    whole = int((column + present.sum(axis=0)).argmin())  # a call per column, then a call per row that has more
+    columns, rows = np.nonzero(present.T[:whole])
+    if whole < len(column) - 1:
+        more_rows, more_columns = np.nonzero(present[:, whole:])
+        rows, columns = np.concatenate([rows, more_rows]), np.concatenate([columns, more_columns + whole])
+    return Places(rows, columns, whole)
 
 
 class _Piece(NamedTuple):
@@ -87,13 +88,12 @@ def verify(model: DecoderModel, cache: KVCache, tokens: Tensor, positions: Tenso
     """
     for hook in model.hooks:
         hook("decode", tokens)
-    count = len(tokens)
-    room = max(CPU_PASS_TOKENS, slots)
+    count, room = len(tokens), max(CPU_PASS_TOKENS, slots)
     rows = torch.from_numpy(places.rows)
     parts = []
     for begin in range(0, count, room):
         part = slice(begin, min(begin + room, count))
-        inside = Places(places.rows[part], places.columns[part], places.by_row)
+        inside = Places(places.rows[part], places.columns[part], places.whole_columns)
         parts.append(_pass(model, cache, tokens[part], positions[part], rows[part], inside, slots))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -103,41 +103,41 @@ def _pass(
 ) -> Tensor:
     count = len(tokens)
     padding = model.padded(count, slots) - count
-    pieces = list(_pieces(cache, positions, places))
+    pieces = _pieces(cache, positions, places)
     if padding:  # is for the matrix kernels; it attends to nothing
         tokens, rows = F.pad(tokens, (0, padding)), F.pad(rows, (0, padding))
         positions = F.pad(positions, (0, padding), value=cache.spare)
 
     def attend(layer: int, queries: Tensor) -> Tensor:
-        attended = torch.zeros_like(queries) if padding else torch.empty_like(queries)
-        for piece in pieces:
-            attended[piece.part] = _attended(cache, layer, queries[piece.part], piece, places.by_row)
-        return attended
+        parts = [_attended(cache, layer, queries[piece.part], piece) for piece in pieces]
+        if padding:
+            parts.append(torch.zeros_like(queries[count:]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     return model.compute(cache, tokens, positions, rows, attend)
 
 
 def _pieces(cache: KVCache, positions: Tensor, places: Places) -> list[_Piece]:
     """Split the places into those that attend in one call."""
-    group = places.rows if places.by_row else places.columns
-    edges = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(group)]
-    ends = positions.numpy()
+    rows, columns = places.rows, places.columns
+    group = np.where(columns < places.whole_columns, columns, rows + places.whole_columns)
+    edges = [0, *(np.flatnonzero(group[1:] != group[:-1]) + 1).tolist(), len(group)]
+    widest = np.maximum.reduceat(positions.numpy(), edges[:-1]).tolist()
+    masks = cache.mask(positions, blocks(max(widest) + 1))
     pieces = []
-    for begin, end in pairwise(edges):
-        part = slice(begin, end)
-        width = blocks(int(ends[part].max()) + 1)
-        mask = cache.mask(positions[part], width)
-        first, last = int(places.rows[begin]), int(places.rows[end - 1])
-        among = None
-        if not places.by_row and last - first + 1 > end - begin:
-            among = torch.from_numpy(places.rows[part] - first)
+    for begin, end, longest in zip(edges, edges[1:], widest, strict=False):
+        width = blocks(longest + 1)
+        mask, among = masks[begin:end, :, :, :width], None
+        first, last = int(rows[begin]), int(rows[end - 1])
+        if end - begin <= last - first:
+            among = torch.from_numpy(rows[begin:end] - first)
             mask = mask.new_zeros(last - first + 1, *mask.shape[1:]).index_copy_(0, among, mask)
-        pieces.append(_Piece(part, first, last, width, mask, among))
+        pieces.append(_Piece(slice(begin, end), first, last, width, mask, among))
     return pieces
 
 
-def _attended(cache: KVCache, layer: int, queries: Tensor, piece: _Piece, by_row: bool) -> Tensor:
-    if by_row:
+def _attended(cache: KVCache, layer: int, queries: Tensor, piece: _Piece) -> Tensor:
+    if piece.first == piece.last:
         return tokens_by_themselves(cache, layer, piece.first, piece.width, queries, piece.mask)
     keys, values = cache.read(layer, slice(piece.first, piece.last + 1), piece.width)
     if piece.among is None:
