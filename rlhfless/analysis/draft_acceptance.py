@@ -12,49 +12,18 @@ more of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from rlhfless.engine.common.suffix_drafter import ROOT, AddedText, SuffixTrie
+from rlhfless.analysis.draft_groups import DraftSource, Encode, draft_groups
 from rlhfless.errors import InputError
 from solver.model.acceptance import Acceptance
 from solver.model.errors import as_given
 
-Encode = Callable[[str], Sequence[int]]
-"""Returns the tokens of a text."""
-
 MAX_DRAFT_TOKENS = 32
-END = -1  # the end token, whatever number the tokenizer gives it
-
-
-@dataclass(frozen=True)
-class DraftSource:
-    """What drafts are made from, besides the prompt and the response's own tokens.
-
-    Attributes:
-        history: earlier responses to the prompt: of its ``last`` visit, of ``all`` visits, or ``none``.
-        siblings: what the other responses of the group have decoded so far.
-    """
-
-    history: str = "last"
-    siblings: bool = True
-
-    def __post_init__(self) -> None:
-        if self.history not in ("last", "all", "none"):
-            raise InputError(f"history is {as_given(self.history)}; last, all or none is needed")
-
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
-        history = {"last": ["last visit"], "all": ["all visits"], "none": []}[self.history]
-        return " + ".join([*history, *(["siblings"] if self.siblings else [])]) or "own tokens"
-
-
-SOURCES = (DraftSource("none", False), DraftSource("none", True), DraftSource("last", False), DraftSource("last", True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +69,7 @@ class DraftedResponses:
 def measure_drafts(
     rollouts: pd.DataFrame,
     encode: Encode,
-    source: DraftSource = DraftSource(),
+    source: DraftSource = DraftSource(),  # noqa: B008 (frozen)
     max_draft_tokens: int = 8,
     *,
     steps: Iterable[int] | None = None,
@@ -129,82 +98,13 @@ def measure_drafts(
     if not whole or not 1 <= max_draft_tokens <= MAX_DRAFT_TOKENS:
         given = as_given(max_draft_tokens)
         raise InputError(f"max_draft_tokens is {given}; a whole number from 1 to {MAX_DRAFT_TOKENS} is needed")
-    if "response" not in rollouts or not rollouts["response"].notna().any():
-        raise InputError(
-            "the log has no texts in a column response; name its column of responses, such as --map response=output; "
-            "a table of lengths alone cannot be measured"
-        )
-    counted = set(rollouts["step"]) if steps is None else set(steps)
     accepted, rows = np.zeros(max_draft_tokens, dtype=np.int64), []
-    for prompt_id, visits in rollouts[rollouts["response"].notna()].groupby("prompt_id", sort=False):
-        earlier: list[list[list[int]]] = []  # tokens of each earlier visit's responses
-        for step, visit in visits.sort_values(["step", "sample"]).groupby("step"):
-            texts = [_tokens(row, encode) for row in visit.to_dict("records")]
-            if step in counted:
-                history = [text for old in {"last": earlier[-1:], "all": earlier, "none": []}[source.history] for text in old]
-                prompt = visit["prompt"].iloc[0] if "prompt" in visit else None
-                prompt_tokens = list(encode(prompt)) if isinstance(prompt, str) else []
-                group = _Group(history, prompt_tokens, texts, source.siblings, min_match)
-                group.decode(max_draft_tokens, accepted)
-                rows += [
-                    {"step": step, "prompt_id": prompt_id, "sample": sample, "tokens": len(text), "passes": group.passes[i],
-                     "drafted_tokens": group.drafted[i], "accepted_tokens": len(text) - group.passes[i]}
-                    for i, (sample, text) in enumerate(zip(visit["sample"], texts, strict=True))
-                ]  # fmt: skip
-            earlier.append(texts)
+    for group in draft_groups(rollouts, encode, source, steps, min_match):
+        group.decode(max_draft_tokens, accepted)
+        rows += [
+            {"step": group.name.step, "prompt_id": group.name.prompt_id, "sample": sample, "tokens": len(text),
+             "passes": group.passes[i], "drafted_tokens": group.drafted[i], "accepted_tokens": len(text) - group.passes[i]}
+            for i, (sample, text) in enumerate(zip(group.name.samples, group.texts, strict=True))
+        ]  # fmt: skip
     columns = ["step", "prompt_id", "sample", "tokens", "passes", "drafted_tokens", "accepted_tokens"]
     return DraftedResponses(source, int(max_draft_tokens), pd.DataFrame(rows, columns=columns), accepted)
-
-
-def _tokens(row: dict[str, Any], encode: Encode) -> list[int]:
-    """Return the tokens of a response, with the end token if it stopped."""
-    tokens = list(encode(row["response"]))
-    return [*tokens, END] if row.get("finish_reason") == "stop" else tokens
-
-
-class _Group:
-    """The responses of one prompt in one step, while they are decoded again in step with each other."""
-
-    def __init__(
-        self, history: list[list[int]], prompt: list[int], texts: list[list[int]], siblings: bool, min_match: int
-    ) -> None:
-        self.texts, self.min_match = texts, min_match
-        self.passes, self.drafted, self.position = [0] * len(texts), [0] * len(texts), [0] * len(texts)
-        self.tries: list[SuffixTrie] = []
-        self.added: list[AddedText] = []
-        self.state: list[int] = []
-        for _ in texts:
-            if not self.tries or not siblings:
-                trie, text, state = SuffixTrie(), AddedText(), ROOT
-                for earlier in history:
-                    trie.extend(AddedText(), earlier)
-                trie.extend(text, prompt)
-                for token in prompt:
-                    state = trie.follow(state, token)
-            self.tries.append(trie)
-            self.added.append(AddedText(text.end))
-            self.state.append(state)
-
-    def decode(self, most: int, accepted: np.ndarray) -> None:
-        """Run passes until every response is complete; add to ``accepted``, by position."""
-        running = [i for i, text in enumerate(self.texts) if text]
-        while running:
-            committed = [self._verify(i, most, accepted) for i in running]
-            for i, tokens in zip(running, committed, strict=True):
-                self.tries[i].extend(self.added[i], tokens)
-                for token in tokens:
-                    self.state[i] = self.tries[i].follow(self.state[i], token)
-                self.position[i] += len(tokens)
-            running = [i for i in running if self.position[i] < len(self.texts[i])]
-
-    def _verify(self, i: int, most: int, accepted: np.ndarray) -> list[int]:
-        """Return the tokens that one pass commits: the draft while it is right, and one more."""
-        rest = self.texts[i][self.position[i] : self.position[i] + most + 1]
-        draft = self.tries[i].draft(self.state[i], most, self.min_match)
-        right = 0
-        while right < min(len(draft), len(rest) - 1) and draft[right] == rest[right]:
-            right += 1
-        accepted[:right] += 1
-        self.passes[i] += 1
-        self.drafted[i] += len(draft)
-        return rest[: right + 1]

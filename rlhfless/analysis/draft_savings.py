@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.draft_acceptance import SOURCES, DraftedResponses, Encode, measure_drafts
+from rlhfless.analysis.draft_acceptance import DraftedResponses, measure_drafts
+from rlhfless.analysis.draft_groups import SOURCES, Encode
 from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
 from rlhfless.analysis.draft_study import last_prompts
 from rlhfless.simulate import LoggedStep, SimulationConfig

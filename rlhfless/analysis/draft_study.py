@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.draft_acceptance import DraftedResponses, DraftSource, Encode, measure_drafts
+from rlhfless.analysis.draft_acceptance import DraftedResponses, measure_drafts
+from rlhfless.analysis.draft_groups import DraftSource, Encode
 from rlhfless.errors import InputError
 from solver.model.latency import LatencyModel
 from solver.model.plurals import counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhfless.analysis.draft_acceptance import Encode
+from rlhfless.analysis.draft_groups import Encode
 
 TEXTS = frozenset({"prompt", "response"})
 """Columns of a log's texts, which an import leaves out unless it is asked to keep them."""

@@ -13,7 +13,8 @@ from error_messages import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlhfless.analysis.draft_acceptance import SOURCES, DraftSource, measure_drafts
+from rlhfless.analysis.draft_acceptance import measure_drafts
+from rlhfless.analysis.draft_groups import SOURCES, DraftSource
 from rlhfless.analysis.draft_study import study_drafts
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.errors import InputError

@@ -15,7 +15,8 @@ from plot_samples import rollouts, tables
 
 import solver
 from rlhfless import plots
-from rlhfless.analysis.draft_acceptance import DraftedResponses, DraftSource
+from rlhfless.analysis.draft_acceptance import DraftedResponses
+from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import Trace

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlhfless.engine.common.draft_frailty import frailty_survival
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
-from solver.timing.draft_length import choose_lengths, critical_lengths
+from solver.timing.even_lengths import even_lengths
 
 Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
 
 DECISION_PASSES = 16  # between two decisions for the same batch
-FIRST_RATE = 0.7  # accepted share of a drafted token whose draft was right so far, before anything is known
-FIRST_DRAFTS, BATCH_DRAFTS, PROMPT_DRAFTS = 4.0, 30.0, 4.0  # drafts that each prior counts for: of all, a prompt, a response
+PROBES, PROBE_TOKENS = 4, 4  # drafts that are tried in one pass where nobody seems to be worth drafting for, and their length
+PROBED_SHARE, FIRST_PASSES = 0.005, 100  # of the time, what such drafts may take; in the beginning, that of so many passes
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
 
@@ -74,7 +75,9 @@ class DraftControl:
         self._left = self._no_counts()  # of responses that left, recent ones most
         self._decided_for: list[int] = []
         self._decided: list[int] = []
-        self._passes = 0  # since then
+        self._passes = 0  # until the next decision
+        self._passes_seen = self._next_probe = 0
+        self._probed_passes = 0.0  # what probes took, in passes
 
     def start(self, response: int, prompt: Hashable | None = None) -> None:
         """Note that a response is with the engine, before its first pass; a response that is known stays as it is.
@@ -130,11 +133,11 @@ class DraftControl:
         """
         if self._fixed is None:
             responses = list(responses)
-            if self._passes >= DECISION_PASSES or responses != self._decided_for:
-                self._decided = self._decide(responses, np.asarray(kv_tokens, dtype=float), remaining)
-                self._decided_for, self._passes = responses, 0
-            self._passes += 1
-            lengths = [min(pair) for pair in zip(self._decided, room, strict=True)]
+            if not self._passes or responses != self._decided_for:
+                self._decided, self._decided_for = self._decide(responses, sum(kv_tokens), remaining), responses
+                self._passes = DECISION_PASSES
+            self._passes -= 1
+            lengths = [min(pair) for pair in zip(self._tried(sum(kv_tokens)), room, strict=True)]
         else:
             fixed = self._fixed
             lengths = [min(fixed, most) for most in room]
@@ -146,34 +149,39 @@ class DraftControl:
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
         """Return (B, N) the estimated share of passes in which each position of a draft for each response is accepted."""
         own = np.array([self._counts[response] for response in responses]).reshape(-1, 2, self._most + 1)
-        everybody = _rates(self._left + own.sum(axis=0), np.full(self._most, FIRST_RATE), FIRST_DRAFTS)
         known = [self._prompt_of.get(response) for response in responses]
         place = {prompt: k for k, prompt in enumerate(dict.fromkeys(known))}
-        groups = np.array([place[prompt] for prompt in known], dtype=np.int64)
         nobody = self._no_counts()
-        shared = np.array([nobody if prompt is None else self._prompts[prompt].counts for prompt in place])
-        shared = shared.reshape(-1, 2, self._most + 1)
-        grouped = [k for k, prompt in enumerate(known) if prompt is not None]
-        np.add.at(shared, groups[grouped], own[grouped])
-        by_prompt = _rates(shared, everybody, BATCH_DRAFTS)
-        return np.asarray(_rates(own, by_prompt[groups], PROMPT_DRAFTS).cumprod(axis=1))
+        left = np.array([nobody if prompt is None else self._prompts[prompt].counts for prompt in place])
+        prompts = np.array([place[prompt] for prompt in known], dtype=np.int64)
+        return frailty_survival(own, left.reshape(-1, 2, self._most + 1), prompts, self._left)
 
-    def _decide(
-        self, responses: Sequence[int], kv_tokens: NDArray[np.float64], remaining: Callable[[], ArrayLike] | None
-    ) -> list[int]:
-        if not len(responses):
-            return []
-        survival = self.survival(responses)
-        if self._drafting.length == "adaptive":
-            remaining = None
-        elif remaining is None:
+    def _decide(self, responses: Sequence[int], kv_tokens: float, remaining: Callable[[], ArrayLike] | None) -> list[int]:
+        critical = self._drafting.length == "critical"
+        if critical and remaining is None:
             raise PlanningError("the draft length is critical, but no remaining lengths are predicted; a predictor is needed")
-        reads = self._drafting.kv_reads
-        if remaining is None:
-            chosen = choose_lengths(self._latency, survival, float(kv_tokens.sum()), kv_reads=reads)
-        else:
-            chosen = critical_lengths(self._latency, survival, remaining(), kv_tokens, kv_reads=reads)
-        lengths: list[int] = chosen.tolist()
+        left = remaining() if critical and remaining is not None else None
+        survival, reads = self.survival(responses), self._drafting.kv_reads
+        lengths: list[int] = even_lengths(self._latency, survival, kv_tokens, left, kv_reads=reads).tolist()
+        return lengths
+
+    def _tried(self, kv_tokens: int) -> list[int]:
+        """Return the lengths of the next pass: in some passes, a few responses draft although it does not seem to pay."""
+        batch, self._passes_seen = len(self._decided), self._passes_seen + 1
+        few, length = min(PROBES, batch), min(PROBE_TOKENS, self._most)
+        if sum([n > 0 for n in self._decided]) >= few:
+            return self._decided
+        pass_s = self._latency.one_iteration_s(batch, kv_tokens)
+        if self._most_fed is not None and batch + few * length > self._most_fed:
+            return self._decided
+        cost = self._latency.one_iteration_s(batch + few * length, kv_tokens) / pass_s - 1
+        if self._probed_passes + cost > PROBED_SHARE * (self._passes_seen + FIRST_PASSES):
+            return self._decided
+        self._probed_passes += cost
+        lengths = list(self._decided)
+        for k in range(few):
+            lengths[(self._next_probe + k * batch // few) % batch] = length
+        self._next_probe += 1
         return lengths
 
     def _no_counts(self) -> Counts:
@@ -202,15 +210,3 @@ def shortened(lengths: Sequence[int], tokens: int) -> list[int]:
         spare -= more
         kept.append(min(n, longest) + more)
     return kept
-
-
-def _rates(counts: Counts, prior: NDArray[np.float64], prior_drafts: float) -> NDArray[np.float64]:
-    """Return (..., N) the share of accepted tokens by position, of drafts that were right up to there.
-
-    Args:
-        counts: (..., 2, N + 1). prior: (..., N) the share before, which counts as much as ``prior_drafts`` drafts.
-    """
-    at_least = counts[..., ::-1].cumsum(axis=-1)[..., ::-1]  # drafts of which at least k tokens were accepted
-    accepted = at_least.sum(axis=-2)[..., 1:]
-    refused = counts[..., 0, :-1]
-    return np.asarray((accepted + prior_drafts * prior) / (accepted + refused + prior_drafts))

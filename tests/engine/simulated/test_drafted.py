@@ -25,6 +25,7 @@ from test_simulated import (
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.simulated.accepted_runs import DraftedRuns, DrawnRuns, MeasuredRuns
 from rlhfless.engine.simulated.drafted import DraftedEngine, DraftedEngineFactory
+from rlhfless.engine.simulated.drafted_pass import Pass
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from solver import Acceptance, Admission, Drafting, LatencyModel
 from solver.lengths.remaining import KnownLengths
@@ -231,20 +232,18 @@ def test_drafts_are_cut_before_anybody_is_evicted():
 @given(st.data(), latencies(), st.sampled_from([3, "adaptive"]))
 @settings(max_examples=30, deadline=None)
 def test_a_pass_feeds_no_more_than_the_budget_of_mixed_prefill(data, latency, length):
-    fed = []
+    mixed, fed = latency.with_mixed_prefill(latency.token_budget or 12), []
 
-    class Counted(LatencyModel):
-        def one_iteration_s(self, batch: int, kv_tokens: int, prompt_tokens: int = 0) -> float:
-            fed.append(batch + prompt_tokens)
-            return super().one_iteration_s(batch, kv_tokens, prompt_tokens)
+    class Counted(DraftedEngine):
+        def _timed(self, planned: Pass) -> Pass:
+            super()._timed(planned)
+            fed.append(len(planned.batch) + int(planned.drafted.sum()) + planned.prompt_tokens)
+            return planned
 
-    mixed = Counted(**vars(latency.with_mixed_prefill(latency.token_budget or 12)))
-    engine = drawn(length)(mixed, Admission(8, 1 << 40), 0.0)
+    engine = Counted(mixed, Admission(8, 1 << 40), 0.0, drawn(length))
     new = data.draw(requests(0, 8, 0.0))
     engine.add(new)
-    fed.clear()
-    done = engine.advance(math.inf).completions
-    assert len(done) == len(new)
+    assert len(engine.advance(math.inf).completions) == len(new)
     assert max(fed, default=0) <= mixed.token_budget
 
 
@@ -262,19 +261,23 @@ def test_adaptive_drafts_switch_themselves_off():
 def test_critical_lengths_follow_predicted_lengths():
     """Drafts are too dear for all, but the one long response is alone at the end, and is drafted for from the beginning."""
     latency = LatencyModel("x", 1, 5e-3, 2e-3)
-    lengths = [180, *[20] * 7]
+    lengths = [180, *[100] * 7]
     known = KnownLengths(np.array(lengths, float), np.full(8, 5.0), 200)
-    results = {}
+    ends, drafted = {}, {}
     for length in ("adaptive", "critical"):
         drafting = Drafting(max_draft_tokens=4, length=length)  # type: ignore[arg-type]
         runs = DrawnRuns(Acceptance([0.5, 0.3, 0.2, 0.1]))
         engine = DraftedEngine(latency, WIDE, 0.0, DraftedEngineFactory(drafting, runs, known))
         engine.add(new_requests(lengths))
-        early = engine.advance(0.3).spans
+        engine.advance(0.5)
+        taken, _ = engine.cut(0.5)
+        drafted[length] = [r.drafted_tokens for r in taken]
+        engine.add(taken)
         engine.advance(math.inf)
-        results[length] = engine.clock_s, sum(s.drafted_tokens or 0 for s in early)
-    assert results["critical"][0] <= results["adaptive"][0]
-    assert results["critical"][1] > results["adaptive"][1]
+        ends[length] = engine.clock_s
+    assert drafted["critical"][0] > 2 * drafted["adaptive"][0]
+    assert sum(drafted["critical"][1:]) <= sum(drafted["adaptive"][1:])
+    assert ends["critical"] < ends["adaptive"]
 
 
 def test_critical_lengths_without_predictions_are_refused():
