@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.analysis.draft_acceptance import DraftedResponses, measure_drafts
-from rlhfless.analysis.draft_groups import SOURCES, Encode
 from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
+from rlhfless.analysis.draft_groups import SOURCES, Encode
 from rlhfless.analysis.draft_study import last_prompts
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from solver.model.plan import ActorPlan, Plan

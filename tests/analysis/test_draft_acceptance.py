@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.analysis.draft_acceptance import measure_drafts
-from rlhfless.analysis.draft_groups import SOURCES, DraftSource
+from rlhfless.analysis.draft_groups import SOURCES, DraftSource, draft_groups
 from rlhfless.analysis.draft_study import study_drafts
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.errors import InputError
@@ -112,3 +112,22 @@ def test_a_log_without_texts_is_one_sentence() -> None:
         measure_drafts(log(["a"]).drop(columns="response"), str.encode)
     with refused(InputError, "history", "'first'"):
         DraftSource("first")
+
+
+@given(st.lists(texts, min_size=1, max_size=3), st.sampled_from(["last", "all", "none"]), st.integers(1, 5))
+@settings(max_examples=80, deadline=None)
+def test_runs_at_every_position_give_the_measured_passes(steps: list[list[str]], history: str, most: int) -> None:
+    """Without siblings a draft depends on the response's own tokens only, however they were decoded."""
+    source, rows = DraftSource(history, siblings=False), log(*steps, finish="stop")
+    measured = {
+        (r.step, r.sample): (r.passes, r.drafted_tokens)
+        for r in measure_drafts(rows, str.encode, source, most).responses.itertuples()
+    }
+    for group in draft_groups(rows, str.encode, source):
+        for sample, text, runs in zip(group.name.samples, group.texts, group.runs(most), strict=True):
+            assert len(runs.available) == len(runs.accepted) == len(text)
+            position = passes = drafted = 0
+            while position < len(text):
+                passes, drafted = passes + 1, drafted + int(runs.available[position])
+                position += int(runs.accepted[position]) + 1
+            assert (passes, drafted) == measured[group.name.step, sample]
