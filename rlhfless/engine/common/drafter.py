@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -74,11 +74,17 @@ def drafter_of(drafting: Drafting) -> Drafter:
 
 @dataclass(eq=False)
 class _Source:
-    """What the drafts of a prompt come from: its trie, the responses that use it, and whether it has the history yet."""
+    """What the drafts of a prompt come from.
+
+    Attributes:
+        responses: number of those that use the trie. has_history: whether the trie has the prompt's history yet.
+        new: tokens that are added to the trie before the next draft, with their texts.
+    """
 
     trie: SuffixTrie
     responses: int = 0
     has_history: bool = False
+    new: list[tuple[AddedText, TokenIds]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -141,14 +147,17 @@ class SuffixDrafter:
         if text.added is None:
             text.context.append(tokens)
         else:
-            self._add(self._sources[text.key].trie, text.added, tokens)
+            self._sources[text.key].new.append((text.added, tokens))
 
     def draft(self, response: int, most: int) -> list[int]:
         """See ``Drafter``."""
         text = self._texts[response]
-        trie = self._sources[text.key].trie
+        source = self._sources[text.key]
         added = text.added if text.added is not None else self._made(text)
-        return trie.draft(added.end, most, self._min_match)
+        for sibling, tokens in source.new:
+            self._add(source.trie, sibling, tokens)
+        source.new.clear()
+        return source.trie.draft(added.end, most, self._min_match)
 
     def remove(self, response: int) -> None:
         """See ``Drafter``."""

@@ -126,7 +126,8 @@ class EngineDrafts:
         """See ``PassDrafts``."""
         self._passes += 1
         for s, (drafted, tokens) in committed.items():
-            self._control.observe(s.request.response, drafted, len(tokens) - 1)
+            if drafted:
+                self._control.observe(s.request.response, drafted, len(tokens) - 1)
             self._drafter.extend(s.request.response, tokens)
 
     def _lengths(self, batch: Sequence[SequenceState], kv_tokens: int) -> list[int]:
@@ -140,5 +141,7 @@ class EngineDrafts:
         return self._control.lengths([s.request.response for s in batch], room, contexts, max_fed_tokens=limit)
 
     def _draft(self, s: SequenceState, most: int) -> list[int]:
+        if not most:
+            return []
         drafted = self._drafter.draft(s.request.response, most)
         return drafted[: drafted.index(self._eos_id)] if self._eos_id in drafted else drafted

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlhfless.engine.torch.fed_places import FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
-from rlhfless.engine.torch.verify import Inputs, Places, verify, verify_rectangle
+from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
 from rlhfless.engine.torch.weights import Weights
 
 SIGNALS = ("eos_logprob", "entropy", "hidden")
@@ -67,9 +68,9 @@ class DecodeStep:
             states = verify_rectangle(self.model, cache, inputs, width, columns)
         return self.sample(states, inputs.noise, inputs.forced)
 
-    def verify(self, cache: KVCache, inputs: Inputs, places: Places, slots: int) -> SampledTokens:
+    def verify(self, cache: KVCache, inputs: Inputs, places: FedPlaces, slots: int) -> SampledTokens:
         """Sample the token that follows each place; see ``verify.verify``."""
-        states = verify(self.model, cache, inputs.tokens, inputs.positions, places, slots)
+        states = verify(self.model, cache, inputs.tokens, inputs.positions.numpy(), places, slots)
         return self.sample(states, inputs.noise, inputs.forced, len(inputs.tokens))
 
     def sample(self, states: Tensor, noise: Tensor | None, forced: Tensor | None, count: int | None = None) -> SampledTokens:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlhfless.engine.common.engine_drafts import Drafts, PassDrafts
-from rlhfless.engine.common.sequence import SequenceState
+from rlhfless.engine.common.sequence import NO_SIGNALS, SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
-from rlhfless.engine.torch.gumbel_noise import TokenNoise, streams
+from rlhfless.engine.torch.fed_places import FedPlaces, rounded
+from rlhfless.engine.torch.gumbel_noise import RowNoise
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.engine.torch.verify import Inputs, Places, places_of, rounded
+from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS
+from rlhfless.engine.torch.verify import Inputs
 
 
 class Verified(NamedTuple):
-    """What a pass sampled for one response: the tokens after its last one and after each drafted one, in order."""
+    """What a pass sampled, row after row: the tokens after the last one of a response and after each drafted one, in order.
+
+    ``ends`` says where each row ends.
+    """
 
     ids: list[int]
     logprobs: list[float]
     signals: dict[str, np.ndarray]
+    ends: list[int]
 
 
 class DraftedRun:
@@ -45,14 +51,17 @@ class DraftedRun:
     certain, tokens_on_device, ends_by_itself = 1, 0, True
 
     def __init__(
-        self, rows: list[SequenceState], model: DecoderModel, slots: int, noise: TokenNoise | None, source: PassDrafts
+        self, rows: list[SequenceState], model: DecoderModel, slots: int, noise: RowNoise | None, source: PassDrafts
     ) -> None:
         self.rows, self._model, self._slots, self._noise, self._source = rows, model, slots, noise, source
         self.padding = model.padded(len(rows), slots) - len(rows)
         contexts = [s.context_tokens for s in rows]
         self.kv_tokens, self.longest = sum(contexts), max(contexts)
-        self._streams = streams([s.request.seed for s in rows])
-        self._forced = np.array([s.forced for s in rows])
+        self._counts = np.array([s.count for s in rows])
+        self._first = np.array([s.prompt_tokens - 1 for s in rows])
+        self._forced = np.array([s.forced for s in rows]) if any(s.forced for s in rows) else None
+        self._lengths: list[int] = []  # of the drafts that ``_places`` are of
+        self._places: FedPlaces | None = None
         self.drafts: Drafts = {}
         self.committed: Mapping[SequenceState, tuple[int, list[int]]] = {}
 
@@ -62,48 +71,52 @@ class DraftedRun:
             return step.prepare(kv, len(self.rows) + self.padding, self._width)
         return step.prepare(kv, len(self.rows) + self.padding, self._width, self._columns)
 
-    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[list[Verified]]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Verified]:
         """Compute one pass, whatever ``count``; only cells of the cache that belong to no token yet change.
 
         Raises:
             FloatingPointError: logits were not numbers; names the response.
         """
-        drafts = [self.drafts[s] for s in self.rows]
-        lengths = [len(draft) for draft in drafts]
-        places = places_of(lengths)
-        fed = np.zeros((len(drafts), max(lengths) + 1), np.int64)
-        for row, (s, draft) in enumerate(zip(self.rows, drafts, strict=True)):
-            fed[row, : len(draft) + 1] = [s.last_token, *draft]
-        counts = np.array([s.count for s in self.rows])
-        first = np.array([s.prompt_tokens for s in self.rows]) + counts - 1
-        rows, columns = places.rows, places.columns
-        device = self._model.device
+        fed: list[int] = []
+        lengths = []
+        for s in self.rows:
+            draft = self.drafts[s]
+            fed.append(s.last_token)
+            fed += draft
+            lengths.append(len(draft))
+        places = self._places_of(lengths)
+        rows, columns, device = places.rows, places.columns, self._model.device
+        tokens = np.empty(len(fed), np.int64)
+        tokens[places.by_row] = fed
         inputs = Inputs(
-            torch.from_numpy(fed[rows, columns]).to(device),
-            torch.from_numpy(first[rows] + columns).to(device),
-            None if self._noise is None else self._noise(self._streams[rows], counts[rows] + columns),
-            torch.from_numpy(self._forced[rows]).to(device) if self._forced.any() else None,
+            torch.from_numpy(tokens).to(device),
+            torch.from_numpy((self._first + self._counts)[rows] + columns).to(device),
+            None if self._noise is None else self._noise.draw(self._counts, rows, columns),
+            None if self._forced is None else torch.from_numpy(self._forced[rows]).to(device),
         )
         if self._model.bit_stable:
-            sampled = step.verify(kv, inputs, places, self._slots)
-        else:
-            sampled = self._in_rectangle(step, kv, inputs, places)
-        return [self._by_row(sampled, places, lengths)]
+            return [self._on_host(step.verify(kv, inputs, places, self._slots), places)]
+        return [self._on_host(self._in_rectangle(step, kv, inputs, places), places)]
 
-    def commit(self, drawn: Sequence[Sequence[Verified]], eos_id: int) -> list[SequenceState]:
+    def commit(self, drawn: Sequence[Verified], eos_id: int) -> list[SequenceState]:
         """Commit the pass that was run; returns the responses that end with it, in order of rows."""
-        (verified,) = drawn
-        committed, ends = {}, []
-        for s, (ids, logprobs, signals) in zip(self.rows, verified, strict=True):
-            draft = self.drafts[s]
-            kept = self._source.kept(s, draft, ids)
-            s.append(ids[:kept], logprobs[:kept], {name: values[:kept] for name, values in signals.items()})
+        ((ids, logprobs, signals, row_ends),) = drawn
+        committed, ends, begin = {}, [], 0
+        for row, (s, end) in enumerate(zip(self.rows, row_ends, strict=True)):
+            draft, sampled = self.drafts[s], ids[begin:end]
+            kept = self._source.kept(s, draft, sampled)
+            values: Mapping[str, Any] = NO_SIGNALS
+            if signals:
+                values = {name: of_all[begin : begin + kept] for name, of_all in signals.items()}
+            s.append(sampled[:kept], logprobs[begin : begin + kept], values)
             s.verified(len(draft), kept)
-            committed[s] = len(draft), ids[:kept]
+            committed[s] = len(draft), sampled[:kept]
+            self._counts[row] += kept
+            self.kv_tokens += kept
             if s.finish_reason(eos_id) is not None:
                 ends.append(s)
+            begin = end
         self.committed = committed
-        self.kv_tokens += sum([len(ids) for _, ids in committed.values()])
         return ends
 
     def copy_tokens_to_host(self) -> None:
@@ -119,7 +132,7 @@ class DraftedRun:
         """Return the cells that the next pass attends over."""
         return max([s.context_tokens + len(self.drafts[s]) for s in self.rows])
 
-    def _in_rectangle(self, step: DecodeStep, kv: KVCache, inputs: Inputs, places: Places) -> SampledTokens:
+    def _in_rectangle(self, step: DecodeStep, kv: KVCache, inputs: Inputs, places: FedPlaces) -> SampledTokens:
         """Sample at these places in a rectangle of rows and columns, whose other places are padding."""
         columns, device = self._columns, self._model.device
         count = (len(self.rows) + self.padding) * columns
@@ -136,10 +149,14 @@ class DraftedRun:
         ids, logprobs, signals = step(kv, rectangle, self._width, self.padding, columns)
         return SampledTokens(ids[at], logprobs[at], {name: values[at] for name, values in signals.items()})
 
-    def _by_row(self, sampled: SampledTokens, places: Places, lengths: Sequence[int]) -> list[Verified]:
-        """Return what was sampled on the host, by row."""
-        order = np.argsort(places.rows, kind="stable")
-        ends = np.cumsum([length + 1 for length in lengths]).tolist()
+    def _places_of(self, lengths: list[int]) -> FedPlaces:
+        """Return the places of drafts of these lengths, which are often those of the pass before."""
+        if self._places is None or lengths != self._lengths:
+            self._places, self._lengths = FedPlaces.of(lengths, max(CPU_PASS_TOKENS, self._slots)), lengths
+        return self._places
+
+    def _on_host(self, sampled: SampledTokens, places: FedPlaces) -> Verified:
+        order = places.by_row
         logprobs = sampled.logprobs.cpu().numpy()[order]
         if np.isnan(logprobs.sum()):
             row = places.rows[order][np.isnan(logprobs).argmax()]
@@ -149,7 +166,4 @@ class DraftedRun:
             )
         ids = sampled.ids.cpu().numpy()[order].tolist()
         signals = {name: values.float().cpu().numpy()[order] for name, values in sampled.signals.items()}
-        return [
-            Verified(ids[a:b], logprobs[a:b].tolist(), {name: values[a:b] for name, values in signals.items()})
-            for a, b in zip([0, *ends], ends, strict=False)
-        ]
+        return Verified(ids, logprobs.tolist(), signals, places.ends)

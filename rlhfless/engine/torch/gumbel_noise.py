@@ -24,6 +24,7 @@ MAX_BLOCK_ITERATIONS = 32  # iterations whose noise is made at once; those beyon
 MAX_BLOCK_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
 LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
+UNMADE = -(1 << 40)  # the first token of a row whose noise is not made
 Words = NDArray[np.uint64]
 
 
@@ -67,20 +68,6 @@ def exponentials(keys: Tensor, places: Tensor) -> Tensor:
     # Small numbers win races: as (k + 1/2) / 2 ** 31 they keep their relative precision, and none is 0. Those that would round
     # to 2 ** 31 are held below it: an infinite number loses even where the filters leave no other token.
     return shifted(1).float().clamp_max_(LARGEST).add_(0.5).mul_(-(2.0**-31)).log1p_().neg_()
-
-
-class TokenNoise:
-    """Noise of single tokens of any responses: the same numbers as ``GumbelNoise``, which makes those of many iterations at
-    once.
-    """
-
-    def __init__(self, vocabulary: int, device: torch.device) -> None:
-        self._places = places(race_numbers(vocabulary), device)
-
-    def __call__(self, streams: Words, tokens: NDArray[np.int64]) -> Tensor:
-        """Return (n, numbers) of noise for the (n,) tokens with these indices of responses with these (n,) streams."""
-        (keys,) = token_keys(streams, tokens, 1)
-        return exponentials(torch.from_numpy(keys.view(np.int32).reshape(-1, 2)).to(self._places.device), self._places)
 
 
 class GumbelNoise:
@@ -147,3 +134,58 @@ class GumbelNoise:
         keys = token_keys(self._stream[begin:end], self._token[begin:end] + self._committed, self._block_iterations - self._at)
         halves = torch.from_numpy(keys.view(np.int32).reshape(*keys.shape, 2)).to(self._device)
         self._block[self._at :, begin:end] = exponentials(halves, self._places)
+
+
+class RowNoise:
+    """Noise of an actor's rows that advance by different numbers of tokens, made for some tokens ahead of each row.
+
+    The numbers are those of ``GumbelNoise``, and so are the arguments.
+    """
+
+    def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
+        self._numbers, self._device, self._slots = race_numbers(vocabulary), device, slots
+        self._places = places(self._numbers, device)
+        self._ahead = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
+        self._block = torch.empty(0)  # (slots, tokens ahead, numbers), of each row from token ``_first`` on
+        self._stream, self._first = np.zeros(slots, np.uint64), np.full(slots, UNMADE)
+
+    def join(self, begin: int, seeds: Sequence[int], tokens: Sequence[int]) -> None:
+        """Assign the rows from ``begin`` on to responses with these seeds."""
+        end = begin + len(seeds)
+        self._stream[begin:end], self._first[begin:end] = streams(seeds), UNMADE
+
+    def move(self, row: int, to_row: int) -> None:
+        """Move the noise of ``row`` to ``to_row``."""
+        self._stream[to_row], self._first[to_row] = self._stream[row], self._first[row]
+        if len(self._block):
+            self._block[to_row] = self._block[row]
+
+    def swap(self, row: int, other: int) -> None:
+        """Exchange two rows."""
+        self._stream[[row, other]] = self._stream[[other, row]]
+        self._first[[row, other]] = UNMADE
+
+    def draw(self, counts: NDArray[np.int64], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Tensor:
+        """Return (n, numbers) of noise for places in (n,) rows, of the tokens ``counts[row] + column``.
+
+        Args:
+            counts: (R,) tokens of the response of each of the first rows. columns: (n,).
+        """
+        reach = int(columns.max()) + 1
+        if not len(self._block) or reach > self._ahead:
+            self._ahead = max(self._ahead, reach)
+            self._block = torch.ones(self._slots, self._ahead, self._numbers, device=self._device)
+            self._first[:] = UNMADE
+        at = counts - self._first[: len(counts)]
+        if int(at.max()) + reach > self._ahead:
+            used = np.flatnonzero(at + reach > self._ahead)
+            keys = token_keys(self._stream[used], counts[used], self._ahead)
+            halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self._ahead, 2))
+            self._block[torch.from_numpy(used)] = exponentials(halves.to(self._device), self._places)
+            self._first[used], at[used] = counts[used], 0
+        return self._block[torch.from_numpy(rows), torch.from_numpy(at[rows] + columns)]
+
+    def free(self) -> None:
+        """Free the memory; nothing can be sampled afterwards. Idempotent."""
+        give_back(self._block)
+        self._block = self._places = torch.empty(0)

@@ -18,7 +18,7 @@ from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
-from rlhfless.engine.torch.gumbel_noise import GumbelNoise, TokenNoise
+from rlhfless.engine.torch.gumbel_noise import GumbelNoise, RowNoise
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.model import DecoderModel
@@ -34,7 +34,7 @@ class KVRows:
 
     Attributes:
         of: the response of each row in use; never changed in place.
-        noise: by which their next tokens are sampled; None with drafts, which sample several tokens of a row at once.
+        noise: by which their next tokens are sampled; ``RowNoise`` with drafts.
     """
 
     def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
@@ -43,8 +43,9 @@ class KVRows:
         measure_stable_rows(model)
         self.cache = model.new_cache()
         max_rows = model.padded(slots, slots)
-        self.noise = GumbelNoise(max_rows, model.vocabulary, model.device) if draws and drafts is None else None
-        self._token_noise = TokenNoise(model.vocabulary, model.device) if draws and drafts is not None else None
+        self.noise: GumbelNoise | RowNoise | None = None
+        if draws:
+            self.noise = (GumbelNoise if drafts is None else RowNoise)(max_rows, model.vocabulary, model.device)
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
 
@@ -93,7 +94,9 @@ class KVRows:
             elif received := self._received(s, change):
                 s.request.prefix_kv.put(self.cache, row, received)
         if self._drafts is not None:
-            return DraftedRun(change.rows, self.model, self.slots, self._token_noise, self._drafts)
+            assert self.noise is None or isinstance(self.noise, RowNoise)
+            return DraftedRun(change.rows, self.model, self.slots, self.noise, self._drafts)
+        assert self.noise is None or isinstance(self.noise, GumbelNoise)
         return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:

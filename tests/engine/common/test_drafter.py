@@ -19,6 +19,7 @@ def test_drafts_are_those_of_one_trie_per_prompt():
     assert drafter.draft(0, 8) == [8, 9]
     assert drafter.draft(1, 4) == [5, 6, 7, 8]  # its sibling began with 5 as well
     drafter.extend(1, [11, 12])
+    assert drafter.draft(1, 8) == []
     trie, added = SuffixTrie(), AddedText()
     trie.extend(AddedText(), OLD.tolist())
     trie.extend(added, [1, 2, 5, 6, 7])
