@@ -173,6 +173,7 @@ class ScriptedReplica:
         self.here: dict[str, dict[str, Any]] = {}
         self.fed_tokens: dict[str, int] = {}
         self.drafting: Drafting | None = None
+        self.drafts_off: str | None = None
         self.rng = np.random.default_rng(3)  # of how many drafted tokens are right
 
     def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:

@@ -22,7 +22,7 @@ from rlhfless.engine.vllm.cpu_random_streams import wind_back_on_cpu
 from rlhfless.engine.vllm.cpu_verification import repair_on_cpu
 from rlhfless.engine.vllm.iteration import NewResponse, StepOutput
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
-from rlhfless.engine.vllm.proposer import connect, draft_with, hint_of
+from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
@@ -152,6 +152,13 @@ class Replica:
         """
         if self.settings.max_draft_tokens:
             self._engine.collective_rpc(draft_with, args=(drafting, latency))
+
+    @property
+    def drafts_off(self) -> str | None:
+        """Return why it drafts no more, as part of a sentence; None while nothing is wrong."""
+        if not self.settings.max_draft_tokens:
+            return None
+        return next((why for why in self._engine.collective_rpc(drafts_off) if why is not None), None)
 
     def step(self) -> list[StepOutput]:
         """Run one iteration: one token of every response whose context is computed, and accepted drafts, and chunks of other

@@ -90,6 +90,11 @@ class VllmEngine:
         return self._clock_s
 
     @property
+    def drafts_off(self) -> str | None:
+        """See ``SupportsDrafts``."""
+        return self.replica.drafts_off if self._drafts else None
+
+    @property
     def weights_version(self) -> int | None:
         """Return the version of its weights; None once it is closed."""
         return self.replica.version

@@ -62,6 +62,11 @@ class DraftProposer:
         if drafting is not None and latency is not None:
             self._drafts = _Drafts(drafting, latency, self._vocabulary, self._most, self._max_fed_tokens)
 
+    @property
+    def off(self) -> str | None:
+        """Return why it drafts no more, as part of a sentence; None while nothing is wrong."""
+        return None if self._drafts is None else self._drafts.off
+
     def propose(self, sampled_token_ids: list[list[int]], *_: Any, **__: Any) -> list[list[int]]:
         """Return the drafted tokens of every row of the batch, after an iteration that sampled these tokens."""
         if self._drafts is None:
@@ -81,8 +86,15 @@ class _Drafts:
         self._next = count()
         self._drafted: dict[str, int] = {}  # tokens that the last call returned
 
+    @property
+    def off(self) -> str | None:
+        """Return why no drafts come any more; None while they come."""
+        return self._drafter.off
+
     def next(self, names: Sequence[str], sampled: Sequence[Sequence[int]], requests: Any) -> list[list[int]]:
         """Return the next drafts, by row."""
+        if self.off is not None:
+            return [[] for _ in sampled]
         for name in self._numbers.keys() - requests.keys():
             self._remove(name)
         running = [row for row, tokens in enumerate(sampled) if len(tokens) and self._goes_on(requests[names[row]], tokens)]
@@ -149,3 +161,9 @@ def draft_with(worker: Any, drafting: Drafting | None, latency: LatencyModel | N
     drafter = getattr(worker.model_runner, "drafter", None)
     if isinstance(drafter, DraftProposer):
         drafter.draft_with(drafting, latency)
+
+
+def drafts_off(worker: Any) -> str | None:
+    """See ``DraftProposer.off``; vLLM calls it with the rank's worker."""
+    drafter = getattr(worker.model_runner, "drafter", None)
+    return drafter.off if isinstance(drafter, DraftProposer) else None

@@ -137,8 +137,8 @@ def call(weights: Path) -> Iterator[Call]:
 
 def decode(
     folder: Path, wanted: Sequence[Request], sampling: Sampling, drafting: Drafting, every: int | None = None
-) -> tuple[dict[int, Completion], list[Any]]:
-    """Completions and spans; after ``every`` iterations all responses are cut and come back."""
+) -> tuple[dict[int, Completion], list[Any], str | None]:
+    """Completions, spans, and why drafts are off; after ``every`` iterations all responses are cut and come back."""
     engine = factory_of(folder, 0, sampling, drafting)(LATENCY, ROOMY)
     completions, spans, iterations = [], [], 0
     engine.add(wanted)
@@ -150,8 +150,9 @@ def decode(
         if every and iterations % every == 0:
             cut, _ = engine.cut(engine.clock_s)
             engine.add(cut)
+    off = engine.drafts_off
     engine.close()
-    return by_response(completions), spans
+    return by_response(completions), spans, off
 
 
 def assert_counted(found: dict[int, Completion], spans: Sequence[Any]) -> None:
@@ -176,19 +177,22 @@ def test_greedy_tokens_are_those_without_drafts(call: Call, weights: Path) -> No
     told = [replace(r, history=[expected[r.response].token_ids]) for r in wanted]
     alone = replace(FIXED, history="none")
     for drafting, every in ((FIXED, None), (FIXED, 3), (alone, None), (replace(FIXED, length="adaptive"), None)):
-        found, spans = call(decode, folder, told, GREEDY, drafting, every)
+        found, spans, off = call(decode, folder, told, GREEDY, drafting, every)
+        assert off is None
         assert {i: c.token_ids.tolist() for i, c in found.items()} == {i: c.token_ids.tolist() for i, c in expected.items()}
         for i, c in found.items():
             np.testing.assert_allclose(c.logprobs, expected[i].logprobs, atol=1e-4)
             assert c.finish_reason == expected[i].finish_reason
         assert_counted(found, spans)
-    found, _ = call(decode, folder, told[:2], GREEDY, FIXED)
+    found, _, _ = call(decode, folder, told[:2], GREEDY, FIXED)
     for c in found.values():  # the first pass has no draft, and all drafts are right
         assert c.passes <= 1 + math.ceil((c.response_tokens - 1) / 5) + 1
-    wrong = [replace(r, history=[]) for r in wanted]
-    found, spans = call(decode, folder, wrong, GREEDY, replace(FIXED, drafter=Insists(VOCABULARY - 1)))
-    assert {i: c.token_ids.tolist() for i, c in found.items()} == {i: c.token_ids.tolist() for i, c in expected.items()}
-    assert_counted(found, spans)
+    for token, why in ((VOCABULARY - 1, None), (VOCABULARY, f"the drafter Insists drafted {VOCABULARY}")):
+        found, spans, off = call(decode, folder, wanted, GREEDY, replace(FIXED, drafter=Insists(token)))
+        assert {i: c.token_ids.tolist() for i, c in found.items()} == {i: c.token_ids.tolist() for i, c in expected.items()}
+        assert_counted(found, spans)
+        assert off is None if why is None else off.startswith(why)
+    assert sum(c.drafted_tokens for c in found.values()) == 0, "the drafter is switched off at its first draft"
 
 
 @pytest.mark.full
@@ -207,7 +211,7 @@ def test_drafts_keep_the_distribution_of_tokens(call: Call, weights: Path) -> No
     expected = [joint.sum(0), ((joint * goes_on).reshape(-1, 1) * third).sum(0)]
     drafting = replace(FIXED, drafter=Insists(int(expected[0].argmax())))
     wanted = [Request(i, 3, 3, prompt_ids=prompt, seed=i, prompt=0) for i in range(count)]
-    found, spans = call(decode, weights / "weights-0", wanted, sampling, drafting)
+    found, spans, _ = call(decode, weights / "weights-0", wanted, sampling, drafting)
     assert_counted(found, spans)
     accepted = sum(c.accepted_tokens for c in found.values())
     assert 0 < accepted < sum(c.drafted_tokens for c in found.values())
