@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
-from rlhfless.engine.simulated.committed import Committed
+from rlhfless.engine.simulated.committed import CommittedParts
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.engine.simulated.requests import (
@@ -127,7 +127,7 @@ class SimulatedEngine:
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
-        committed = Committed()
+        committed = CommittedParts()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
             schedule = self._schedule()
@@ -159,7 +159,7 @@ class SimulatedEngine:
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
-        committed = Committed(self.advance(at_s))
+        committed = CommittedParts(self.advance(at_s))
         schedule, self._later = self._schedule(), []
         if isinstance(schedule, RunningBatch):
             schedule.take_back()
@@ -341,7 +341,7 @@ class SimulatedEngine:
             self._arriving.remove(r)
         return [changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False) for r in leaving]
 
-    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: Committed) -> None:
+    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: CommittedParts) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
         first, coming = schedule.done, 0
         if isinstance(schedule, RunningBatch):
