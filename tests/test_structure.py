@@ -34,7 +34,6 @@ MANY_PARAMETERS = frozenset(
         "rlhfless/training/loop.py:Trainer.__init__",
         "rlhfless/training/tasks/dataset.py:DatasetTask.__init__",
         "solver/prefix_sharing/deduplicate.py:deduplicate",
-        "solver/replanning/running_responses.py:valued",
     }
 )
 """File, and function with its class."""

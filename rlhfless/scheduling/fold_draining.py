@@ -36,14 +36,14 @@ class DrainingFold:
     name: str = "draining fold"
     _root: SquareRoot = field(init=False, repr=False)
     _wait: int = field(init=False, repr=False)
-    _leaving: set[int] = field(default_factory=set, repr=False)
+    _stays: NDArray[np.bool_] = field(init=False, repr=False)  # whether it is not being drained, by actor
     _free_s: FloatArray = field(init=False, repr=False)  # when each actor's link is free, by actor
     _next_s: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._root = SquareRoot(self.nu, self.latency)
         self._wait = self._root.completions_until_fewer(self.total, self.actors, self.latency.per_response_s)
-        self._free_s = np.full(self.actors, -np.inf)
+        self._stays, self._free_s = np.ones(self.actors, dtype=bool), np.full(self.actors, -np.inf)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
         """See ``next_triggers``."""
@@ -59,9 +59,11 @@ class DrainingFold:
         """Choose surplus actors to drain, then send the next response of every drained or too full actor whose link is free."""
         counts, unfinished, share_s = state.counts, state.unfinished_count, self._root.share_s(state)
         ids, load = counts.actor, counts.unfinished + counts.arriving
-        self._leaving.intersection_update(ids.tolist())
+        if (missing := int(ids.max(initial=-1)) + 1 - len(self._stays)) > 0:
+            self._stays = np.append(self._stays, np.ones(missing, dtype=bool))
+            self._free_s = np.append(self._free_s, np.full(missing, -np.inf))
         staying = self._fold(counts, load, self._root.squared(unfinished, share_s))
-        free_s = self._link_free_s(ids)
+        free_s = self._free_s[ids]
         sends = (free_s <= now_s + 1e-9) & (counts.unfinished > 0)
         leaving = np.flatnonzero(~staying)
         senders = leaving[sends[leaving]]
@@ -71,7 +73,7 @@ class DrainingFold:
         if len(senders) or (len(full) and _may_even_out(counts, load, staying, int(load[full].max()))):
             full = full[np.lexsort((ids[full], -load[full]))]
             moves, sent = self._send(now_s, state, load, staying, [*senders.tolist(), *full.tolist()])
-            free_s = self._link_free_s(ids)
+            free_s = self._free_s[ids]
         self.actors = int(np.count_nonzero(staying))
         until_fold = self._root.completions_until_fewer(unfinished, self.actors, share_s)
         self._wait = min(until_fold, max(1, unfinished // MIN_DECISIONS))
@@ -81,20 +83,12 @@ class DrainingFold:
             self._wait = 1  # nobody has room for its responses: not before something is complete
         return [*moves]
 
-    def _link_free_s(self, ids: IntArray) -> FloatArray:
-        """Return when the links of these actors are free."""
-        if (missing := int(ids.max(initial=-1)) + 1 - len(self._free_s)) > 0:
-            self._free_s = np.append(self._free_s, np.full(missing, -np.inf))
-        return self._free_s[ids]
-
     def _fold(self, counts: ActorCounts, load: IntArray, wanted_squared: float) -> NDArray[np.bool_]:
         """Mark the thinnest surplus actors as leaving, while the others have slots; returns (K,) which actors stay.
 
         Memory is not checked: a response that finds none on any receiver waits where it is, and decodes there.
         """
-        staying = np.ones(len(load), dtype=bool)
-        if self._leaving:
-            staying[np.isin(counts.actor, list(self._leaving))] = False
+        staying = self._stays[counts.actor]
         left = int(np.count_nonzero(staying))
         if left < 2 or (left - 1) ** 2 < wanted_squared - 1e-9:
             return staying
@@ -107,8 +101,7 @@ class DrainingFold:
             slots -= int(counts.free_slots[k])
             if slots < pending:
                 break
-            self._leaving.add(int(counts.actor[k]))
-            staying[k] = False
+            self._stays[counts.actor[k]] = staying[k] = False
             left -= 1
         return staying
 
@@ -132,7 +125,8 @@ class DrainingFold:
                 if stays[k] and loads[k] - there < max(2.0, UNEVEN * loads[k]):
                     even = even or first
                     break
-                response = state.view_of(ids[k]).unfinished[0]
+                view = state.view_of(ids[k])
+                response = (view.running or view.waiting)[0]
                 (needs,) = room.needs([response])
                 if room.kv_tokens(actor) >= needs:
                     receiver = to

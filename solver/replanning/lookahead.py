@@ -22,7 +22,7 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray, Workload
 from solver.replanning.marginal_value import delay_s, stall_s
 from solver.replanning.migrations import LinkSchedule, plan_round
-from solver.replanning.running_responses import valued
+from solver.replanning.running_responses import ResponseArrays, valued
 
 COARSE_ROUNDS = 10  # re-planning rounds while the longest response decodes
 MIN_ROUNDS = 4 * COARSE_ROUNDS  # then, or when nothing waits any more, all responses decode to their end on their actors
@@ -126,10 +126,12 @@ def simulated_busy_s(
         position_of = np.full(len(groups), -1)
         position_of[live] = np.arange(len(live))
         position = position_of[owner[alive]]
-        s = valued(
-            actors[live], np.zeros(len(live), np.int64), alive, position, stalled_s[alive] <= 0, tokens[alive], prompt[alive],
-            np.maximum(model.max_batch - np.bincount(position, minlength=len(live)), 0), remaining, model, price,
+        arrays = ResponseArrays(
+            actors[live], np.zeros(len(live), np.int64),
+            np.maximum(model.max_batch - np.bincount(position, minlength=len(live)), 0), alive, position,
+            stalled_s[alive] <= 0, tokens[alive], prompt[alive],
         )  # fmt: skip
+        s = valued(arrays, remaining, model, price)
         migrations = plan_round(s, remaining, price, links)
         until = now_s + pause
         held = prompt + tokens

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,24 @@ class UnfinishedResponses:
         return rise
 
 
+class ResponseArrays(NamedTuple):
+    """n unfinished responses on K actors, before they are valued.
+
+    Attributes:
+        actors, class_of, slots: (K,) ids, classes and free slots of the actors.
+        response, owner, movable, tokens: (n,) as in ``UnfinishedResponses``. prompt: (n,) prompt tokens.
+    """
+
+    actors: IntArray
+    class_of: IntArray
+    slots: IntArray
+    response: IntArray
+    owner: IntArray
+    movable: NDArray[np.bool_]
+    tokens: FloatArray
+    prompt: FloatArray
+
+
 def survivors_of(
     state: StepState, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float
 ) -> UnfinishedResponses:
@@ -149,20 +168,19 @@ def survivors_of(
     owner = np.repeat(np.arange(len(views)), [sum(size) for size in sizes])
     movable = np.repeat(np.tile([True, False], len(views)), [count for size in sizes for count in size])
     actor_classes = ActorClasses.of(latency)
-    return valued(
-        np.array([v.actor for v in views], dtype=np.int64), actor_classes.classes([v.planned for v in views]), response,
-        owner, movable,
+    arrays = ResponseArrays(
+        np.array([v.actor for v in views], dtype=np.int64), actor_classes.classes([v.planned for v in views]),
+        np.array([v.free_slots for v in views], dtype=np.int64), response, owner, movable,
         state.generated_tokens[response].astype(float), state.prompt_tokens[response].astype(float),
-        np.array([v.free_slots for v in views], dtype=np.int64), remaining, actor_classes, price,
     )  # fmt: skip
+    return valued(arrays, remaining, actor_classes, price)
 
 
 def valued(
-    actors: IntArray, class_of: IntArray, response: IntArray, owner: IntArray, movable: NDArray[np.bool_], tokens: FloatArray,
-    prompt: FloatArray, slots: IntArray, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float,
-) -> UnfinishedResponses:  # fmt: skip
-    """Return ``survivors_of`` computed from arrays: (K,) ids, classes and free slots of actors; (n,) index, owner, tokens and
-    prompt tokens of responses."""
+    arrays: ResponseArrays, remaining: RemainingLengths, latency: LatencyModel | ActorClasses, price: float
+) -> UnfinishedResponses:
+    """Return ``survivors_of`` computed from arrays."""
+    actors, class_of, slots, response, owner, movable, tokens, prompt = arrays
     actor_classes = ActorClasses.of(latency)
     max_tokens = remaining.max_tokens(response, tokens)
     speeds = [

@@ -7,8 +7,8 @@ from rlhfless.engine.simulated.completions import Completions, joined
 from rlhfless.engine.simulated.lazy_spans import LazySpans
 
 
-class Committed:
-    """Committed progress, part by part, after ``before``."""
+class CommittedParts:
+    """CommittedParts progress, part by part, after ``before``."""
 
     def __init__(self, before: Progress | None = None) -> None:
         self.completions: list[Completions] = []

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.engine.protocol import Completion, Progress, Request
-from rlhfless.engine.simulated.committed import Committed
+from rlhfless.engine.simulated.committed import CommittedParts
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.engine.simulated.requests import (
@@ -127,7 +127,7 @@ class SimulatedEngine:
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
-        committed = Committed()
+        committed = CommittedParts()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
             schedule = self._schedule()
@@ -159,7 +159,7 @@ class SimulatedEngine:
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""
-        committed = Committed(self.advance(at_s))
+        committed = CommittedParts(self.advance(at_s))
         schedule, self._later = self._schedule(), []
         if isinstance(schedule, RunningBatch):
             schedule.take_back()
@@ -197,16 +197,16 @@ class SimulatedEngine:
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
         return responses, tokens
 
-    def context_tokens_ahead(self, count: int) -> tuple[FloatArray, IntArray] | None:
+    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[FloatArray, IntArray] | None:
         """See ``SupportsContextTokens``."""
         schedule = self._schedule()
-        coming = self._let_join(schedule, until_s=self.clock_s)
-        limit = self._next_arrival_index(schedule, coming)
-        tokens = schedule.context_tokens(schedule.done + count if limit is None else min(limit, schedule.done + count))
+        coming = self._let_join(schedule, until_s=max(now_s, schedule.clock_s))
+        first, limit = max(schedule.iterations.last_by(now_s), schedule.done), self._next_arrival_index(schedule, coming)
+        tokens = schedule.context_tokens(first, first + count if limit is None else min(limit, first + count))
         if tokens is None:
             return None
-        times_s = schedule.iterations.times(np.arange(schedule.done, schedule.done + len(tokens) + 1))
-        return times_s, tokens + sum(r.context_tokens for r in self._arriving[coming:])
+        times_s = schedule.iterations.times(np.arange(first, first + len(tokens) + 1))
+        return times_s, tokens + sum([r.context_tokens for r in self._arriving[coming:]])
 
     def tokens_of(self, response: int) -> int:
         """See ``SupportsContextTokens``."""
@@ -250,7 +250,7 @@ class SimulatedEngine:
         Args:
             begun: arriving responses with which it begins, or which have joined before.
         """
-        if not isinstance(schedule, RunningBatch):
+        if not self._arriving or not isinstance(schedule, RunningBatch):
             return 0
         coming, iterations = schedule.waited_for, schedule.iterations
         last = not self._later or self._later[-1][0] is schedule
@@ -341,7 +341,7 @@ class SimulatedEngine:
             self._arriving.remove(r)
         return [changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False) for r in leaving]
 
-    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: Committed) -> None:
+    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: CommittedParts) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
         first, coming = schedule.done, 0
         if isinstance(schedule, RunningBatch):

@@ -65,7 +65,7 @@ class RunningBatch:
         members: who is in the batch. iterations: theirs, from ``base_s`` on.
 
     Attributes:
-        coming: groups that join after the committed boundary, earliest first.
+        coming: groups that join after the committed boundary, earliest first; waited_for: responses in these.
         ends: boundaries at which unfinished responses are complete, with their order of admission, earliest first.
     """
 
@@ -75,7 +75,7 @@ class RunningBatch:
     def __init__(self, members: Members, iterations: Iterations, latency: LatencyModel, admission: Admission) -> None:
         self.iterations, self._latency, self._admission = iterations, latency, admission
         self.base_s = self.clock_s = iterations.end_s(0)
-        self.done, self.coming = 0, list[Group]()
+        self.done, self.coming, self.waited_for = 0, list[Group](), 0
         self._residents = {order: Resident(row, order, 0) for order, row in enumerate(members.tolist())}
         self._ended: list[Resident] = []
         self._fresh: list[Resident] = []  # joined at the committed boundary, by admission
@@ -126,6 +126,7 @@ class RunningBatch:
             self._reserved_tokens += one.reserved_tokens
         self._orders += len(residents)
         self.coming.append(Group(at, residents, before))
+        self.waited_for += len(residents)
         return True
 
     def take_back(self, from_s: float = -math.inf) -> None:
@@ -136,6 +137,7 @@ class RunningBatch:
                 self.iterations.change(at, one.end, -1, one.context)
                 self._remove(one)
             self._orders -= len(residents)
+            self.waited_for -= len(residents)
             self.iterations.undo(before)
 
     def leave(self, responses: Iterable[int] | None) -> list[Row]:
@@ -173,11 +175,6 @@ class RunningBatch:
         return not self.ends
 
     @property
-    def waited_for(self) -> int:
-        """Return how many responses are coming."""
-        return sum(len(group.residents) for group in self.coming)
-
-    @property
     def reported(self) -> int:
         """Return how many responses are complete."""
         return len(self._ended)
@@ -208,14 +205,15 @@ class RunningBatch:
         order = self._order_of.get(response)
         return None if order is None else int(self._offset[order]) + self.done
 
-    def context_tokens(self, until: int) -> IntArray | None:
+    def context_tokens(self, first: int, until: int) -> IntArray | None:
         """See ``SimulatedSchedule``; those that are coming are counted, too."""
-        until = min(until, max(self.iterations.timed, self.done + AHEAD), self.iterations.last)
-        if until <= self.done:
+        until = min(until, max(self.iterations.timed, first + AHEAD), self.iterations.last)
+        if until <= first:
             return None
-        tokens = self.iterations.kv_tokens[self.done : until].copy()
+        tokens = self.iterations.kv_tokens[first:until].copy()
         for group in self.coming:
-            tokens[: group.at - self.done] += sum(one.context for one in group.residents)
+            if group.at > first:
+                tokens[: group.at - first] += sum([one.context for one in group.residents])
         return tokens
 
     def remaining(self, at: int, reported: int) -> tuple[Members, int]:
@@ -271,6 +269,7 @@ class RunningBatch:
         """Let the groups join that do so at the committed boundary or before."""
         while self.coming and self.coming[0].at <= self.done:
             group = self.coming.pop(0)
+            self.waited_for -= len(group.residents)
             for one in group.residents:
                 if one.order >= len(self._names):
                     self._names, self._offset, self._there = (

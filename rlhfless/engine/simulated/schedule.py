@@ -142,12 +142,12 @@ class SimulatedSchedule:
         ahead = self.finishing[self.reported :]
         return self._names[ahead], self._tokens_at(self.done)[ahead]
 
-    def context_tokens(self, until: int) -> IntArray | None:
-        """Return the context tokens of all unfinished responses together at the boundaries from the committed one on, before
-        ``until`` and the last one; None where there are none, or responses wait.
+    def context_tokens(self, first: int, until: int) -> IntArray | None:
+        """Return the context tokens of all unfinished responses together at the boundaries from ``first`` on, before ``until``
+        and the last one; None where there are none, or responses wait.
         """
         until = min(until, self.iterations.last)
-        return self.iterations.kv_tokens[self.done : until] if self._together and until > self.done else None
+        return self.iterations.kv_tokens[first:until] if self._together and until > first else None
 
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""

@@ -46,8 +46,7 @@ class ContextTotals:
         tokens[0], self._until_s[index], self._next[index] = 0, np.inf, index * len(from_s) + 1
         if actor is None:
             return
-        self._backend.catch_up(actor)
-        ahead = None if actor.growing is None else actor.growing.context_tokens_ahead(ITERATIONS)
+        ahead = None if actor.growing is None else actor.growing.context_tokens_ahead(now_s, ITERATIONS)
         listed = int(ahead is None or actor.engine.clock_s > now_s)
         if listed:
             tokens[0] = self._listed(actor, now_s)
@@ -64,6 +63,7 @@ class ContextTotals:
         An engine that has run past ``now_s`` has tokens that are not known yet: those noted before count.
         """
         step = self._step
+        self._backend.catch_up(actor)
         responses, tokens = actor.tokens()
         if actor.engine.clock_s <= now_s:
             return int(step.prompt_tokens[responses].sum() + np.sum(tokens, dtype=np.int64))

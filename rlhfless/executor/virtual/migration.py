@@ -58,6 +58,8 @@ class KvTransfers:
                 receiver = self.step.owner[response]
                 receiver.counted_s = -math.inf
                 self._no_longer_on_way(response, receiver)
+                if receiver.engine.clock_s > now_s:
+                    self.disturbed.add(receiver.index)
 
     def _no_longer_on_way(self, response: int, receiver: VirtualActor) -> None:
         """Note that a response has arrived at its receiver, or is sent on by it."""
@@ -65,7 +67,6 @@ class KvTransfers:
         receiver.arriving, receiver.unknown_tokens = receiver.arriving - 1, receiver.unknown_tokens - unknown
         self.unknown_tokens -= unknown
         self.changed.add(receiver.index)
-        self.disturbed.add(receiver.index)
 
     def marks(self, sender: VirtualActor) -> Marks | None:
         """Return what the record has before a hand-over; None where it will not be retimed."""
