@@ -22,8 +22,6 @@ SPREAD: frozenset[str] = frozenset()
 MANY_PARAMETERS = frozenset(
     {
         "rlhfless/executor/distributed/pool/pool.py:ActorPool.run_step",
-        "rlhfless/executor/executor.py:Executor.__init__",
-        "rlhfless/executor/step/record.py:StepRecord.allocate",
         "rlhfless/executor/virtual/executor.py:run_step",
         "rlhfless/training/loop.py:Trainer.__init__",
         "rlhfless/training/tasks/dataset.py:DatasetTask.__init__",
