@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,21 +111,21 @@ def profile(
         raise InputError(f"--memory-gib is {memory_gib}; a finite number of GiB above 0 is needed")
     from rlhfless.engine.torch.benchmark import engine_timers
     from rlhfless.latency import save_profile
-    from rlhfless.latency.measure import BATCHES, FAST, measure_profile
+    from rlhfless.latency.measure import FAST, MeasurementGrid, measure_profile
 
-    size: dict[str, Any] = {"batches": BATCHES, **(FAST if fast else {})}
-    named = " --fast" * fast
+    grid = FAST if fast else MeasurementGrid()
+    named, memory_bytes = " --fast" * fast, None
     if rounds is not None:
-        size["rounds"], named = rounds, f"{named} --rounds {rounds}"
+        grid, named = replace(grid, rounds=rounds), f"{named} --rounds {rounds}"
     if max_batch is not None:
-        smaller = (batch for batch in size["batches"] if batch < max_batch)
-        size["batches"], named = (*smaller, max_batch), f"{named} --max-batch {max_batch}"
+        smaller = (batch for batch in grid.batches if batch < max_batch)
+        grid, named = replace(grid, batches=(*smaller, max_batch)), f"{named} --max-batch {max_batch}"
     if contexts is not None:
-        size["contexts"], named = _contexts(contexts), f"{named} --contexts {contexts}"
+        grid, named = replace(grid, contexts=_contexts(contexts)), f"{named} --contexts {contexts}"
     if memory_gib is not None:
-        size["memory_bytes"], named = int(memory_gib * 2**30), f"{named} --memory-gib {memory_gib}"
+        memory_bytes, named = int(memory_gib * 2**30), f"{named} --memory-gib {memory_gib}"
     command = f"rlhfless profile --model {model} --device {device}{named} -o {out}"
-    measured = measure_profile(engine_timers, model, out.stem, device=device, command=command, **size)
+    measured = measure_profile(engine_timers, model, out.stem, grid, device=device, memory_bytes=memory_bytes, command=command)
     click.echo(describe(measured))
     click.echo(f"wrote {save_profile(out, measured)}")
 

@@ -43,7 +43,7 @@ class Executor:
         progress: show a bar of completed responses, and one of replays where they are measured (needs tqdm).
 
     Attributes:
-        clock_s: where the next step starts; next_step: its number.
+        clock_s: where the next step starts; next_step: its number. run_name: of the run, in traces.
         on_progress: progress callback of every step; None calls nothing. An exception that it raises ends the step as an
             interrupt does.
 
@@ -60,7 +60,6 @@ class Executor:
         *,
         latency: Latencies,
         actor_pool: ProcessPool | RayPool | None = None,
-        run: str = "run",
         charging: str = "profile",
         admission: str = "reserve",
         migration: str = "cheaper",
@@ -75,9 +74,9 @@ class Executor:
             _bar_class()
         self._closed = False
         self.engines, self.latency, self.cluster, self.actor_pool = engine, latency, cluster, actor_pool
-        self._how = {"run": run, "admission": admission, "migration": migration}
+        self._how = {"admission": admission, "migration": migration}
         self._charging, self._progress = charging, progress
-        self.clock_s, self.next_step = 0.0, 0
+        self.run_name, self.clock_s, self.next_step = "run", 0.0, 0
         self.on_progress: OnProgress | None = None
 
     def __enter__(self) -> Executor:
@@ -118,7 +117,7 @@ class Executor:
         """
         if self._closed:
             raise RuntimeError("this executor is closed; create a new one to run more steps")
-        about = {"step": self.next_step, "start_s": self.clock_s, "phases": phases, "work": work}
+        about = {"run": self.run_name, "step": self.next_step, "start_s": self.clock_s, "phases": phases, "work": work}
         options: dict[str, Any] = {**self._how, **about}
         requests = encoded(requests, self.engines)
         with self._watching(len(requests)) as (on_progress, on_replay_progress):

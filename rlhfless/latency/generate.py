@@ -28,7 +28,8 @@ import numpy as np
 
 from rlhfless.errors import missing_extra
 from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, load_profile, save_profile
+from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
+from rlhfless.latency.profile import ProfileError, kv_capacity, load_profile, save_profile
 from solver.model.latency import IterationTable
 from solver.model.plurals import counted
 
@@ -159,28 +160,23 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
         usable_fraction=USABLE_FRACTION,
         reserve_bytes_per_gpu=RESERVE_BYTES,
     )
-    return compose_profile(
-        name=name,
-        model=model.name,
-        kind=gpu.kind,
-        gpus_per_actor=gpus,
-        precision="bfloat16",
-        table=IterationTable(np.array(BATCHES + FED_TOKENS), np.array(CONTEXTS), np.array(iteration_s)),
-        changes=prefills,
+    times = ProfiledTimes(
+        IterationTable(np.array(BATCHES + FED_TOKENS), np.array(CONTEXTS), np.array(iteration_s)),
+        prefills,
         start_s=round(weight_bytes / gpus / gpu.pcie_bytes_per_s, 4),
         sync_s=round(weight_bytes / gpus / gpu.link_bytes_per_s, 4),
-        transfer_base_s=TRANSFER_BASE_S,
-        link=f"{gpu.link}, one link per actor",
-        link_bytes_per_s=gpu.link_bytes_per_s,
-        capacity=capacity,
-        max_batch=MAX_BATCH,
-        origin=f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over "
-        f"{counted(gpus, 'GPU')}",
-        command=f"python -m rlhfless.latency.generate {name}",
-        date=date,
-        licence=f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
-        assumptions=_assumptions(gpu, model, gpus, _all_reduce_share(engine)),
         token_budget=FED_TOKENS[-1],
+    )
+    origin = ProfileOrigin(
+        f"modelled from operator times measured on {gpu.system} ({database}), tensor parallel over {counted(gpus, 'GPU')}",
+        f"python -m rlhfless.latency.generate {name}",
+        date,
+        f"Apache-2.0 (computed with {SOURCE}, Copyright NVIDIA Corporation and affiliates, Apache-2.0)",
+        _assumptions(gpu, model, gpus, _all_reduce_share(engine)),
+    )
+    link = KvLink(f"{gpu.link}, one link per actor", gpu.link_bytes_per_s, TRANSFER_BASE_S)
+    return compose_profile(
+        name, model.name, ProfiledActor(gpu.kind, gpus, "bfloat16", MAX_BATCH, capacity), times, link, origin
     )
 
 

@@ -15,6 +15,7 @@ import importlib
 import platform
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import numpy as np
 
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial, measure_changes
-from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity
+from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
+from rlhfless.latency.profile import ProfileError, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
 from solver.model.latency import IterationTable
@@ -39,11 +41,6 @@ TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model
     "tie_word_embeddings": True,
     "use_sliding_window": False,
 }
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-CONTEXTS = (16, 64, 128, 256, 512, 1024)
-JOINS = ((1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32))  # responses, prompt tokens
-ROUNDS = 15
-FAST = {"batches": (1, 4, 16, 64), "contexts": (16, 128, 1024), "joins": ((1, 16), (1, 128), (4, 64), (16, 32)), "rounds": 5}
 WARM_UP_CALLS = 3
 TIMED_CALLS = 5  # of a visit: the first ones after another size are still slower
 BUILDS = 3  # replicas made to time a start; of a large model each takes long
@@ -175,16 +172,43 @@ class CausalLM:
             self._torch.cuda.synchronize()
 
 
+@dataclass(frozen=True)
+class MeasurementGrid:
+    """The sizes that a measurement times, and how often.
+
+    Attributes:
+        batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
+        joins: (responses, prompt tokens of each) of the trials to time; no more responses than slots, nor than the largest
+            batch that fits the device.
+        rounds: number of passes over the grid; the median is kept.
+
+    Raises:
+        ProfileError: there are no rounds, or fewer than two batches or contexts.
+    """
+
+    batches: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    contexts: Sequence[int] = (16, 64, 128, 256, 512, 1024)
+    joins: Sequence[tuple[int, int]] = (
+        (1, 16), (1, 64), (1, 256), (4, 16), (4, 64), (16, 16), (16, 64), (64, 16), (64, 32),
+    )  # fmt: skip
+    rounds: int = 15
+
+    def __post_init__(self) -> None:
+        batches, contexts = self.batches, self.contexts
+        if self.rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
+            raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more numbers of 1 or more")
+
+
+FAST = MeasurementGrid((1, 4, 16, 64), (16, 128, 1024), ((1, 16), (1, 128), (4, 64), (16, 32)), 5)
+
+
 def measure_profile(
     timers: Timers,
     model: str = TINY,
     name: str = "cpu-tiny-qwen2",
-    batches: Sequence[int] = BATCHES,
-    contexts: Sequence[int] = CONTEXTS,
+    grid: MeasurementGrid = MeasurementGrid(),
     *,
     device: str = "cpu",
-    joins: Sequence[tuple[int, int]] = JOINS,
-    rounds: int = ROUNDS,
     max_batch: int | None = None,
     memory_bytes: int | None = None,
     command: str = "rlhfless.latency.measure.measure_profile(...)",
@@ -194,10 +218,7 @@ def measure_profile(
     Args:
         timers: makes (decode_iteration, run_trial) from the loaded model and the longest context.
         model: a local folder with a model's ``config.json``, or ``tiny-qwen2``.
-        batches, contexts: the grid, KV tokens per response; both increasing, contexts up to the model's longest.
-        joins: (responses, prompt tokens of each) of the trials to time; no more responses than slots, nor than the largest
-            batch that fits the device.
-        rounds: number of passes over the grid; the median is kept.
+        grid: the sizes to time, and how often.
         max_batch: slots of an actor; the largest measured batch by default.
         memory_bytes: of an actor, weights included; by default all of a GPU, on the CPU 1 GiB plus the weights. The affine
             fit is over the points whose KV tokens fit in it.
@@ -207,11 +228,10 @@ def measure_profile(
         ProfileError: the model or device cannot be used, or the grid does not fit model or memory.
         MemoryError: what is measured does not fit on the device.
     """
-    if rounds < 1 or len(batches) < 2 or len(contexts) < 2 or min(*batches, *contexts) < 1:
-        raise ProfileError("rounds must be 1 or more, and batches and contexts 2 or more numbers of 1 or more")
+    batches, contexts, rounds = grid.batches, grid.contexts, grid.rounds
     lm = CausalLM(model, device)
     slots = max_batch or max(batches)
-    trials = _trials(joins, slots)
+    trials = _trials(grid.joins, slots)
     longest = max(max(contexts), *(trial.tokens + trial.iterations for trial in trials))
     if longest > lm.max_context:
         raise ProfileError(f"{lm.name} has a context of at most {lm.max_context} tokens; {longest} cannot be measured")
@@ -228,39 +248,34 @@ def measure_profile(
     batches, left_out = _held_batches(decode, batches, max(contexts), f"{lm.name} on {device}")
     if left_out:
         slots = max_batch or max(batches)
-        trials = _trials(joins, min(slots, max(batches)))
+        trials = _trials(grid.joins, min(slots, max(batches)))
     iteration_s = median_seconds(decode, [(batch, context) for batch in batches for context in contexts], rounds, device)
+    table = IterationTable(np.array(batches), np.array(contexts), iteration_s.reshape(len(batches), len(contexts)))
     changes = measure_changes(run_trial, trials, rounds)
     sync_s = lm.median_s(lm.sync, rounds)
     start_s = lm.build_s() + sync_s
     torch, transformers = _require("torch"), _require("transformers")
     device_name = f"{platform.machine()} CPU, one thread," if device == "cpu" else lm.kind
-    return compose_profile(
-        name=name,
-        model=lm.name,
-        kind=lm.kind,
-        gpus_per_actor=1,
-        precision=lm.precision,
-        table=IterationTable(np.array(batches), np.array(contexts), iteration_s.reshape(len(batches), len(contexts))),
-        changes=changes,
-        start_s=round(start_s, 6),
-        sync_s=round(sync_s, 6),
-        transfer_base_s=0.0,
-        link="a copy in the device's memory",
-        link_bytes_per_s=round(1 / lm.copy_s_per_byte(rounds)),
-        capacity=capacity,
-        max_batch=slots,
-        origin=f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
+    origin = ProfileOrigin(
+        f"measured on {device_name} with torch {torch.__version__}, transformers {transformers.__version__}: "
         f"median of {rounds} rounds, sampling and bookkeeping included{left_out}",
-        command=command,
-        date=datetime.date.today().isoformat(),
-        licence="Apache-2.0 (measured by this project)",
-        assumptions={
+        command,
+        datetime.date.today().isoformat(),
+        "Apache-2.0 (measured by this project)",
+        {
             "transfer_base_s": "assumed: 0, emulated actors share one memory",
             "prefill": "separate: the torch engine computes prompts in calls of their own, not beside decoding",
             "kv_capacity.memory_bytes_per_gpu": whose_memory,
             "max_batch": "the largest measured batch" if max_batch is None else "assumed: given to the measurement",
         },
+    )
+    return compose_profile(
+        name,
+        lm.name,
+        ProfiledActor(lm.kind, 1, lm.precision, slots, capacity),
+        ProfiledTimes(table, changes, round(start_s, 6), round(sync_s, 6)),
+        KvLink("a copy in the device's memory", round(1 / lm.copy_s_per_byte(rounds))),
+        origin,
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.profile import ProfileError, compose_profile, kv_capacity, read_profile, save_profile
+from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
+from rlhfless.latency.profile import ProfileError, kv_capacity, read_profile, save_profile
 from solver.model.errors import as_given, is_number
 from solver.model.latency import IterationTable
 
@@ -65,22 +66,26 @@ def profile_like(
     name = origin.replace(known["kind"], kind, 1) if known["kind"] in origin else f"{kind}-{origin}"
     factors = f"decode={decode:g}, prefill={prefill:g}, start={start:g}, memory_gib={memory_gib}"
     changes = known["prefill"]["samples"]
-    profile = compose_profile(
-        name=name, model=known["model"], kind=kind, gpus_per_actor=known["gpus_per_actor"], precision=known["precision"],
-        table=_faster(known, decode, prefill),
-        changes=[
-            TimedChange(*row[:3], *(seconds / prefill for seconds in row[3:]))
-            for row in zip(*(changes[field] for field in TimedChange._fields), strict=True)
-        ],
-        start_s=known["start_s"] / start, sync_s=known["sync_s"] / start, transfer_base_s=known["transfer_base_s"] / start,
-        link=known["link"]["what"], link_bytes_per_s=known["link"]["bytes_per_s"] * start,
-        capacity=_capacity(known, memory_gib), max_batch=known["max_batch"],
-        origin=f"assumed: {origin} times factors of speed ({factors}); {origin} is {known['origin']}",
-        command=f"rlhfless.profile_like({origin!r}, kind={kind!r}, {factors})",
-        date=datetime.date.today().isoformat(), licence=known["licence"],
-        assumptions={**known["assumptions"], "step_s": f"assumed: {origin} times factors of speed ({factors})"},
-        token_budget=known["prefill"].get("mixed", {}).get("token_budget"),
+    rows = zip(*(changes[field] for field in TimedChange._fields), strict=True)
+    times = ProfiledTimes(
+        _faster(known, decode, prefill),
+        [TimedChange(*row[:3], *(seconds / prefill for seconds in row[3:])) for row in rows],
+        known["start_s"] / start, known["sync_s"] / start, known["prefill"].get("mixed", {}).get("token_budget"),
     )  # fmt: skip
+    profile = compose_profile(
+        name,
+        known["model"],
+        ProfiledActor(kind, known["gpus_per_actor"], known["precision"], known["max_batch"], _capacity(known, memory_gib)),
+        times,
+        KvLink(known["link"]["what"], known["link"]["bytes_per_s"] * start, known["transfer_base_s"] / start),
+        ProfileOrigin(
+            f"assumed: {origin} times factors of speed ({factors}); {origin} is {known['origin']}",
+            f"rlhfless.profile_like({origin!r}, kind={kind!r}, {factors})",
+            datetime.date.today().isoformat(),
+            known["licence"],
+            {**known["assumptions"], "step_s": f"assumed: {origin} times factors of speed ({factors})"},
+        ),
+    )
     return save_profile(f"{name}.json" if path is None else path, profile)
 
 

@@ -18,15 +18,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlhfless.latency.batch_changes import TimedChange
-from rlhfless.latency.fit import AffineFit, fit_changes, fit_prompt_tokens, fit_table, residuals
+from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
 from solver.model.errors import PlanningError
 from solver.model.latency import PREFILLS, IterationTable, LatencyModel
 
@@ -116,83 +114,6 @@ def kv_capacity(
         "reserve_bytes_per_gpu": reserve_bytes_per_gpu,
         "kv_bytes_per_token": kv_bytes_per_token,
         "tokens": max(int(gpus * per_gpu / kv_bytes_per_token), 0),
-    }
-
-
-def compose_profile(
-    *,
-    name: str,
-    model: str,
-    kind: str,
-    gpus_per_actor: int,
-    precision: str,
-    table: IterationTable,
-    changes: Sequence[TimedChange],
-    start_s: float,
-    sync_s: float,
-    transfer_base_s: float,
-    link: str,
-    link_bytes_per_s: float,
-    capacity: Mapping[str, Any],
-    max_batch: int,
-    origin: str,
-    command: str,
-    date: str,
-    licence: str,
-    assumptions: Mapping[str, str],
-    token_budget: int | None = None,
-) -> dict[str, Any]:
-    """Return a profile made from measured numbers; adds the fits, the transfer time per KV token and the schema.
-
-    Args:
-        token_budget: the most tokens that an iteration feeds if the table has mixed iterations, beyond ``max_batch``.
-        changes: measured times of responses that join (prefill) and end.
-        capacity: what ``kv_capacity`` returned.
-        link: the link that KV caches are sent over, in words; ``link_bytes_per_s`` its bandwidth.
-    """
-    table = IterationTable(table.batch, table.context_tokens, np.round(table.iteration_s, 9))
-    samples = [TimedChange(*map(int, change[:3]), *(round(float(seconds), 9) for seconds in change[3:])) for change in changes]
-    fit, prefill = fit_table(table, max_batch, capacity["tokens"]), fit_changes(samples)
-    return {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
-        "name": name,
-        "model": model,
-        "kind": kind,
-        "gpus_per_actor": gpus_per_actor,
-        "precision": precision,
-        "origin": origin,
-        "command": command,
-        "date": date,
-        "licence": licence,
-        "assumptions": dict(assumptions),
-        "fit": {**asdict(fit), "over": "the table's points with batch <= max_batch and KV tokens <= kv_capacity_tokens"},
-        "prefill": {
-            "base_s": prefill.base_s,
-            "per_token_s": prefill.per_token_s,
-            "per_join_s": prefill.per_join_s,
-            "per_end_s": prefill.per_end_s,
-            **residuals(prefill.errors),
-            **mixed_prefill(table, fit, max_batch, token_budget, capacity["tokens"]),
-            "samples": dict(zip(TimedChange._fields, map(list, zip(*samples, strict=True)), strict=True)),
-        },
-        "start_s": float(start_s),
-        "sync_s": float(sync_s),
-        "transfer_base_s": float(transfer_base_s),
-        "transfer_per_kv_token_s": float(capacity["kv_bytes_per_token"] / link_bytes_per_s),
-        "link": {
-            "what": link,
-            "bytes_per_s": float(link_bytes_per_s),
-            "kv_bytes_per_token": capacity["kv_bytes_per_token"],
-        },
-        "max_batch": int(max_batch),
-        "kv_capacity_tokens": capacity["tokens"],
-        "kv_capacity": dict(capacity),
-        "table": {
-            "batch": [int(value) for value in table.batch],
-            "context_tokens": [int(value) for value in table.context_tokens],
-            "step_s": table.iteration_s.tolist(),
-        },
     }
 
 

@@ -143,9 +143,6 @@ def compare(
     held: frozenset[str] = HELD,
     predictor: Predictor | None = None,
     max_steps: int | None = None,
-    weight: float = WEIGHT,
-    admission: str = "reserve",
-    time_limit_s: float = 0.3,
     seed: int = 0,
 ) -> Outcome:
     """Run the policies on the history's steps, each predicted from all earlier ones.
@@ -156,17 +153,15 @@ def compare(
         held: names of the policies whose actors keep their GPUs until learning is over; with the learner's GPUs they never
             exceed the cluster.
         max_steps: only the last so many steps with history.
-        admission: how KV memory is allocated, where it is short (``solver.model.admission``).
     """
     steps = history.evaluated if max_steps is None else history.last(max_steps)
     phases = phases_of(history, machine, algorithm, steps)
     setting = SimulationConfig(
         machine.cluster,
         machine.latency,
-        Objective(weight),
+        Objective(WEIGHT),
         max_response_tokens=history.max_response_tokens,
-        time_limit_s=time_limit_s,
-        admission=admission,
+        admission=machine.admission,
         seed=seed,
         deterministic=True,  # numbers are the same however busy the machine is
     )

@@ -57,7 +57,6 @@ class Figure10Setting:
     static_counts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     epochs: int = 3
     seed: int = 0
-    time_limit_s: float = 0.3
 
 
 def history_of(data_set: str, algorithm: str, setting: Figure10Setting, sources: Sources) -> LengthHistory:
@@ -77,9 +76,7 @@ def numbers(setting: Figure10Setting, sources: Sources) -> Numbers:
         for machine in setting.machines:
             for data_set in setting.data_sets:
                 history = history_of(data_set, algorithm, setting, sources)
-                outcome = compare(
-                    history, machine, algorithm, setting.policies, time_limit_s=setting.time_limit_s, seed=setting.seed
-                )
+                outcome = compare(history, machine, algorithm, setting.policies, seed=setting.seed)
                 cell: dict[str, str | int] = {
                     "panel": "cell", "algorithm": algorithm, "model": machine.model, "data_set": data_set,
                     "basis": history.basis, "responses": history.responses,
@@ -100,7 +97,7 @@ def _of_batch(setting: Figure10Setting, responses: int) -> pd.DataFrame:
     statics = [Static(n, name=f"static, {n} actors") for n in setting.static_counts]
     policies: list[str | SchedulingPolicy] = ["static", "random", "rlhfless", "solver+replan", *statics]
     held = frozenset({"static", *(p.name for p in statics)})
-    outcome = compare(history, machine, "PPO", policies, held=held, time_limit_s=setting.time_limit_s, seed=setting.seed)
+    outcome = compare(history, machine, "PPO", policies, held=held, seed=setting.seed)
     cell = {"panel": "batch", "algorithm": "PPO", "model": machine.model, "data_set": "GSM8K", "basis": history.basis}
     return totals(outcome).assign(**cell, responses=responses)
 

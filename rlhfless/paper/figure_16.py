@@ -75,9 +75,9 @@ def numbers(setting: Figure16Setting, sources: Sources) -> Numbers:
     for limit in setting.token_limits:
         history = history_of(setting, limit)
         for nodes in setting.nodes:
-            machine = replace(setting.machine, nodes=nodes)
+            machine = replace(setting.machine, nodes=nodes, admission="preempt")
             policies = [TimedPolicy(policy_named(name, machine.static_actors)) for name in setting.policies]
-            outcome = compare(history, machine, "GRPO", policies, admission="preempt", seed=setting.seed)
+            outcome = compare(history, machine, "GRPO", policies, seed=setting.seed)
             cell = {"max_response_tokens": limit, "nodes": nodes}
             taken = {policy.name: iter(policy.cpu_s) for policy in policies}  # of each policy in the order of steps, as here
             cpu_s = [next(taken[name]) for name in outcome.planning["policy"]]

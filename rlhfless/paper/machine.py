@@ -33,6 +33,7 @@ class Machine:
         model: its name; parameters: how many weights it has; profile: latency profile of an actor.
         peak_flops: dense bfloat16 of one GPU by NVIDIA's data sheet. mfu: assumed.
         static_actors: actors of the naive system, as in the paper.
+        admission: how KV memory is allocated, where it is short (``solver.model.admission``).
     """
 
     model: str
@@ -43,6 +44,7 @@ class Machine:
     gpus_per_node: int = 8
     mfu: float = 0.3
     static_actors: int = 3
+    admission: str = "reserve"
 
     @property
     def latency(self) -> LatencyModel:

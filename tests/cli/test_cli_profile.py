@@ -15,7 +15,7 @@ from rlhfless.latency import load_profile, measure, read_profile
 from rlhfless.latency.fit import fit_table, residuals
 from solver.model.latency import IterationTable
 
-FEW = {"batches": (1, 4), "contexts": (16, 32), "joins": ((1, 16), (1, 256), (3, 64)), "rounds": 1}
+FEW = measure.MeasurementGrid((1, 4), (16, 32), ((1, 16), (1, 256), (3, 64)), 1)
 
 
 @pytest.fixture(autouse=True)

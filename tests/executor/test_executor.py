@@ -45,7 +45,8 @@ def requests() -> list[Request]:
 def test_steps_follow_one_another() -> None:
     step = random_step(3)
     plan = plan_of([range(0, 9), range(9, 18)])
-    with Executor(SimulatedEngine, step.cluster, latency=step.latency, run="two steps") as executor:
+    with Executor(SimulatedEngine, step.cluster, latency=step.latency) as executor:
+        executor.run_name = "two steps"
         first, second = (executor.run(plan, step.requests()) for _ in range(2))
     assert (first.step, second.step, first.run) == (0, 1, "two steps")
     assert second.start_s == first.end_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +23,13 @@ from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.errors import MissingExtra
 from rlhfless.latency import ProfileError, load_profile, measure, save_profile
 from rlhfless.latency.batch_changes import AFTER, GAP, BatchChangeTrial, RunTrial
+from rlhfless.latency.measure import MeasurementGrid
 
-SMALL = {"batches": (1, 8), "contexts": (16, 64), "joins": ((1, 16), (4, 32)), "rounds": 1}
+SMALL = MeasurementGrid((1, 8), (16, 64), ((1, 16), (4, 32)), 1)
 
 
 def test_a_tiny_model_is_measured_and_loads(tmp_path: Path) -> None:
-    profile = measure.measure_profile(engine_timers, name="here", **SMALL)
+    profile = measure.measure_profile(engine_timers, name="here", grid=SMALL)
     model = load_profile(save_profile(tmp_path / "here.json", profile))
     assert (model.name, model.kind, model.gpus_per_actor, model.max_batch) == ("here", "cpu", 1, 8)
     assert model.table is not None
@@ -48,7 +50,7 @@ def test_a_start_is_timed_by_few_replicas_in_the_precision_of_the_model(monkeypa
         return replica(lm)
 
     monkeypatch.setattr(measure.CausalLM, "replica", noted)
-    measure.measure_profile(engine_timers, **(SMALL | {"rounds": 2}))
+    measure.measure_profile(engine_timers, grid=replace(SMALL, rounds=2))
     assert made == [torch.float32] * (1 + measure.BUILDS)
     lm = measure.CausalLM(measure.TINY)
     lm._dtype = torch.bfloat16
@@ -69,7 +71,7 @@ def test_a_gpu_has_room_for_what_its_memory_holds(monkeypatch: pytest.MonkeyPatc
 def test_the_fit_is_over_what_the_memory_holds() -> None:
     lm = measure.CausalLM(measure.TINY)
     enough = int((lm.weight_bytes + 200 * lm.kv_bytes_per_token) / 0.9)  # 8 x 16 tokens, not 8 x 64
-    profile = measure.measure_profile(engine_timers, **(SMALL | {"memory_bytes": enough}))
+    profile = measure.measure_profile(engine_timers, grid=SMALL, memory_bytes=enough)
     assert profile["fit"]["points"] == 3
     assert profile["kv_capacity_tokens"] in (199, 200)
     assert profile["assumptions"]["kv_capacity.memory_bytes_per_gpu"] == "assumed: given to the measurement"
@@ -130,7 +132,7 @@ def test_the_times_are_those_of_the_callables(tmp_path: Path) -> None:
     def timers(model: object, longest: int) -> tuple[measure.Timed, RunTrial]:
         return lambda batch, context: work(10e-3 + 2e-3 * batch), trial_s
 
-    profile = measure.measure_profile(timers, name="pretended", **(SMALL | {"rounds": 3}))
+    profile = measure.measure_profile(timers, name="pretended", grid=replace(SMALL, rounds=3))
     iteration_s = np.array(profile["table"]["step_s"])
     assert np.all(iteration_s >= np.array([[12e-3], [26e-3]]))
     assert profile["fit"]["base_s"] == pytest.approx(10e-3, rel=0.5)
@@ -174,18 +176,18 @@ def test_an_engine_that_the_device_has_no_room_for_leaves_none(monkeypatch: pyte
 
 def test_batches_that_the_device_does_not_hold_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache, "free_bytes", lambda _: 5 << 20)  # 32 rows of 160 tokens of 1 KiB
-    size = {"batches": (1, 8, 64, 128), "contexts": (16, 64), "joins": ((1, 16), (64, 16)), "rounds": 1}
-    profile = measure.measure_profile(engine_timers, **size)
+    grid = MeasurementGrid((1, 8, 64, 128), (16, 64), ((1, 16), (64, 16)), 1)
+    profile = measure.measure_profile(engine_timers, grid=grid)
     assert profile["origin"].endswith("included; batches of 64, 128 do not fit and are left out")
     assert (profile["table"]["batch"], profile["max_batch"], profile["fit"]["points"]) == ([1, 8], 8, 4)
     assert max(profile["prefill"]["samples"]["prompts"]) == 8
-    assert "left out" not in measure.measure_profile(engine_timers, **SMALL)["origin"]
+    assert "left out" not in measure.measure_profile(engine_timers, grid=SMALL)["origin"]
     with refused(ProfileError, "tiny-qwen2 on cpu", "1, 64, 128", "64 tokens", "64 slots"):
-        measure.measure_profile(engine_timers, **(size | {"batches": (1, 64, 128)}))
+        measure.measure_profile(engine_timers, grid=replace(grid, batches=(1, 64, 128)))
 
 
 def test_no_more_responses_join_than_there_are_slots() -> None:
-    profile = measure.measure_profile(engine_timers, **(SMALL | {"joins": ((2, 8), (16, 8), (32, 8)), "max_batch": 3}))
+    profile = measure.measure_profile(engine_timers, grid=replace(SMALL, joins=((2, 8), (16, 8), (32, 8))), max_batch=3)
     assert sorted(set(profile["prefill"]["samples"]["prompts"])) == [0, 1, 2, 3]
 
 
@@ -194,7 +196,7 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
     folder.mkdir()
     config = measure.TINY_CONFIG | {"model_type": "qwen2", "num_hidden_layers": 1, "hidden_size": 64}
     (folder / "config.json").write_text(json.dumps(config))
-    profile = measure.measure_profile(engine_timers, str(folder), "out", command="how it was called", **SMALL)
+    profile = measure.measure_profile(engine_timers, str(folder), "out", SMALL, command="how it was called")
     assert (profile["model"], profile["name"], profile["command"]) == ("narrow", "out", "how it was called")
     assert profile["table"]["batch"] == [1, 8]
 
@@ -211,8 +213,10 @@ def test_a_local_folder_is_a_model_and_the_command_is_recorded(tmp_path: Path) -
     ],
 )
 def test_wrong_requests_are_refused(arguments: dict, message: tuple[str, ...]) -> None:
+    sizes = {name: value for name, value in arguments.items() if name in ("batches", "contexts", "rounds")}
     with refused(ProfileError, *message):
-        measure.measure_profile(engine_timers, **(SMALL | arguments))
+        others = {name: value for name, value in arguments.items() if name not in sizes}
+        measure.measure_profile(engine_timers, grid=replace(SMALL, **sizes), **others)
 
 
 @pytest.mark.parametrize("copying", ["replica", "build", "sync"])
@@ -232,4 +236,4 @@ def test_a_copy_of_the_model_for_which_a_device_has_no_room_is_reported(copying:
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with refused(MissingExtra):
-        measure.measure_profile(engine_timers, **SMALL)
+        measure.measure_profile(engine_timers, grid=SMALL)

@@ -7,6 +7,7 @@ but not committed yet changes nothing, and is kept until the engine is disturbed
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
 from rlhfless.engine.simulated.drafted_batch import DraftedBatch, DraftedResponse
 from rlhfless.engine.simulated.drafted_pass import Committed, Joining, Pass
+from rlhfless.engine.simulated.real_time import RemoteFactory, sleep_until
 from rlhfless.engine.simulated.requests import refusal
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
@@ -30,7 +32,7 @@ from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 
 @dataclass(frozen=True, eq=False)
-class DraftedEngineFactory:
+class DraftedEngineFactory(RemoteFactory):
     """Makes simulated engines with drafts, one per actor.
 
     Args:
@@ -54,9 +56,13 @@ class DraftedEngine:
     Args:
         latency: charged with its measured table where it has one. admission: slots, KV memory and rule.
         clock_s: when it is ready. given: drafting and accepted runs.
+
+    Attributes:
+        sleep: waits on the wall clock for a number of seconds.
     """
 
     reuses_prefixes = True
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, latency: LatencyModel, admission: Admission, clock_s: float, given: DraftedEngineFactory) -> None:
         self.slots, self.clock_s = admission.max_batch, clock_s
@@ -104,6 +110,15 @@ class DraftedEngine:
         committed = Committed()
         self._commit_while(lambda planned: planned.end_s <= to_s, to_s, committed)
         return committed.progress(self.slots)
+
+    def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
+        """Run one pass in real time, as ``RealTimeEngine.step`` does an iteration."""
+        if from_s > self.clock_s:
+            self.clock_s, self._planned = from_s, None
+        planned = self._next()
+        end_s = self.clock_s if planned is None else planned.end_s
+        sleep_until(end_s, clock, self.sleep)
+        return self.advance(end_s)
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""

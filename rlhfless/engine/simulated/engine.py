@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import bisect
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,13 +44,9 @@ class SimulatedEngine:
         latency: charged with its measured table where it has one.
         admission: slots, KV memory and rule.
         clock_s: when it is ready.
-
-    Attributes:
-        sleep: waits on the wall clock for a number of seconds.
     """
 
     reuses_prefixes = True
-    sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, latency: LatencyModel, admission: Admission, clock_s: float = 0.0) -> None:
         self.slots = admission.max_batch
@@ -140,22 +135,6 @@ class SimulatedEngine:
                     self._commit(schedule, until, committed)
             if not self._arriving or not self._queue_available(to_s):
                 return committed.progress()
-
-    def step(self, from_s: float, clock: Callable[[], float]) -> Progress:
-        """Run one iteration in real time, for the wall-clock event loop; waits until it is over.
-
-        Args:
-            from_s: where it begins, unless the last one ended later. clock: returns the time.
-        """
-        if from_s > self.clock_s:  # the actor did something else meanwhile
-            self._leave_schedule()
-            self._base_s = from_s
-        self._queue_available(-math.inf)
-        schedule = self._schedule()
-        end_s = schedule.clock_s if schedule.over else schedule.iterations.end_s(schedule.done + 1)
-        while (left_s := end_s - clock()) > 0:
-            self.sleep(left_s)
-        return self.advance(end_s)
 
     def cut(self, at_s: float, responses: Sequence[int] | None = None) -> tuple[list[Request], Progress]:
         """See the protocol."""

@@ -7,9 +7,8 @@ hand-overs take what they take there: a process starts, and there are no weights
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.real_time import RealTimeEngine, RemoteFactory
 from rlhfless.errors import InputError
 from rlhfless.latency.scaling import scaled
 from solver.model.admission import Admission
@@ -18,7 +17,7 @@ from solver.model.latency import LatencyModel
 
 
 @dataclass(frozen=True)
-class SimulatedEngineFactory:
+class SimulatedEngineFactory(RemoteFactory):
     """Makes simulated engines: one call per actor. ``SimulatedEngine`` itself stands for a factory with a ``time_scale`` of 1.
 
     Attributes:
@@ -37,27 +36,9 @@ class SimulatedEngineFactory:
 
     time_scale: float = 1.0
 
-    backend_module: ClassVar[str] = "rlhfless.engine.simulated.worker_backend"
-    several_gpus: ClassVar[bool] = True
-    min_start_timeout_s: ClassVar[float] = 0.0
-    starts_server: ClassVar[bool] = False
-    takes_prefixes: ClassVar[bool] = False
-    weights_version: ClassVar[None] = None
-
     def __post_init__(self) -> None:
         if not (is_number(self.time_scale, 0) and self.time_scale > 0):
             raise InputError(f"time_scale is {as_given(self.time_scale)}; a finite number above 0 is needed")
 
-    def measured(self) -> SimulatedEngineFactory:
-        """Return itself: its engines sleep for as long as they are charged."""
-        return self
-
-    def to_remote(self) -> SimulatedEngineFactory:
-        """Return the form of the factory that other machines receive: itself."""
-        return self
-
-    def compatibility_key(self, latency: LatencyModel) -> None:
-        """Return the compatibility key of a process for these engines: None, because any process can make them."""
-
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> SimulatedEngine:
-        return SimulatedEngine(scaled(latency, self.time_scale), admission, start_s)
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> RealTimeEngine:
+        return RealTimeEngine(scaled(latency, self.time_scale), admission, start_s)

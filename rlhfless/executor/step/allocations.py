@@ -37,10 +37,7 @@ def bill(
     until_s = {a.number: max(until.get(a.plan.release, a.done_s), a.done_s) for a in held}
     for number, role, actor, start_s, done_s in sorted(held, key=lambda allocation: allocation.number):
         taken_s = min((h.start_s for h in everything.holds if _shares(h, actor.gpu_ids)), default=math.inf)
-        record.allocate(
-            holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
-            max(done_s, min(until_s[number], taken_s)),
-        )  # fmt: skip
+        record.allocate(holder_of(number), role, actor, start_s, max(done_s, min(until_s[number], taken_s)))
     if phases.learner_gpus and plan.prefill is not None and plan.prefill_actor is None:
         computed_s = record.start_s + plan.prefill.done_s
         record.span("learner", "prefill", record.start_s, computed_s, tokens=plan.prefill.computed_tokens)

@@ -35,10 +35,8 @@ class StepProgress:
         held = [(actor.number, actor.role, actor.plan, actor.start_s, actor.done_s) for actor in self._held]
         held += [(actor.index, "decode", actor.plan, actor.start_s, self.now_s) for actor in self._live]
         for number, role, actor, start_s, until_s in sorted(held, key=lambda actor: actor[0]):
-            record.allocate(
-                holder_of(number), role, actor.node, actor.gpu_ids, actor.kind, actor.market, actor.usd_per_gpu_s, start_s,
-                max(start_s, until_s if actor.release == "done" else self.now_s),
-            )  # fmt: skip
+            end_s = max(start_s, until_s if actor.release == "done" else self.now_s)
+            record.allocate(holder_of(number), role, actor, start_s, end_s)
         return record.allocations
 
     def spans(self) -> list[Row]:

@@ -14,7 +14,7 @@ from rlhfless.engine.protocol import Completion, EngineSpan, Request
 from rlhfless.engine.simulated.completions import Completions
 from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.executor.step.step_trace import step_trace
-from solver.model.plan import Plan
+from solver.model.plan import ActorPlan, Plan
 from solver.model.runtime_rules import RuntimeRule
 
 if TYPE_CHECKING:
@@ -27,6 +27,16 @@ Row = dict[str, Any]
 def holder_of(index: int) -> str:
     """Return the name in the trace of an actor of the plan."""
     return f"actor-{index}"
+
+
+class HeldGpus(NamedTuple):
+    """GPUs of one node and kind that somebody holds, and how they are paid for."""
+
+    kind: str
+    node: int
+    gpu_ids: tuple[int, ...]
+    market: str = "on-demand"
+    usd_per_gpu_s: float = 0.0
 
 
 class _ReportedSpan(NamedTuple):
@@ -155,23 +165,12 @@ class StepRecord:
                 self._completions[c.response], self._actor_of[c.response] = c, holder
         self._entered.clear()
 
-    def allocate(
-        self,
-        holder: str,
-        role: str,
-        node: int,
-        gpu_ids: Iterable[int],
-        kind: str,
-        market: str,
-        usd_per_gpu_s: float,
-        start_s: float,
-        end_s: float,
-    ) -> None:
+    def allocate(self, holder: str, role: str, gpus: HeldGpus | ActorPlan, start_s: float, end_s: float) -> None:
         """Add an allocation: GPUs of a holder from ``start_s`` to ``end_s``. Allocations are what is billed."""
         self.allocations.append(
             {
-                "run": self.run, "step": self.step, "holder": holder, "role": role, "node": node,
-                "gpu_ids": list(gpu_ids), "kind": kind, "market": market, "usd_per_gpu_s": usd_per_gpu_s,
+                "run": self.run, "step": self.step, "holder": holder, "role": role, "node": gpus.node,
+                "gpu_ids": list(gpus.gpu_ids), "kind": gpus.kind, "market": gpus.market, "usd_per_gpu_s": gpus.usd_per_gpu_s,
                 "start_s": start_s, "end_s": end_s,
             }
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlhfless.executor.step.record import StepRecord
+from rlhfless.executor.step.record import HeldGpus, StepRecord
 from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
@@ -177,10 +177,9 @@ def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedC
         usd = hold.gpus.usd_per_gpu_hour
         hold_end_s = end_s if hold.end_s == math.inf else hold.end_s
         if hold_end_s > hold.start_s:
-            record.allocate(
-                hold.server.holder, hold.role, node if hold.server.node is None else hold.server.node, hold.server.gpu_ids,
-                pool.kind, pool.market, pool.usd_per_gpu_s if usd is None else usd / 3600.0, hold.start_s, hold_end_s,
-            )  # fmt: skip
+            server, usd_per_gpu_s = hold.server, pool.usd_per_gpu_s if usd is None else usd / 3600.0
+            gpus = HeldGpus(pool.kind, node if server.node is None else server.node, server.gpu_ids, pool.market, usd_per_gpu_s)
+            record.allocate(server.holder, hold.role, gpus, hold.start_s, hold_end_s)
     with_gpus = {hold.server.holder for hold in work.holds if hold.server.gpu_ids}
     for holder in dict.fromkeys(hold.server.holder for hold in work.holds):
         if holder in with_gpus:

@@ -20,6 +20,7 @@ from rlhfless.executor.distributed.pool.lifecycle import Forecast, StepHistory
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.warm_allocations import WarmRow, write_warm
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
+from rlhfless.executor.step.record import HeldGpus
 from rlhfless.trace import Trace, held_gpu_seconds
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.objective import NonGenerationPhases
@@ -149,7 +150,8 @@ class Run:
             record.span(f"actor-{i}", "start", record.start_s, up_s)
             record.span(f"actor-{i}", "decode", up_s, launcher.clock_s)
             keeps = self.warm_pool.keeps(one, cold_s)
-            record.allocate(f"actor-{i}", "decode", one.node, one.gpu_ids, "gpu", "spot", 1.0, record.start_s, launcher.clock_s)
+            gpus = HeldGpus("gpu", one.node, one.gpu_ids, "spot", 1.0)
+            record.allocate(f"actor-{i}", "decode", gpus, record.start_s, launcher.clock_s)
             if keeps:
                 left.append((actor, one, launcher.clock_s))
             else:
@@ -306,7 +308,7 @@ def test_a_second_that_a_learner_has_the_gpus_is_the_learners() -> None:
     run = Run(Lifecycle.serverful())
     run.step(1.0, plan_of([[0], [1]]))
     record = run.records[-1]
-    record.allocate("learner", "learner", 0, (0,), "gpu", "spot", 1.0, 3.0, 8.0)
+    record.allocate("learner", "learner", HeldGpus("gpu", 0, (0,), "spot", 1.0), 3.0, 8.0)
     run.wait(11.0)
     run.finalise_allocations()
     warm = [(a["gpu_ids"], a["start_s"], a["end_s"]) for a in record.allocations if a["role"] == "warm"]
@@ -319,7 +321,8 @@ def test_what_waits_and_what_others_have_is_every_second_once(others: list[tuple
     """Whatever others have of two GPUs: GPU-seconds of the row that is left are those that none of them has."""
     record = StepRecord("run", 0, PLAN, 0.0)
     for i, (gpu, start_s, end_s) in enumerate(others):
-        record.allocate(f"other-{i}", "learner", 0, (gpu,), "gpu", "spot", 1.0, min(start_s, end_s), max(start_s, end_s))
+        gpus = HeldGpus("gpu", 0, (gpu,), "spot", 1.0)
+        record.allocate(f"other-{i}", "learner", gpus, min(start_s, end_s), max(start_s, end_s))
     write_warm(record, WarmRow(ActorPlacement("gpu", 0, (1, 2)), 5.0, 15.0, (5.0, 7.0)))
     taken_s = {g: interval_union_s(*np.clip(np.array([[min(a, b), max(a, b)] for n, a, b in others if n == g] or [[0.0, 0.0]]),
                                             5.0, 15.0).T) for g in (1, 2)}  # fmt: skip

@@ -20,9 +20,12 @@ from scripted_world import Dice, Punctual, Trouble, World
 
 from rlhfless.engine import Request, SimulatedEngine, SimulatedEngineFactory
 from rlhfless.engine.protocol import Progress
+from rlhfless.engine.simulated.accepted_runs import DrawnRuns
+from rlhfless.engine.simulated.drafted import DraftedEngineFactory
+from rlhfless.engine.simulated.real_time import RealTimeEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
-from solver import Admission, Cluster, LatencyModel, Plan
+from solver import Acceptance, Admission, Cluster, Drafting, LatencyModel, Plan
 
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 1e-4, 1e-6, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
@@ -36,7 +39,7 @@ GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [10, 11]]
 class InWorld(SimulatedEngineFactory):
     """Engines of a scripted world's actors, which sleep on the actor's clock."""
 
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> SimulatedEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> RealTimeEngine:
         engine, actor = super().__call__(latency, admission, start_s), HERE[-1]
         step = engine.step
 
@@ -83,6 +86,23 @@ def test_undisturbed_actors_take_the_seconds_of_the_virtual_clock(shares: bool, 
     assert computed[0] == computed[1]
 
 
+def test_actors_with_drafts_take_the_seconds_of_the_virtual_clock_too() -> None:
+    """In real processes, with a rule that moves responses; every pass accepts what it does on the virtual clock."""
+    drafts = DraftedEngineFactory(Drafting(length=3), DrawnRuns(Acceptance([0.7, 0.5, 0.3]), seed=4))
+    asked = [replace(r, max_tokens=100) for r in requests_of([20 * n for n in (1, 2, 3, 4, 3, 2, 1, 2)])]
+    plan = plan_of(GROUPS[:2], slots=4)
+    virtual = run_step(plan, asked, drafts, LATENCY, CLUSTER)
+    with ProcessPool(["cpu"] * 2) as pool:
+        wall = pool.run_step(plan, asked, drafts, LATENCY, CLUSTER)
+        moved = pool.run_step(replace(plan, rule=Restless(1, 0.004, late=True)), asked, drafts, LATENCY, CLUSTER)
+    for i in range(2):
+        assert decode_s(wall, f"actor-{i}") == pytest.approx(decode_s(virtual, f"actor-{i}"))
+    passes = [{i: c.passes for i, c in record.completions.items()} for record in (virtual, wall, moved)]
+    assert passes[0] == passes[1]
+    assert {i: c.response_tokens for i, c in moved.completions.items()} == {r.response: r.target_tokens for r in asked}
+    assert moved.moves > 0
+
+
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
@@ -103,7 +123,7 @@ def test_a_simulated_actor_that_may_not_be_replaced_ends_the_step() -> None:
 def test_iterations_one_by_one_are_those_of_the_whole_schedule(seed: int, shares: bool) -> None:
     """Also with few slots, where responses wait for one."""
     lengths, admission = [(seed * i * i) % 23 for i in range(1, 9)], Admission(3, 400)
-    whole, single = (SimulatedEngine(LATENCY, admission, 1.0) for _ in range(2))
+    whole, single = (RealTimeEngine(LATENCY, admission, 1.0) for _ in range(2))
     now = [1.0]
     single.sleep = lambda s: now.__setitem__(0, now[0] + s)  # type: ignore[method-assign]
     for engine in (whole, single):

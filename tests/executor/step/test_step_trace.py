@@ -13,7 +13,8 @@ from rlhfless.trace import Trace, TraceError, read_trace, step_metrics
 
 def executed() -> StepRecord:
     step = uniform_step([5, 9, 7, 3])
-    with Executor(SimulatedEngine, step.cluster, latency=step.latency, run="mine") as executor:
+    with Executor(SimulatedEngine, step.cluster, latency=step.latency) as executor:
+        executor.run_name = "mine"
         return executor.run(plan_of([[0, 1], [2, 3]]), step.requests())
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from rlhfless.executor.step.record import HeldGpus
 from solver.model.plan import ActorPlan
 
 
-class ActorPlacement(NamedTuple):
+class ActorPlacement(HeldGpus):
     """GPUs of an actor, and how they are paid for."""
 
-    kind: str
-    node: int
-    gpu_ids: tuple[int, ...]
-    market: str = "on-demand"
-    usd_per_gpu_s: float = 0.0
+    __slots__ = ()
 
     @classmethod
     def of(cls, actor: ActorPlan) -> ActorPlacement:

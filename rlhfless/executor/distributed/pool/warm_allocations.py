@@ -34,7 +34,7 @@ def write_warm(record: StepRecord, row: WarmRow) -> None:
     """Add the allocation, and the start within it, to the record."""
     place, holder = row.place, holder_at(row.place)
     for gpu_ids, start_s, end_s in list(_alone(record, row)):
-        record.allocate(holder, "warm", place.node, gpu_ids, place.kind, place.market, place.usd_per_gpu_s, start_s, end_s)
+        record.allocate(holder, "warm", place._replace(gpu_ids=gpu_ids), start_s, end_s)
         if row.starting is not None:
             record.span(holder, "start", max(start_s, row.starting[0]), min(end_s, row.starting[1]), call="prewarm")
 
