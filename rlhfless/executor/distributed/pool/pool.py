@@ -22,7 +22,13 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines, WorkerBackend, prefix_refusal, remote_engines
+from rlhfless.executor.distributed.worker.backend import (
+    RemoteEngines,
+    WorkerBackend,
+    kept_memory,
+    prefix_refusal,
+    remote_engines,
+)
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import OnProgress
@@ -159,7 +165,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
         servers = [one.server for one in under_way.work.servers if not one.gpus.in_this_process]
-        if (refusal := self._work_refusal(servers, cluster)) is not None:
+        if (refusal := kept_memory(servers, plan, engines) or self._work_refusal(servers, cluster)) is not None:
             raise PlanningError(refusal)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]
