@@ -13,6 +13,7 @@ from error_messages import refused
 from executor_samples import Restless, plan_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scripted_engine import ScriptedEngines
 from scripted_steps import GROUPS, LENGTHS, POOL_KINDS, Stage, events, spans, stage
 from scripted_work import CALLS, acting, fail, group_work
 from scripted_world import Punctual, Trouble
@@ -215,6 +216,16 @@ def test_a_server_may_be_held_for_the_whole_step() -> None:
         (row,) = [a for a in record.allocations if a["holder"] == "learner"]
         assert row["start_s"] == pytest.approx(record.start_s)
         assert row["end_s"] >= max(c.time_s for c in record.completions.values())
+
+
+def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:
+    """Engines with a server beside their process, such as vLLM's, hold the memory until the process ends."""
+    engines = ScriptedEngines(starts_more=0.1)
+    with stage("local", Punctual(0)) as on:
+        with refused(PlanningError, "'freed-0'", "GPU 0", "ScriptedEngines"):
+            on.run(plan_of(GROUPS), engines=engines, work=[acting("prepare", "p", responses=(0,))])
+        work = [acting("learn", "learn", gpus=learner(on), responses=(0,))]
+        assert_worked(on.run(plan_of(GROUPS), engines=engines, work=work), work)
 
 
 WRONG: dict[str, tuple[WorkItem, tuple[str, ...]]] = {

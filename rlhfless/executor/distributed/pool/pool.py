@@ -22,7 +22,13 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorHandle, ActorPlacement
 from rlhfless.executor.distributed.pool.warm_pool import WarmPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines, WorkerBackend, prefix_refusal, remote_engines
+from rlhfless.executor.distributed.worker.backend import (
+    RemoteEngines,
+    WorkerBackend,
+    kept_memory,
+    prefix_refusal,
+    remote_engines,
+)
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
 from rlhfless.executor.step.progress import OnProgress
@@ -149,9 +155,6 @@ class ActorPool(ABC, Generic[ActorHandle]):
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
             raise PlanningError(refusal)
-        remote = [gpus for gpus in dict.fromkeys(item.gpus for item in work) if not gpus.in_this_process]
-        if (refusal := self._work_refusal([server for gpus in remote for server in gpus.of(plan)], cluster)) is not None:
-            raise PlanningError(refusal)
         engines = engines.measured()
         version = engines.weights_version
         faults = replace(self.faults, min_start_timeout_s=max(self.faults.min_start_timeout_s, engines.min_start_timeout_s))
@@ -161,6 +164,9 @@ class ActorPool(ABC, Generic[ActorHandle]):
         options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
+        servers = [one.server for one in under_way.work.servers if not one.gpus.in_this_process]
+        if (refusal := kept_memory(servers, plan, engines) or self._work_refusal(servers, cluster)) is not None:
+            raise PlanningError(refusal)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
             models = [actor.latency for actor in under_way.planned]
             check_before_prefill(engines, plan, under_way.requests, models, admission)
@@ -244,7 +250,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         """Free the resources of one step, whether it succeeded or not."""
 
     def keeps(self, actor: ActorPlan) -> bool:
-        """Return whether an actor of the running step stays alive without decoding: for work items or the next step."""
+        """Return whether an actor of the running step stays alive when it has no work left, perhaps for its work items."""
         assert self._step is not None
         return self._step.work.wants(actor.gpu_ids) or self._idle.keeps(actor, self._step.cold_start_s)
 

@@ -5,12 +5,13 @@ The engine factory names the module that its processes import, so the executor i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pickle import PickleBuffer
 from typing import Any, Protocol
 
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.factory import SimulatedEngineFactory
+from rlhfless.executor.step.work_items import WorkServer
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
@@ -109,6 +110,18 @@ def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
             does = "receives prefixes" if actor.prefixes else "computes prefixes for others"
             name = type(engines).__name__
             return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
+    return None
+
+
+def kept_memory(servers: Sequence[WorkServer], plan: Plan, engines: RemoteEngines) -> str | None:
+    """Return why work cannot use these servers' GPUs, whose actors' engines keep their memory; None where it can."""
+    used = {gpu for actor in plan.actors for gpu in actor.gpu_ids}
+    for server in servers if engines.starts_server else ():
+        if not used.isdisjoint(server.gpu_ids):
+            return (
+                f"server {server.holder!r} of the work is on GPU {min(used.intersection(server.gpu_ids))} of an actor, but a "
+                f"{type(engines).__name__} keeps its GPU memory when it is done; give the work GPUs beside the actors"
+            )
     return None
 
 
