@@ -1,0 +1,21 @@
+"""Schedules pipeline training of one or several models on the same devices, such as the actor and critic of PPO.
+
+``schedule_pipeline`` returns a ``PipelinePlan``: an order of forward and backward passes per device, with its latency, peak
+memory and lower bounds on both. Searches run in plain Python; CP-SAT and, where installed, numba speed up that for memory.
+"""
+
+from solver.pipeline.baselines import one_f_one_b, serial
+from solver.pipeline.fused import fused
+from solver.pipeline.operations import Operation
+from solver.pipeline.plan import PipelinePlan, SearchReport, evaluate_pipeline
+from solver.pipeline.problem import Chain, PipelineProblem
+from solver.pipeline.schedule import schedule_pipeline
+
+__all__ = [
+    "Chain", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused", "one_f_one_b",
+    "schedule_pipeline", "serial",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
