@@ -13,6 +13,7 @@ import pytest
 HERE = Path(__file__).parent
 SMALLEST = {
     "planning_speed": "--tiny --repeats 1 --markdown --json OUT",
+    "drafted_latency": "--tiny --markdown --json OUT",
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
