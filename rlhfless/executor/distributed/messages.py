@@ -154,7 +154,12 @@ class StartActor:
 
 @dataclass(frozen=True)
 class StartServer:
-    """Order to start a server of work: an actor without an engine. ``index`` is negative; ``plan`` says only where it is."""
+    """Order to start a server of work: an actor without an engine.
+
+    Attributes:
+        index: negative. holder: its name in the trace.
+        plan: says only where it is, and since when its step pays for it.
+    """
 
     index: int
     holder: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.messages import RemoteActor, StartServer
@@ -68,11 +68,11 @@ class ServerState:
         """Return whether it has a process that could be given an item."""
         return self.remote is not None and self.runs is None and not self.closing
 
-    def start(self, index: int, role: str, now_s: float, weights_version: int) -> StartServer:
-        """Note that a process is started for it, and return the order."""
+    def start(self, index: int, role: str, now_s: float, step_start_s: float, weights_version: int) -> StartServer:
+        """Note that a process is started for it, and return the order. A process that waited until now is billed as waiting."""
         self.index, self.up, self.since_s = index, False, now_s
         self.hold(role, now_s)
-        return StartServer(index, self.holder, self.place, weights_version)
+        return StartServer(index, self.holder, replace(self.place, start_s=now_s - step_start_s), weights_version)
 
     def gone(self, now_s: float) -> None:
         """Note that its process has ended."""

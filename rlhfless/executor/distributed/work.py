@@ -150,7 +150,7 @@ class PoolWork:
         return any(self.ready.any(s.gpus) and s.remote is None and not s.ids.isdisjoint(server.ids) for s in self.servers)
 
     def _start(self, server: ServerState, role: str, now_s: float) -> None:
-        order = server.start(self._next_index, role, now_s, self.orders.wall.weights_version)
+        order = server.start(self._next_index, role, now_s, self.step.record.start_s, self.orders.wall.weights_version)
         self._next_index -= 1
         server.expect(now_s, None, self.orders.wall.faults)
         actors = self.orders.step_actors

@@ -6,7 +6,7 @@ Items and the GPUs that they may run on, and what makes them impossible. When th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from solver.model.plan import Plan
 
 KINDS = ("prepare", "learn", "transfer")
 HOLDS = ("work", "step")
+ROLES = ("prepare", "learner", "reference", "reward", "critic")
 _ROLE_OF_KIND = {"prepare": "prepare", "learn": "learner", "transfer": "prepare"}
 WorkFunction = Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
 
@@ -46,7 +47,7 @@ class WorkGpus:
             here for example. (On the virtual clock all functions run here, after generation.)
 
     Raises:
-        PlanningError: there is no server, two share a GPU or a name, or ``hold`` is unknown.
+        PlanningError: there is no server, two share a GPU or a name, a name is an actor's, or ``hold`` or ``role`` is unknown.
     """
 
     name: str = "freed"
@@ -62,15 +63,27 @@ class WorkGpus:
             raise PlanningError(
                 f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"
             )
+        if self.role is not None and self.role not in ROLES:
+            raise PlanningError(
+                f"role {as_given(self.role)} of {self.name!r} is unknown; choose one of {', '.join(ROLES)}, or none"
+            )
         if self.servers is None:
+            if self.name == "actor":
+                raise PlanningError("GPUs that actors gave back are called 'actor', as the actors are; give them another name")
             return
         if not self.servers:
             raise PlanningError(f"GPUs {self.name!r} have no servers; at least one is needed")
-        ids = [gpu for server in self.servers for gpu in server.gpu_ids]
+        servers = tuple(WorkServer(server[0], tuple(server[1]), *server[2:]) for server in self.servers)
+        object.__setattr__(self, "servers", servers)
+        ids = [gpu for server in servers for gpu in server.gpu_ids]
+        if (wrong := next((gpu for gpu in ids if not is_whole(gpu, 0)), None)) is not None:
+            raise PlanningError(f"GPUs {self.name!r} have the id {as_given(wrong)}; whole numbers of 0 or more are needed")
         if len(set(ids)) < len(ids):
             shared = next(gpu for gpu in ids if ids.count(gpu) > 1)
             raise PlanningError(f"two servers of GPUs {self.name!r} share GPU {shared}; every server needs GPUs of its own")
-        if len({server.holder for server in self.servers}) < len(self.servers):
+        if (holder := next((s.holder for s in servers if s.holder.startswith("actor-")), None)) is not None:
+            raise PlanningError(f"a server of GPUs {self.name!r} has the name {holder!r} of an actor; give it another one")
+        if len({server.holder for server in servers}) < len(servers):
             raise PlanningError(f"two servers of GPUs {self.name!r} have the same holder; every server needs a name of its own")
 
     @classmethod
@@ -169,8 +182,13 @@ class WorkItem:
             raise PlanningError(f"after_s of a work item is {as_given(self.after_s)}; a finite number of 0 or more is needed")
         if not is_number(self.priority):
             raise PlanningError(f"priority of a work item is {as_given(self.priority)}; a finite number is needed")
+        if not isinstance(self.gpus, WorkGpus):
+            raise PlanningError(f"gpus of a work item are {as_given(self.gpus)}; WorkGpus are needed")
         for name in ("responses", "items"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            indices = getattr(self, name)
+            if isinstance(indices, str) or not isinstance(indices, Iterable):
+                raise PlanningError(f"{name} of a work item are {as_given(indices)}; a list of indices is needed")
+            object.__setattr__(self, name, tuple(indices))
         if self.run is not None and not callable(self.run):
             raise PlanningError(f"run of a work item is {as_given(self.run)}; a function of completions and results is needed")
 

@@ -104,6 +104,10 @@ def test_what_is_done_first_is_prepared_while_others_decode(pool_kind: str, cold
         if not cold:
             assert len(on.world.actors) == len(GROUPS) + 1, "and the learner's process has waited"
         assert_worked(again, work)
+        for gpu in range(on.cluster.gpus + 1) if not cold else ():  # paid for from step to step, also while its process waits
+            rows = [(a["start_s"], a["end_s"]) for r in (record, again) for a in r.allocations if gpu in a["gpu_ids"]]
+            assert len(rows) > 2
+            assert all(start == pytest.approx(end, abs=1e-9) for (_, end), (start, _) in itertools.pairwise(sorted(rows)))
         on.trace()
 
 

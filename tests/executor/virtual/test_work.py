@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from replay_samples import factory, torch_requests, torch_step
 
 from rlhfless.executor import StepFailed, StepRecord, WorkGpus, WorkItem, WorkServer, run_step
+from rlhfless.executor.step import work_items
 from rlhfless.executor.step.work_rows import OVERLAP_S
+from rlhfless.trace.schema import tables
 from solver import Cluster, NonGenerationPhases, Plan, PlanningError
 from solver.timing.work_schedule import NO_GATE, WorkItems, schedule_work
 
@@ -281,8 +283,19 @@ WRONG: dict[str, tuple[Any, tuple[str, ...]]] = {
     "no servers": (lambda: [WorkItem("learn", 1.0, gpus=WorkGpus("x", ()))], ("'x'",)),
     "shared": (lambda: WorkGpus("x", (WorkServer("a", (7,)), WorkServer("b", (7,)))), ("GPU 7",)),
     "names": (lambda: WorkGpus("x", (WorkServer("a", (7,)), WorkServer("a", (8,)))), ("'x'", "name")),
+    "GPU": (lambda: WorkGpus("x", [("a", [-7])]), ("'x'", "-7")),  # type: ignore[arg-type]
+    "an actor's name": (lambda: WorkGpus("x", (WorkServer("actor-0", (7,)),)), ("'x'", "'actor-0'")),
+    "the actors' name": (lambda: WorkGpus("actor"), ("'actor'",)),
+    "role": (lambda: WorkGpus("x", role="poet"), ("'poet'", "reference")),
+    "no GPUs": (lambda: [WorkItem("learn", 1.0, gpus="learner")], ("'learner'", "WorkGpus")),  # type: ignore[arg-type]
+    "one response": (lambda: [WorkItem("learn", 1.0, responses=3)], ("responses", "3")),  # type: ignore[arg-type]
     "beside": (lambda: WorkGpus.beside(TWO, "x", -1), ("'x'", "-1")),
 }  # fmt: skip
+
+
+def test_roles_are_those_of_the_trace() -> None:
+    assert set(work_items.ROLES) < set(tables.ROLES)
+    assert set(work_items.KINDS) < set(tables.PHASES)
 
 
 @pytest.mark.parametrize("case", WRONG)
