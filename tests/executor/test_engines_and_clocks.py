@@ -92,7 +92,7 @@ def test_the_table_has_every_engine_and_every_clock() -> None:
     assert all("works" in cells.values() for cells in table().values()), "every engine works somewhere"
 
 
-@pytest.mark.parametrize(("engine", "column", "said"), combinations())
+@pytest.mark.parametrize(("engine", "column", "said"), list(combinations()))
 def test_the_table_says_what_works(engine: str, column: str, said: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     asked = [
         Request(i, 6, 30, prompt_ids=np.arange(2, 8), seed=i, prompt=i // 2, target_tokens=n) for i, n in enumerate(TOKENS)

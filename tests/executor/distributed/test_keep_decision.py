@@ -117,7 +117,7 @@ def test_long_learning_ends_actors_only_where_starting_is_cheap(start_s: float, 
     assert [(e["keeps"], e["waiting_gpu_s"], e["starting_gpu_s"]) for e in decisions] == [
         (kept, 90.0, pytest.approx(start_s / 0.3, abs=1e-3))
     ] * 2
-    assert [e["holder"] for e in decisions] == ["warm-0", "warm-1"]
+    assert [e["holder"] for e in decisions] == ["actor-0", "actor-1"]
     first = events(run.records[0], "keep")
     assert {e["waiting_gpu_s"] for e in first} == {None}, "nothing is expected yet"
     run.trace()
@@ -160,7 +160,7 @@ def test_a_pool_decides_by_its_own_cold_starts_and_rests(pool_kind: str, start_s
         record = on.run(plan_of(GROUPS, slots=3))
         assert (len(on.world.actors) == started) == kept
         decisions = events(record, "keep")
-        assert {e["holder"] for e in decisions} == {f"warm-{i}" for i in range(len(GROUPS))}
+        assert {e["holder"] for e in decisions} == {f"actor-{i}" for i in range(len(GROUPS))}
         assert {e["keeps"] for e in decisions} == {kept}
         for e in decisions:
             assert e["waiting_gpu_s"] == pytest.approx(80.0, abs=5.0)

@@ -207,7 +207,10 @@ class WarmPool(Generic[ActorHandle]):
         idle.since_s = now_s
 
     def _note_decision(self, decision: KeepDecision, place: ActorPlacement, now_s: float) -> None:
-        """Say in the trace whether an actor waits and which costs decided it; a time that the user gave needs no words."""
+        """Say in the trace whether an actor waits and which costs decided it, under its name in the step.
+
+        A time that the user gave needs no words.
+        """
         if decision.by_cost:
             costs = {name: _rounded(getattr(decision, name)) for name in ("waiting_gpu_s", "starting_gpu_s")}
             self._events.append((now_s, "keep", holder_at(place), {"keeps": decision.until_s > now_s, **costs}))
@@ -225,8 +228,9 @@ class WarmPool(Generic[ActorHandle]):
     def _write(self, record: StepRecord) -> None:
         for row in self._over:
             write_warm(record, row)
+        worked_as = {f"warm-{a['gpu_ids'][0]}": a["holder"] for a in record.allocations if a["role"] == "decode"}
         for time_s, name, holder, what in self._events:
-            record.event(time_s, name, holder, **what)
+            record.event(time_s, name, worked_as.get(holder, holder) if name == "keep" else holder, **what)
         if self._over and record.end_s:
             record.close(max(record.end_s, *(row.end_s for row in self._over)))
         self._over, self._events = [], []
