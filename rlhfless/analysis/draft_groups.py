@@ -46,6 +46,19 @@ class DraftSource:
 SOURCES = (DraftSource("none", False), DraftSource("none", True), DraftSource("last", False), DraftSource("last", True))
 
 
+def check_texts(rollouts: pd.DataFrame) -> None:
+    """Refuse a log without texts.
+
+    Raises:
+        InputError: it has no column ``response``, or no text in it.
+    """
+    if "response" not in rollouts or not rollouts["response"].notna().any():
+        raise InputError(
+            "the log has no texts in a column response; name its column of responses, such as --map response=output; "
+            "a table of lengths alone cannot be measured"
+        )
+
+
 def draft_groups(
     rollouts: pd.DataFrame, encode: Encode, source: DraftSource, steps: Iterable[int] | None = None, min_match: int = 1
 ) -> Iterator[DraftGroup]:
@@ -60,11 +73,7 @@ def draft_groups(
     Raises:
         InputError: the log has no texts.
     """
-    if "response" not in rollouts or not rollouts["response"].notna().any():
-        raise InputError(
-            "the log has no texts in a column response; name its column of responses, such as --map response=output; "
-            "a table of lengths alone cannot be measured"
-        )
+    check_texts(rollouts)
     counted = set(rollouts["step"]) if steps is None else set(steps)
     for prompt_id, visits in rollouts[rollouts["response"].notna()].groupby("prompt_id", sort=False):
         earlier: list[list[list[int]]] = []  # tokens of each earlier visit's responses

@@ -156,7 +156,7 @@ def _outcome(logged: LoggedStep, policy: SchedulingPolicy, setting: SimulationCo
     plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
     planning_s = time.perf_counter() - began
     record = run_step(
-        plan, logged.requests(), engines_of(setting, logged.step), setting.latency, setting.cluster,
+        plan, logged.requests(), engines_of(setting, logged, plan, policy.clairvoyant), setting.latency, setting.cluster,
         admission=setting.admission, migration=setting.migration, links=links_of(setting),
     )  # fmt: skip
     gpu_s = sum(len(held["gpu_ids"]) * (held["end_s"] - held["start_s"]) for held in record.allocations)

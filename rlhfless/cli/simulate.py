@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from rlhfless.cli.draft_options import DraftOptions, draft_options
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     "--policies",
     default="static,random,rlhfless,fold,solver,oracle",
     show_default=True,
-    help="Compare these scheduling policies, separated by commas.",
+    help="Compare these scheduling policies, separated by commas; spec, spec+fold, spec+critical and spec-fixed-N draft.",
 )
 @click.option(
     "--predictor",
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Policy static keeps its GPUs until generation ends, or until the step ends.",
 )
+@draft_options
 @phases_options
 @click.option(
     "--migration",
@@ -87,6 +91,7 @@ def simulate(
     tau: float,
     static_actors: int | None,
     hold: str,
+    drafts: DraftOptions,
     phases: NonGenerationPhases,
     migration: str,
     time_limit_s: float,
@@ -99,6 +104,7 @@ def simulate(
     ROLLOUTS is a trace or a log of another framework (see `rlhfless import`). What it measured itself is compared first.
     """
     from rlhfless.analysis import compare_log, run_setup
+    from rlhfless.analysis.text_encoder import TEXTS
     from rlhfless.predict import make_predictor
     from rlhfless.simulate import SimulationConfig
     from rlhfless.simulate import simulate as run_simulation
@@ -108,6 +114,8 @@ def simulate(
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise InputError(f"--policies {policies!r} is empty or repeats a policy; give each once, separated by commas")
+    by_default = click.get_current_context().get_parameter_source("policies") is ParameterSource.DEFAULT
+    chosen = drafts.policies(names, by_default)
     setting = SimulationConfig(
         cluster,
         latency,
@@ -124,8 +132,10 @@ def simulate(
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")
-    opened = log.open(rollouts, max_response_tokens)
-    result = run_simulation(opened.trace.rollouts, setting, names, make_predictor(predictor))
+    opened = log.open(rollouts, max_response_tokens, keep=() if drafts.drafts is None else TEXTS)
+    logged = opened.trace.rollouts
+    setting = replace(setting, drafts=drafts.accepted(log, rollouts, logged, seed))
+    result = run_simulation(logged, setting, chosen, make_predictor(predictor))
     setup = run_setup(opened.framework, order_known=opened.dispatch_order_known)
     compared = compare_log(
         opened, setting, setup, prepare_s=phases.prepare_s or None, learn_s=phases.learn_s or None, calibrate=False

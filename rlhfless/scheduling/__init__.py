@@ -20,6 +20,8 @@ from rlhfless.scheduling.rlhfless import RLHFless, WithLocalCut
 from rlhfless.scheduling.rlhfuse import RLHFuse
 from rlhfless.scheduling.round_robin import Spread
 from rlhfless.scheduling.solver import Solver
+from rlhfless.scheduling.speculative import FIXED, Speculative, fixed_length
+from solver.model.drafting import Drafting
 from solver.model.errors import as_given
 
 POLICIES = (
@@ -27,6 +29,8 @@ POLICIES = (
     "random+tau", "karmarkar-karp", "lpt", "trl",
     "solver", "solver+replan", "oracle", "oracle+replan",
 )  # fmt: skip
+DRAFTING_POLICIES = ("spec", "spec+fold", "spec+critical", "spec-fixed-N")
+"""Policies that decode with drafts; N is a number of tokens, such as ``spec-fixed-4``."""
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
@@ -60,9 +64,15 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         "solver+replan": SolverReplan,
         "oracle": lambda: Solver("oracle", clairvoyant=True),
         "oracle+replan": OracleReplan,
+        "spec": Speculative,
+        "spec+fold": lambda: Speculative(base=Fold(Spread(), rule=DrainingFold), name="spec+fold"),
+        "spec+critical": lambda: Speculative(Drafting(length="critical"), name="spec+critical"),
     }
+    if name.startswith(FIXED):
+        length = fixed_length(name)
+        return Speculative(Drafting(max_draft_tokens=max(length, 8), length=length), name=name)
     if name not in makers:
-        raise PolicyError(f"policy {name!r} is unknown; choose from {', '.join(POLICIES)}")
+        raise PolicyError(f"policy {name!r} is unknown; choose from {', '.join((*POLICIES, *DRAFTING_POLICIES))}")
     return makers[name]()
 
 
@@ -119,8 +129,8 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     )
 
 
-__all__ = ["POLICIES", "FunctionPolicy", "PlanningOptions", "PolicyError", "PolicyFunction", "SchedulingPolicy", "as_policy",
-           "ladder", "make_policy"]  # fmt: skip
+__all__ = ["DRAFTING_POLICIES", "POLICIES", "FunctionPolicy", "PlanningOptions", "PolicyError", "PolicyFunction",
+           "SchedulingPolicy", "as_policy", "ladder", "make_policy"]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from solver.lengths.forecast import LengthForecast
+from solver.model.acceptance import Acceptance
 from solver.model.errors import PlanningError, as_given
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
@@ -29,6 +30,7 @@ class PlanningOptions:
             always plan by counted work.
         forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
             where they use the scenarios of the workload.
+        acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
 
     Raises:
         PlanningError: an option is of the wrong type or out of its range; the message names it.
@@ -38,11 +40,14 @@ class PlanningOptions:
     seed: int = 0
     deterministic: bool = False
     forecast: LengthForecast | None = None
+    acceptance: Acceptance | None = None
 
     def __post_init__(self) -> None:
         check_search(self.time_limit_s, self.seed, self.deterministic)
         if not isinstance(self.forecast, LengthForecast | None):
             raise PlanningError(f"forecast is {as_given(self.forecast)}; a LengthForecast or None is needed")
+        if not isinstance(self.acceptance, Acceptance | None):
+            raise PlanningError(f"acceptance is {as_given(self.acceptance)}; a solver.Acceptance or None is needed")
 
 
 class SchedulingPolicy(Protocol):

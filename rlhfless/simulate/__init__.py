@@ -5,11 +5,13 @@ predictions (clairvoyant ones the true lengths) and runs on the same cluster and
 bound.
 """
 
+from rlhfless.simulate.drafts import STRONG, WEAK, DrawnDrafts, SimulatedDrafts
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.run import simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 
-__all__ = ["LoggedStep", "Simulation", "SimulationConfig", "logged_steps", "simulate", "simulate_steps"]
+__all__ = ["STRONG", "WEAK", "DrawnDrafts", "LoggedStep", "SimulatedDrafts", "Simulation", "SimulationConfig", "logged_steps",
+           "simulate", "simulate_steps"]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -23,11 +23,12 @@ class Simulation:
     """Results of several policies on one log.
 
     Attributes:
-        steps: one row per policy and step: ``policy, step, has_history, actors, time_s`` (the whole step, with the phases
-            outside generation), ``gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds,
-            bound_method, predicted_makespan_s, planning_s, planning_delay_s, moves``. The method is ``configuration LP`` or
-            ``closed form``. Planning takes ``planning_s`` on this machine; of that, ``planning_delay_s`` delay generation (not
-            part of ``time_s``), as planning overlaps the step before's learning.
+        steps: one row per policy and step: ``policy, drafts`` (the draft length, only where drafts are simulated), ``step,
+            has_history, actors, time_s`` (the whole step, with the phases outside generation), ``gpu_seconds, idle_gpu_seconds,
+            slot_idle_gpu_seconds, cost_usd, bound_gpu_seconds, bound_method, predicted_makespan_s, planning_s,
+            planning_delay_s, moves``. The method is ``configuration LP`` or ``closed form``; ``with drafts`` where the policy
+            drafts: a bound on all policies with these drafts. Planning takes ``planning_s`` on this machine; of that,
+            ``planning_delay_s`` delay generation (not part of ``time_s``), as planning overlaps the step before's learning.
         traces: the trace of every policy.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
     """
@@ -50,6 +51,7 @@ class Simulation:
             rows.append(
                 {
                     "policy": policy,
+                    **({"drafts": policy_steps["drafts"].iloc[0]} if "drafts" in policy_steps and len(policy_steps) else {}),
                     "steps": len(policy_steps),
                     **sums,
                     "bound_cost_at_time": float(policy_steps["bound_gpu_seconds"].sum()),
@@ -61,8 +63,9 @@ class Simulation:
         static = table[table["policy"] == "static"]
         time_s, gpu_s = (float(static[name].iloc[0]) if len(static) else np.nan for name in ("time_s", "gpu_seconds"))
         with np.errstate(invalid="ignore", divide="ignore"):
-            table.insert(6, "speedup_vs_static", time_s / table["time_s"])
-            table.insert(7, "cost_reduction_vs_static", 1 - table["gpu_seconds"] / gpu_s)
+            after = table.columns.get_loc("cost_usd") + 1
+            table.insert(after, "speedup_vs_static", time_s / table["time_s"])
+            table.insert(after + 1, "cost_reduction_vs_static", 1 - table["gpu_seconds"] / gpu_s)
         return table
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.engine.simulated.disturbances import FaultInjectingFactory
+from rlhfless.engine.simulated.disturbances import FaultInjectingFactory, SimulatedEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
@@ -21,10 +21,13 @@ from rlhfless.executor.virtual.actors import EngineFactory
 from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
+from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import Trace, TraceError, step_metrics
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
+from solver.model.plan import Plan
 
 
 def simulate(
@@ -73,8 +76,9 @@ def simulate_steps(
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
-        bound = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
-        seen.append((logged, bound))
+        without = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
+        with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
+        seen.append((logged, without))
         requests = logged.requests()
         for policy in chosen:
             began = time.perf_counter()
@@ -83,7 +87,7 @@ def simulate_steps(
             record = run_step(
                 plan,
                 requests,
-                engines_of(setting, logged.step),
+                engines_of(setting, logged, plan, policy.clairvoyant),
                 setting.latency,
                 setting.cluster,
                 run=str(logged.rows["run"].iloc[0]),
@@ -96,14 +100,20 @@ def simulate_steps(
             )
             clock_s[policy.name] = record.end_s
             records[policy.name].append((record, rollout_rows(record, logged)))
+            bound: ClairvoyantBound | DraftedClairvoyantBound = without
+            if plan.drafting is not None:
+                most = plan.drafting.max_draft_tokens
+                bound = with_drafts.get(most) or with_drafts.setdefault(most, bound_with_drafts(setting, logged, plan))
+            drafted = "-" if plan.drafting is None else str(plan.drafting.length)
             facts.append(
                 {
                     "policy": policy.name,
+                    **({} if setting.drafts is None else {"drafts": drafted}),
                     "step": logged.step,
                     "has_history": logged.has_history,
                     "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s)
                     + setting.phases.step_gpu_s(record.makespan_s, 0.0),
-                    "bound_method": bound.method(record.makespan_s),
+                    "bound_method": without.method(record.makespan_s) if bound is without else "with drafts",
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
                     **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if records[policy.name][1:] else 0.0)),
@@ -121,11 +131,21 @@ def simulate_steps(
     return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
 
 
-def engines_of(setting: SimulationConfig, step: int) -> EngineFactory:
-    """Return the engine factory of one execution of a step."""
+def engines_of(setting: SimulationConfig, logged: LoggedStep, plan: Plan, clairvoyant: bool) -> EngineFactory:
+    """Return the engine factory of one execution of a plan.
+
+    Args:
+        clairvoyant: the plan's policy knows true lengths.
+
+    Raises:
+        InputError: the plan drafts, and the setting does not say what is accepted.
+    """
+    engines: SimulatedEngines = SimulatedEngine
+    if plan.drafting is not None:
+        engines = drafted_engines(setting, logged, plan, clairvoyant)
     if setting.effects is None:
-        return SimulatedEngine
-    return FaultInjectingFactory(replace(setting.effects, step=step))
+        return engines
+    return FaultInjectingFactory(replace(setting.effects, step=logged.step), engines)
 
 
 def links_of(setting: SimulationConfig) -> NodeLinks | None:
@@ -148,6 +168,9 @@ def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
         },
         index=logged.rows.index,
     )
+    if all(one.passes is not None for one in done):
+        for name in ("passes", "drafted_tokens", "accepted_tokens"):
+            times[name] = [getattr(one, name) for one in done]
     kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
     return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
 

@@ -18,12 +18,13 @@ from rlhfless.errors import InputError
 from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningOptions
+from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster
-from solver.model.errors import check_flags
+from solver.model.errors import as_given, check_flags
 from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.problem import PlanningProblem
@@ -47,10 +48,11 @@ class SimulationConfig:
         effects: faults and delays of actors. Each step draws its own outages and delays. Plans do not account for them.
         deterministic: policies of your own get it in their options (see ``solver.plan_generation``), and so do plans of one
             step. The shipped policies always plan by counted work, whatever it says.
+        drafts: what drafted tokens are accepted, for policies that decode with drafts; None: such policies are refused.
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:
-        InputError: ``effects`` is something else.
+        InputError: ``effects`` or ``drafts`` is something else.
         PlanningError: ``deterministic`` is neither True nor False.
     """
 
@@ -70,11 +72,14 @@ class SimulationConfig:
     planned_latency: LatencyModel | None = None
     effects: Effects | None = None
     deterministic: bool = False
+    drafts: SimulatedDrafts | None = None
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
 
     def __post_init__(self) -> None:
         if not isinstance(self.effects, Effects | None):
             raise InputError(f"effects is {self.effects!r}; Effects(...) or None is needed")
+        if not isinstance(self.drafts, SimulatedDrafts | None):
+            raise InputError(f"drafts is {as_given(self.drafts)}; DrawnDrafts(...), LogDrafts(...) or None is needed")
         check_flags(deterministic=self.deterministic)
 
     def problem(self, workload: Workload) -> PlanningProblem:
@@ -110,7 +115,8 @@ class LoggedStep:
         if setting.planned_latency is not None:
             problem = replace(problem, latency=setting.planned_latency)
         forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
-        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast)
+        acceptance = None if setting.drafts is None else setting.drafts.expected(self.step)
+        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast, acceptance)
 
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""

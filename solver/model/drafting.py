@@ -72,3 +72,8 @@ class Drafting:
             raise PlanningError(
                 f"drafter is {as_given(self.drafter)}; 'suffix' or an object with start, extend, draft and remove is needed"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain JSON values; a drafter of one's own is named by its type."""
+        drafter = self.drafter if isinstance(self.drafter, str) else type(self.drafter).__name__
+        return {**vars(self), "drafter": drafter}

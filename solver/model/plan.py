@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from solver.model.acceptance import Acceptance
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError, as_given
 from solver.model.html_tables import rows_table
 from solver.model.plurals import counted
@@ -143,7 +145,8 @@ class Plan:
     ``solver.evaluate`` gives the same numbers. ``value`` and ``lower_bound`` are in units of the objective, for the same
     lengths or scenarios; the gap is ``(value - lower_bound) / value`` and refers to the planning model, not to true lengths. A
     plan of a policy without a bound has ``lower_bound`` None. ``prefill`` is None if every actor prefills its own prompts. An
-    actor without responses in a plan with ``prefill`` is the prefill actor.
+    actor without responses in a plan with ``prefill`` is the prefill actor. ``drafting`` is None if every iteration yields one
+    token per response; ``acceptance`` is the survival of drafts that was expected.
     """
 
     actors: tuple[ActorPlan, ...]
@@ -160,6 +163,8 @@ class Plan:
     prefill: Prefill | None = None
     rule: RuntimeRule | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    drafting: Drafting | None = None
+    acceptance: Acceptance | None = None
 
     @property
     def gap(self) -> float | None:
@@ -188,7 +193,13 @@ class Plan:
         return tuple(rows.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready object with every field; a value in the history is None until a plan meets the limit."""
+        """Return a JSON-ready object with every field; a value in the history is None until a plan meets the limit.
+
+        ``drafting`` and ``predicted_survival`` are in plans with drafts only.
+        """
+        drafts: dict[str, Any] = {} if self.drafting is None else {"drafting": self.drafting.to_dict()}
+        if self.drafting is not None and self.acceptance is not None:
+            drafts["predicted_survival"] = self.acceptance.survival.tolist()
         return {
             "policy": self.policy,
             "status": self.status,
@@ -205,6 +216,7 @@ class Plan:
             "prefill": None if self.prefill is None else vars(self.prefill),
             "notes": dict(self.notes),
             "actors": [vars(actor) for actor in self.actors],
+            **drafts,
         }
 
     def to_json(self) -> str:
@@ -251,6 +263,8 @@ class Plan:
             lines.append(f"  {self.status} ({solvers}): {proof}" if solvers else f"  {self.status}: {proof}")
         if self.rule is not None:
             lines.append(f"  runtime rule: {self.rule.name}")
+        if self.drafting is not None:
+            lines.append(f"  drafts: {self.drafting.length}, at most {self.drafting.max_draft_tokens} tokens")
         return lines
 
     def __repr__(self) -> str:

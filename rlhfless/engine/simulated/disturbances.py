@@ -11,16 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
+from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request
+from rlhfless.engine.simulated.drafted import DraftedEngine
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.requests import changed
 from rlhfless.latency.effects import Effects
 from solver.model.admission import Admission
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 
 MAX_LOST_IN_A_ROW = 10_000  # outages in a row that let no iteration end
+
+
+SimulatedEngines = Callable[[LatencyModel, Admission, float], SimulatedEngine | DraftedEngine]
+"""Makes simulated engines, as an engine factory does."""
 
 
 class FaultInjectingFactory:
@@ -31,24 +37,31 @@ class FaultInjectingFactory:
 
     Args:
         effects: the faults of its actors.
+        engines: makes the engines that faults are injected into; ``SimulatedEngine`` when None.
     """
 
-    def __init__(self, effects: Effects) -> None:
-        self._effects, self._made = effects, 0
+    def __init__(self, effects: Effects, engines: SimulatedEngines | None = None) -> None:
+        self._effects, self._made, self._engines = effects, 0, engines or SimulatedEngine
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """How its engines draft; None: they decode one token per pass."""
+        drafting: Drafting | None = getattr(self._engines, "drafting", None)
+        return drafting
 
     def start_delays_s(self, actors: int) -> list[float]:
         """Return by how many seconds the starts of the first ``actors`` exceed the latency model."""
         starts = self._effects.starts
         return [0.0 if starts is None else starts.delay_s(self._effects.draws(actor)[1]) for actor in range(actors)]
 
-    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> SimulatedEngine | FaultInjectingEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, clock_s: float) -> Engine:
         """Return the engine of the next actor."""
         effects = self._effects
         straggling, _, failing = effects.draws(self._made)
         self._made += 1
         if effects.stragglers is not None:
             latency = effects.stragglers.applied(latency, straggling)
-        engine = SimulatedEngine(latency, admission, clock_s)
+        engine = self._engines(latency, admission, clock_s)
         outages = effects.outages
         if outages is None or outages.per_gpu_hour == 0:
             return engine
@@ -74,7 +87,7 @@ class FaultInjectingEngine:
 
     reuses_prefixes = False  # what was received or shared does not outlive an outage, and nobody would send it again
 
-    def __init__(self, engine: SimulatedEngine, next_up_s: Callable[[], float], down_s: float) -> None:
+    def __init__(self, engine: SimulatedEngine | DraftedEngine, next_up_s: Callable[[], float], down_s: float) -> None:
         self._engine, self._next_up_s, self._down_s = engine, next_up_s, down_s
         self.slots = engine.slots
         self._in_vain = 0  # outages since the last iteration

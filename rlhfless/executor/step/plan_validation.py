@@ -71,6 +71,20 @@ def check_gpus(plan: Plan, cluster: Cluster | MixedCluster) -> None:
             holder[gpu] = i
 
 
+def check_drafting(plan: Plan, engines: Any) -> None:
+    """Refuse a plan with drafts on engines that decode without them.
+
+    Raises:
+        PlanningError: naming the engines, and what to use instead.
+    """
+    if plan.drafting is not None and getattr(engines, "drafting", None) is None:
+        name = engines.__name__ if isinstance(engines, type) else type(engines).__name__
+        raise PlanningError(
+            f"the plan of {plan.policy!r} drafts tokens, but {name} decodes one token per pass; engines with drafting are "
+            "needed"
+        )
+
+
 def check_before_prefill(
     engines: ChecksRequests, plan: Plan, requests: Requests, models: Sequence[LatencyModel], admission: str
 ) -> None:

@@ -15,7 +15,7 @@ from rlhfless.executor.step.allocations import bill
 from rlhfless.executor.step.dispatcher import Dispatcher
 from rlhfless.executor.step.event_loop import EventLoop
 from rlhfless.executor.step.failure import ends_as_failed
-from rlhfless.executor.step.plan_validation import check_gpus, refuse_in_this_process
+from rlhfless.executor.step.plan_validation import check_drafting, check_gpus, refuse_in_this_process
 from rlhfless.executor.step.prefixes import prefixes_of
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
@@ -60,6 +60,7 @@ class VirtualStep:
         links: NodeLinks | None = None,
     ) -> None:
         check_gpus(plan, options.cluster)
+        check_drafting(plan, engine_factory)
         check_work(options.work, plan, len(requests), phase_items(options.phases, options.cluster))
         self.step = step = RunningStep[VirtualActor](plan, requests, record, options)
         paced = options.on_progress is not None and plan.rule is None  # a rule asks often enough

@@ -30,7 +30,7 @@ from rlhfless.executor.distributed.worker.backend import (
     remote_engines,
 )
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
-from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill
+from rlhfless.executor.step.plan_validation import ChecksRequests, check_before_prefill, check_drafting
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.step_state import StepOptions
@@ -152,6 +152,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
             StepFailed: too many actors or their nodes were lost (see ``Faults``), which is an ``ActorError``, or another error
                 ended the step. It has the record. All actors have ended; the pool can be used again.
         """
+        check_drafting(plan, engines)
         engines = remote_engines(engines)
         if (refusal := prefix_refusal(plan, engines) or self._refusal(plan, engines, cluster)) is not None:
             raise PlanningError(refusal)
