@@ -78,9 +78,12 @@ def draft_savings(
         assigned: rollouts of a simulation of the run's own dispatch, with ``actor`` and ``start_s``.
         encode: returns the tokens of a text. unit: what it counts.
     """
-    if "response" not in rollouts or not rollouts["response"].notna().any() or already_drafts(rollouts):
+    if "response" not in rollouts or already_drafts(rollouts):
         return ()
-    kept = last_prompts(rollouts[rollouts["response"].notna()], MEASURED_TOKENS)
+    with_text = rollouts[[isinstance(text, str) for text in rollouts["response"]]]  # some logs have messages there
+    if with_text.empty:
+        return ()
+    kept = last_prompts(with_text, MEASURED_TOKENS)
     plans = [(_plan(step, assigned, setting), step.truth) for step in steps]
     context_tokens = float(np.mean([step.truth.prompt_tokens[step.truth.prompt_of].mean() for step in steps]))
     context_tokens += float(np.mean([step.truth.response_tokens.mean() for step in steps])) / 2

@@ -9,6 +9,16 @@ from rlhfless.analysis.draft_groups import Encode
 TEXTS = frozenset({"prompt", "response"})
 """Columns of a log's texts, which an import leaves out unless it is asked to keep them."""
 
+MAX_BYTES = 256 << 20
+"""Texts of larger logs are not kept for reports: they could take several times as much memory."""
+
+
+def texts_of(path: str | Path) -> frozenset[str]:
+    """Return the columns of texts that a report keeps while it reads a log: none where its files are too large."""
+    path = Path(path)
+    files = path.rglob("*") if path.is_dir() else [path]
+    return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
+
 
 def text_encoder(tokenizer: str | None) -> tuple[Encode, str]:
     """Return what turns a text into tokens, and their unit: UTF-8 bytes without a tokenizer.

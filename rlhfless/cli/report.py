@@ -74,17 +74,18 @@ def report(
 
     PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised.
     """
-    from rlhfless.analysis.text_encoder import TEXTS
+    from rlhfless.analysis.text_encoder import texts_of
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.write import write_report
     from rlhfless.run import load
     from rlhfless.trace import open_log
 
     options = log.import_options(max_response_tokens)
-    with_texts = log.import_options(max_response_tokens, TEXTS)
+    with_texts = log.import_options(max_response_tokens, texts_of(path))
     opened = open_log(path, with_texts, log.framework).of_run(log.run)
-    assumptions = _assumptions(log.tokenizer, **stated)
-    run = load(opened, hardware=hardware, assumptions=assumptions, options=options, time_weight=time_weight, verbose=False)
+    run = load(
+        opened, hardware=hardware, assumptions=_assumptions(**stated), options=options, time_weight=time_weight, verbose=False
+    )
     if out.suffix == ".ipynb":
         if len(opened.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
@@ -96,7 +97,6 @@ def report(
 
 
 def _assumptions(
-    tokenizer: str | None,
     prices: tuple[str, ...],
     dispatch: str | None,
     learner_gpus: int | None,
@@ -118,4 +118,4 @@ def _assumptions(
             by_name[name] = -1.0
         if not name or not 0 <= by_name[name] < float("inf"):
             raise InputError(f"--price {pair}: is not of the form NAME=USD; spot=1.90 is an example")
-    return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name, tokenizer=tokenizer)
+    return Assumptions(dispatch, learner_gpus, prepare_s, learn_s, calibrate, by_name)

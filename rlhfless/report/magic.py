@@ -44,7 +44,7 @@ def report_of(line: str) -> ReportFrame:
         InputError: the line is not one path with options of ``OPTIONS``, or a limit is not a number above 0.
         TraceError: there is no trace or log at the path, or it is larger than the limits.
     """
-    from rlhfless.analysis.text_encoder import TEXTS
+    from rlhfless.analysis.text_encoder import texts_of
     from rlhfless.report.write import report_html
     from rlhfless.trace import ImportOptions, Limits, open_log
 
@@ -55,7 +55,8 @@ def report_of(line: str) -> ReportFrame:
     paths, given = _paths_and_options(words)
     if len(paths) != 1:
         raise InputError(f"%rlhfless takes one path of a trace or a log, not {len(paths)}: %rlhfless out/run")
-    log = open_log(Path(paths[0]).expanduser(), ImportOptions(keep=TEXTS, limits=Limits.of_options(**given)))
+    path = Path(paths[0]).expanduser()
+    log = open_log(path, ImportOptions(keep=texts_of(path), limits=Limits.of_options(**given)))
     return ReportFrame(report_html(log), f"Report of {paths[0]}")
 
 

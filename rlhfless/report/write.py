@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration, billed_uses, uses_of_account
-from rlhfless.analysis.text_encoder import TEXTS
+from rlhfless.analysis.text_encoder import texts_of
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
@@ -150,7 +150,7 @@ def _opened(source: Trace | OpenedLog | str | Path) -> OpenedLog:
         return source
     if isinstance(source, Trace):
         return OpenedLog(source, pd.DataFrame({"step": []}), str(source.meta.get("framework") or ""))
-    return open_log(source, ImportOptions(keep=TEXTS))
+    return open_log(source, ImportOptions(keep=texts_of(source)))
 
 
 def _name(trace: Trace) -> str:

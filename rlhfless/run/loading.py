@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.analysis.text_encoder import texts_of
 from rlhfless.errors import InputError
 from rlhfless.report.study import Assumptions, assuming
 from rlhfless.run.hardware import Hardware
@@ -73,6 +74,7 @@ def load(
     base = hardware or Hardware()
     stated = replace(base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile)
     completed, assumed = stated.completed(trace)
+    given = replace(given, tokenizer=given.tokenizer or options.tokenizer)
     for sentence in assumed:
         given = assuming(given, sentence)
     cluster, latency = completed.cluster()
@@ -95,4 +97,4 @@ def _opened(source: str | Path | OpenedLog | Trace | pd.DataFrame, options: Impo
         return source
     if not isinstance(source, str | Path):
         raise InputError(f"source is a {type(source).__name__}; the path of a log or trace, a trace or a DataFrame is needed")
-    return open_log(source, options)
+    return open_log(source, replace(options, keep=options.keep | texts_of(source)))

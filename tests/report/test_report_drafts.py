@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 from syrupy.assertion import SnapshotAssertion
 
+from rlhfless.analysis import text_encoder
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.analysis.text_encoder import texts_of
 from rlhfless.cli import main
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
@@ -109,6 +111,27 @@ def test_where_drafts_do_not_pay_or_are_on_already_or_texts_are_missing_nothing_
     assert found_in(good.assign(drafted_tokens=4)) == ()
     assert len(found_in(good.assign(drafted_tokens=0))) > 0
     assert "vLLM" not in section((), "verl")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_messages_in_place_of_texts_are_no_texts(suffix: str, tmp_path: Path) -> None:
+    said = lambda text: [{"role": "user", "content": text}]  # noqa: E731
+    frame = pd.DataFrame(texts(0.97))
+    frame = frame.assign(prompt=frame["prompt"].map(said), response=frame["response"].map(said))
+    if suffix == ".parquet":
+        frame.to_parquet(tmp_path / "log.parquet")
+    else:
+        frame.to_json(tmp_path / "log.jsonl", orient="records", lines=True)
+    rollouts = open_log(tmp_path / f"log{suffix}", ImportOptions(keep=texts_of(tmp_path))).trace.rollouts
+    assert found_in(rollouts) == ()
+
+
+def test_texts_of_large_logs_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("x" * 100)
+    monkeypatch.setattr(text_encoder, "MAX_BYTES", 150)
+    assert texts_of(tmp_path / "a.jsonl") == {"prompt", "response"}
+    assert texts_of(tmp_path) == frozenset()
 
 
 @pytest.mark.full
