@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Progress, Request
+from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.simulated.committed import CommittedParts
-from rlhfless.engine.simulated.completions import Completions
-from rlhfless.engine.simulated.lazy_spans import LazySpans
 from rlhfless.engine.simulated.requests import (
     MOVED_KV,
     Members,
@@ -30,8 +28,7 @@ from rlhfless.engine.simulated.requests import (
     together,
 )  # fmt: skip
 from rlhfless.engine.simulated.running_batch import RunningBatch
-from rlhfless.engine.simulated.schedule import SimulatedSchedule
-from rlhfless.engine.simulated.start import followed, scheduled
+from rlhfless.engine.simulated.start import Schedule, followed, scheduled
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
@@ -57,10 +54,8 @@ class SimulatedEngine:
         self._members: Members = members_of([])  # while there is no schedule: the batch, then the queue, at ``_base_s``
         self._running = 0  # how many of them are in the batch
         self._base_s = clock_s
-        self._upcoming: SimulatedSchedule | RunningBatch | None = None  # from there on; None until it is asked for
-        self._later: list[
-            tuple[SimulatedSchedule | RunningBatch, int]
-        ] = []  # schedules after it, with how many arrivals they begin
+        self._upcoming: Schedule | None = None  # from there on; None until it is asked for
+        self._later: list[tuple[Schedule, int]] = []  # schedules after it, with how many arrivals they begin
         self._cached_prompts: set[int] = set()  # whose KV cache is here for all that share it
 
     @property
@@ -212,7 +207,7 @@ class SimulatedEngine:
 
     # --- disturbances -----------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> SimulatedSchedule | RunningBatch:
+    def _schedule(self) -> Schedule:
         """Return the schedule after the boundary ``base_s``, and how much of it is committed."""
         if self._upcoming is None:
             self._upcoming = scheduled(
@@ -220,9 +215,7 @@ class SimulatedEngine:
             )
         return self._upcoming
 
-    def _let_join(
-        self, schedule: SimulatedSchedule | RunningBatch, begun: int = 0, until_s: float = math.inf, count: float = math.inf
-    ) -> int:
+    def _let_join(self, schedule: Schedule, begun: int = 0, until_s: float = math.inf, count: float = math.inf) -> int:
         """Let responses that arrive by then join a batch, until it knows so many completions, while nothing else changes for
         it; return how many are coming.
 
@@ -254,7 +247,7 @@ class SimulatedEngine:
             self._base_s = schedule.clock_s
             self._members, self._running = schedule.remaining(schedule.done, schedule.reported)
 
-    def _next_arrival_index(self, schedule: SimulatedSchedule | RunningBatch, taken: int = 0) -> int | None:
+    def _next_arrival_index(self, schedule: Schedule, taken: int = 0) -> int | None:
         """Return the first boundary, from the committed one on, at which an arriving response may join; None without one.
 
         The first ``taken`` arriving responses are skipped.
@@ -263,9 +256,7 @@ class SimulatedEngine:
             return None
         return max(schedule.iterations.first_from(self._arriving[taken].available_s), schedule.done)
 
-    def _after_arrivals(
-        self, schedule: SimulatedSchedule | RunningBatch, at: int, reported: int, taken: int = 0
-    ) -> tuple[SimulatedSchedule | RunningBatch, int]:
+    def _after_arrivals(self, schedule: Schedule, at: int, reported: int, taken: int = 0) -> tuple[Schedule, int]:
         """Return the schedule from a boundary on with the responses that can join there, and their number.
 
         Args:
@@ -320,26 +311,17 @@ class SimulatedEngine:
             self._arriving.remove(r)
         return [changed(r, kv=None if r.kv is None else MOVED_KV, cached_tokens=0, shares_prompt=False) for r in leaving]
 
-    def _commit(self, schedule: SimulatedSchedule | RunningBatch, until: int, committed: CommittedParts) -> None:
+    def _commit(self, schedule: Schedule, until: int, committed: CommittedParts) -> None:
         """Commit iterations up to boundary ``until`` and note their completions."""
         first, coming = schedule.done, 0
         if isinstance(schedule, RunningBatch):
             coming = schedule.waited_for
-        before, reported = schedule.commit(until)
+        before, _ = schedule.commit(until)
         if isinstance(schedule, RunningBatch):
             del self._arriving[: coming - schedule.waited_for]
         elif schedule.shares:
             self._cached_prompts.update(schedule.members["prompt"][schedule.computing(first, until)].tolist())
-        if until > first:
-            committed.spans.append(LazySpans(schedule, self.slots, first, until))
-        if reported == before:
-            return
-
-        def make(places: range) -> list[Completion]:
-            return schedule.completions(places, self._finish_of)
-
-        responses, ends_s, tokens = schedule.ended(before, reported)
-        committed.completions.append(Completions(responses, ends_s, tokens, make, range(before, reported)))
+        committed.add(schedule, self.slots, first, before, self._finish_of)
 
 
 def _available_s(request: Request) -> float:

@@ -16,6 +16,8 @@ from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.timing.batching import timeline
 
+Schedule = SimulatedSchedule | RunningBatch
+
 
 def scheduled(
     members: Members,
@@ -43,7 +45,7 @@ def scheduled(
 
 
 def followed(
-    previous: SimulatedSchedule | RunningBatch,
+    previous: Schedule,
     at: int,
     members: Members,
     running: int,

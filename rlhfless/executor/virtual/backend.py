@@ -75,7 +75,7 @@ class VirtualBackend:
             progress = actor.engine.advance(self._now_s)
             self._enter(actor, progress)
             if self._times.leaves_alone(actor):
-                self._times.advanced(actor, len(progress.completions))
+                self._times.advanced(actor, self._now_s, len(progress.completions))
         if self._pace is not None:
             self._pace.came(self._now_s)
         return self._publish()

@@ -32,6 +32,7 @@ class EventTimes:
         self._live, self._may_be_lazy, self._all_begun = live, lazy, False
         self._foreseen = all(actor.foreseeing is not None for actor in live.values())
         self._unknown = set(live)  # whose next completion was not asked for since the engine has changed
+        self._disturbed: set[int] = set()  # which were given, or lost, responses since engines were last advanced
         self._next: list[tuple[float, int]] = []
         self._triggers: list[tuple[float, int]] = []
 
@@ -43,10 +44,12 @@ class EventTimes:
         """Note that an engine was given, or lost, responses."""
         actor.next_s, actor.foreseen_s = -math.inf, ()
         self._unknown.add(actor.index)
+        self._disturbed.add(actor.index)
 
-    def advanced(self, actor: VirtualActor, completions: int) -> None:
-        """Note how many completions an advance has committed; where it has none, only a bound was foreseen."""
-        actor.foreseen_s = actor.foreseen_s[completions:] if completions else ()
+    def advanced(self, actor: VirtualActor, to_s: float, completions: int) -> None:
+        """Note how many completions an advance has committed; where one was due and there is none, it was only a bound."""
+        if completions or actor.next_s <= to_s:
+            actor.foreseen_s = actor.foreseen_s[completions:] if completions else ()
 
     def reaching(self, horizon_s: float) -> Sequence[VirtualActor]:
         """Return the actors whose engines have to be advanced to the horizon, in order."""
@@ -54,7 +57,8 @@ class EventTimes:
             actors = list(self._live.values())
             self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
             return actors
-        due = {i for i in self._unknown if i in self._live}
+        due = {i for i in self._unknown | self._disturbed if i in self._live}
+        self._disturbed.clear()
         while self._next and self._next[0][0] <= horizon_s:
             next_s, index = heapq.heappop(self._next)
             if index in self._live and self._live[index].next_s == next_s:
