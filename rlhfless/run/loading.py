@@ -74,7 +74,8 @@ def load(
     base = hardware or Hardware()
     stated = replace(base, gpus=base.gpus if gpus is None else gpus, profile=base.profile if profile is None else profile)
     completed, assumed = stated.completed(trace)
-    given = replace(given, tokenizer=given.tokenizer or options.tokenizer)
+    tokenizer = None if options.tokenizer is None else str(options.tokenizer)
+    given = replace(given, tokenizer=given.tokenizer or tokenizer)
     for sentence in assumed:
         given = assuming(given, sentence)
     cluster, latency = completed.cluster()
