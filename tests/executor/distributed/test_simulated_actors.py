@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +31,7 @@ from rlhfless.errors import InputError
 from rlhfless.executor import Faults, Lifecycle, ProcessPool, StepFailed, StepRecord, run_step
 from solver import Acceptance, Admission, Cluster, Drafting, LatencyModel, Plan
 
+SUPPORT = Path(__file__).parents[2] / "support"
 LATENCY = LatencyModel(
     "tiny", 1, 2e-3, 1e-4, 1e-6, prefill_base_s=1e-3, prefill_per_token_s=1e-5, start_s=0.01,
     transfer_base_s=1e-4, transfer_per_kv_token_s=1e-6, max_batch=16, kv_capacity_tokens=1 << 20,
@@ -157,3 +162,24 @@ def test_real_processes_sleep_for_as_long_as_the_virtual_clock_charges() -> None
     for s in decoded:
         iterations = s["tokens"] / s["batch_mean"]
         assert s["end_s"] - s["start_s"] >= iterations * LATENCY.base_s - 1e-9
+
+
+def test_simulated_actors_need_no_torch() -> None:
+    """In a program that cannot import it, with the devices of this machine."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib.util; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n"
+        "from executor_samples import plan_of\n"
+        "from rlhfless.engine import Request, SimulatedEngine\n"
+        "from rlhfless.executor import ProcessPool\n"
+        "from solver import Cluster, LatencyModel\n"
+        "asked = [Request(i, 3, 40, target_tokens=5 + i) for i in range(4)]\n"
+        "with ProcessPool() as pool:\n"
+        "    latency = LatencyModel('tiny', 1, 2e-3, 1e-4)\n"
+        "    record = pool.run_step(plan_of([range(4)]), asked, SimulatedEngine, latency, Cluster(1, 1, 1))\n"
+        "print(sorted(c.response_tokens for c in record.completions.values()), 'rlhfless.engine.torch.model' in sys.modules)\n"
+    )
+    here = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (SUPPORT.parents[1], SUPPORT)))}
+    done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[5, 6, 7, 8] False\n", 0), done.stderr

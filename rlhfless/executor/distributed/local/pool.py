@@ -7,6 +7,7 @@ shared memory.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import queue
@@ -33,6 +34,15 @@ from solver.model.plurals import counted
 CPU = "cpu"
 
 
+def _cuda_devices() -> Sequence[str]:
+    """Return this machine's CUDA devices; none without torch, which alone uses them. Simulated engines need no torch."""
+    if importlib.util.find_spec("torch") is None:
+        return ()
+    from rlhfless.engine.torch import worker_backend as torch_backend
+
+    return torch_backend.cuda_devices()
+
+
 class ProcessPool(ActorPool[Process]):
     """Processes for the actors of a run's steps (see ``ActorPool``).
 
@@ -41,7 +51,7 @@ class ProcessPool(ActorPool[Process]):
 
     Args:
         devices: torch device of every GPU id that plans use. None uses this machine's CUDA devices in order; on a machine
-            without any, every actor computes on the CPU with one thread.
+            without any, or without torch, every actor computes on the CPU with one thread.
         lifecycle: how long processes live; by default they stay from step to step, because the machine is allocated anyway.
         faults: how actors that die, hang or are slow are handled.
         clock: the run's clock, which processes share.
@@ -56,9 +66,7 @@ class ProcessPool(ActorPool[Process]):
         clock: Clock = MACHINE,
     ) -> None:
         if devices is None:
-            from rlhfless.engine.torch import worker_backend as torch_backend
-
-            devices = torch_backend.cuda_devices()
+            devices = _cuda_devices()
         super().__init__(lifecycle, faults, clock)
         self.devices = tuple(devices)
         self._all: list[Process] = []
