@@ -6,8 +6,10 @@ hand-overs take what they take there: a process starts, and there are no weights
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
+from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.engine.simulated.real_time import RealTimeEngine, RemoteFactory
 from rlhfless.errors import InputError
 from rlhfless.latency.scaling import scaled
@@ -23,9 +25,10 @@ class SimulatedEngineFactory(RemoteFactory):
     Attributes:
         time_scale: an iteration takes the latency model's seconds times this: 0.1 runs a step on the wall clock ten times as
             fast, to try rules and failures.
+        real_time: make engines that sleep through their iterations, for actors in separate processes.
 
     Raises:
-        InputError: it is not a number above 0.
+        InputError: ``time_scale`` is not a number above 0.
 
     Example:
         >>> import rlhfless as rl, solver
@@ -35,10 +38,18 @@ class SimulatedEngineFactory(RemoteFactory):
     """
 
     time_scale: float = 1.0
+    real_time: bool = False
 
     def __post_init__(self) -> None:
         if not (is_number(self.time_scale, 0) and self.time_scale > 0):
             raise InputError(f"time_scale is {as_given(self.time_scale)}; a finite number above 0 is needed")
 
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> RealTimeEngine:
-        return RealTimeEngine(scaled(latency, self.time_scale), admission, start_s)
+    def measured(self) -> Self:
+        """Return the same engines in real time."""
+        return replace(self, real_time=True)
+
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> SimulatedEngine:
+        latency = scaled(latency, self.time_scale)
+        if self.real_time:
+            return RealTimeEngine(latency, admission, start_s)
+        return SimulatedEngine(latency, admission, start_s)

@@ -46,6 +46,7 @@ class InWorld(SimulatedEngineFactory):
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> RealTimeEngine:
         engine, actor = super().__call__(latency, admission, start_s), HERE[-1]
+        assert isinstance(engine, RealTimeEngine)
         step = engine.step
 
         def scripted(from_s: float, clock: Any) -> Progress:
