@@ -26,6 +26,19 @@ def fail(completions: Sequence[Any], results: Sequence[Any]) -> None:
     raise ValueError("no such token")
 
 
+def die(completions: Sequence[Any], results: Sequence[Any]) -> None:
+    """Kill the process, which says nothing any more."""
+    CALLS.append("die")
+    actor = HERE[-1]
+    actor.end("was killed by SIGKILL", 0)
+    actor.send = lambda message: None
+
+
+def die_once(completions: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Kill the process the first time."""
+    return act("learn", 0.01, completions, results) if "die" in CALLS else die(completions, results)
+
+
 def acting(kind: str, name: str, seconds: float = 0.01, *, limit_s: float | None = None, **more: Any) -> WorkItem:
     """An item with that function; a silent process is lost after a time that ``limit_s`` says."""
     return WorkItem(kind, limit_s, partial(act, name, seconds), **more)

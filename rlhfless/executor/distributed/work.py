@@ -214,7 +214,7 @@ class PoolWork:
 
     def _lose(self, server: ServerState, lost: ActorLost, now_s: float) -> None:
         """Go on without a server's process: its item is run once more."""
-        i, closing, since_s = server.runs, server.closing, max(server.since_s, server.held_s)
+        i, up, closing, since_s = server.runs, server.up, server.closing, max(server.since_s, server.held_s)
         said = f"{server.holder} {lost.reason}"
         self.orders.step_actors.abandon(server.index)
         self.step.record.event(now_s, "work lost", server.holder, why=lost.reason, item=i)
@@ -222,12 +222,12 @@ class PoolWork:
         server.gone(now_s)
         if closing:
             return
-        if i is not None:
+        if i is not None and up:
             self._tries[i] += 1
             self._spans.append((server.holder, self.work[i].kind, since_s, now_s, "lost"))
         if server.gpus.keeps_state and server.done:
             raise ActorError(f"{said}; what its {server.done} items left in that process is lost, so the step was aborted")
-        if i is None and server.deaths > self.orders.wall.faults.restarts:
+        if not (i is not None and up) and server.deaths > self.orders.wall.faults.restarts:
             raise ActorError(f"{said}; its process was lost {server.deaths} times, so the step was aborted")
         if i is not None and self._tries[i] >= TRIES:
             raise ActorError(
