@@ -25,8 +25,8 @@ class RuleError(PlanningError):
     """
 
 
-def checked_trigger(rule: RuntimeRule, trigger: Any, actor: int | str, observed_s: float) -> Trigger | None:
-    """Return the result of ``rule.next_trigger`` for an actor if it is valid.
+def checked_trigger(rule: RuntimeRule, trigger: Any, actor: int | None, observed_s: float) -> Trigger | None:
+    """Return the result of ``rule.next_trigger`` for an actor (None: for all of them) if it is valid.
 
     Args:
         observed_s: the latest time that the rule has seen; minus infinity before the first. A trigger time after it that has
@@ -39,7 +39,7 @@ def checked_trigger(rule: RuntimeRule, trigger: Any, actor: int | str, observed_
         return None
     if not isinstance(trigger, Trigger):
         raise RuleError(
-            f"rule {_name(rule)} returned {trigger!r} for actor {actor}; next_trigger must return a Trigger, or None"
+            f"rule {_name(rule)} returned {trigger!r} for {_which(actor)}; next_trigger must return a Trigger, or None"
         )
     for name, count in (("completions", trigger.completions), ("step_completions", trigger.step_completions)):
         if count is not None and not (type(count) is int and count > 0) and not is_whole(count, 1):
@@ -60,7 +60,7 @@ def checked_triggers(rule: RuntimeRule, triggers: Any, counts: ActorCounts, obse
     """
     if not isinstance(triggers, Triggers):
         raise RuleError(f"rule {_name(rule)} returned {triggers!r}; next_triggers must return Triggers")
-    shared = checked_trigger(rule, Trigger(None, triggers.time_s, triggers.step_completions), "each", observed_s)
+    shared = checked_trigger(rule, Trigger(None, triggers.time_s, triggers.step_completions), None, observed_s)
     assert shared is not None
     if triggers.completions is None:
         return np.zeros(len(counts.actor), np.int64), shared
@@ -139,8 +139,12 @@ def check_all_go(rule: RuntimeRule | None, cut: Cut, unfinished: Collection[int]
         )
 
 
-def _asks(rule: RuntimeRule, actor: int | str) -> str:
-    return f"rule {_name(rule)} returned a trigger for actor {actor} with"
+def _asks(rule: RuntimeRule, actor: int | None) -> str:
+    return f"rule {_name(rule)} returned a trigger for {_which(actor)} with"
+
+
+def _which(actor: int | None) -> str:
+    return "each actor" if actor is None else f"actor {actor}"
 
 
 def _name(rule: RuntimeRule | None) -> str:

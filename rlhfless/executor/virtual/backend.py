@@ -46,6 +46,7 @@ class VirtualBackend:
         self.pending: list[tuple[VirtualActor, Completions]] = []
         self.changed = transfers.changed
         self.changed.update(live)
+        self._reserved = None if step.plan.rule is None else step.reserved_tokens  # what a rule's views of memory need
         self._now_s = step.record.start_s
         self._maybe_done = set(live)  # actors that have had completions, or lost responses, since the last release
         self._times = EventTimes(step.live, lazy=step.plan.rule is not None and step.options.on_progress is None)
@@ -56,7 +57,7 @@ class VirtualBackend:
 
     def start(self) -> None:
         """See ``Backend``. Engines have started already; actors without work are done as soon as they are ready."""
-        reserved = self.step.reserved_tokens
+        reserved = self._reserved
         for actor in self.step.live.values():
             self.step.owner.update(dict.fromkeys(actor.plan.responses, actor))
             if reserved is not None:
@@ -144,7 +145,7 @@ class VirtualBackend:
     def hand_over(self, now_s: float, taken: Taken[VirtualActor], orders: Sequence[Reassignment]) -> None:
         """See ``TakesAndGives``."""
         self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders)
-        reserved = self.step.reserved_tokens
+        reserved = self._reserved
         for order in orders:
             self._times.changed(order.receiver)
             if reserved is not None:
@@ -208,7 +209,7 @@ class VirtualBackend:
         self.pending = later
         if published:
             self.step.publish(published)
-            if (reserved := self.step.reserved_tokens) is not None:
+            if (reserved := self._reserved) is not None:
                 for actor, completions in published:
                     actor.reserved_tokens -= int(reserved[completions.responses].sum())
         return [actor for actor, _ in published]

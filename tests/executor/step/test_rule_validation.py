@@ -14,7 +14,7 @@ from executor_samples import plan_of, run, uniform_step
 from wall_clock_steps import on_the_wall_clock
 
 from rlhfless.executor import RuleError, StepFailed, StepRecord
-from solver.model.runtime_rules import ActorView, Cut, Decision, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorCounts, ActorView, Cut, Decision, Move, StepState, Trigger, Triggers
 
 
 @dataclass
@@ -141,3 +141,58 @@ class Once:
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         self.asked_s.append(now_s)
         return []
+
+
+@dataclass
+class AsksTogether:
+    """Wants to be asked at ``triggers`` for all actors, whatever they are."""
+
+    triggers: Any
+    name: str = "asks together"
+    complete: list[int] = field(default_factory=list)
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        raise AssertionError("it is asked for all actors at once")
+
+    def next_triggers(self, counts: ActorCounts) -> Any:
+        return self.triggers(counts) if callable(self.triggers) else self.triggers
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        self.complete.append(int(np.count_nonzero(state.complete)))
+        return []
+
+
+@pytest.mark.parametrize(
+    ("triggers", "sentence"),
+    [
+        (Trigger(1), ("next_triggers",)),
+        (Triggers(np.array([1, 2])), ("for 3 actors",)),
+        (Triggers(np.array([1.0, 2.0, 3.0])), ("for 3 actors",)),  # type: ignore[arg-type]
+        (Triggers(np.array([1, -1, 2])), ("for 3 actors",)),
+        (Triggers(time_s=math.nan), ("each", "time_s", str(TIME))),
+        (Triggers(step_completions=0), ("each", "step_completions", str(COUNT))),
+    ],
+)
+def test_a_rule_that_asks_for_all_actors_at_once_is_told_what_would_be_right(triggers: Any, sentence: tuple[str, ...]) -> None:
+    with refused(StepFailed, *sentence):
+        run(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], AsksTogether(triggers)))
+
+
+@pytest.mark.parametrize("clock", [run, on_the_wall_clock])
+def test_a_rule_may_ask_for_all_actors_at_once(clock: Callable[..., StepRecord]) -> None:
+    """At the first completion of every actor, which come one after the other: after one, two and three responses."""
+    plan = plan_of([[0, 1], [2, 3], [4, 5]], AsksTogether(lambda counts: Triggers(np.where(counts.completed < 1, 1, 0))))
+    record = clock(uniform_step([9, 60, 19, 60, 29, 60]), plan)
+    assert record.rule.complete == [1, 2, 3]  # type: ignore[union-attr]
+
+
+class OwnTrigger(AsksTogether):
+    """A user's: asks for each actor, though the rule that it extends asks for all at once."""
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return Trigger(completions=2) if view.actor == 1 and view.completed < 2 else None
+
+
+def test_a_subclass_with_its_own_trigger_is_asked_for_each_actor() -> None:
+    record = run(uniform_step([9, 60, 19, 29, 39, 60]), plan_of([[0, 1], [2, 3], [4, 5]], OwnTrigger(None)))
+    assert record.rule.complete == [3]  # type: ignore[union-attr]

@@ -16,7 +16,7 @@ from wall_clock_steps import on_the_wall_clock
 from rlhfless.executor import StepRecord
 from rlhfless.scheduling import PlanningOptions, make_policy
 from solver.model.problem import PlanningProblem
-from solver.model.runtime_rules import SIGNAL_TOKENS, ActorView, Decision, StepState, Trigger
+from solver.model.runtime_rules import SIGNAL_TOKENS, ActorCounts, ActorView, Decision, StepState, Trigger
 
 
 def read(view: ActorView) -> tuple[object, ...]:
@@ -127,6 +127,12 @@ def test_counts_and_free_room_are_those_of_the_responses(seed, admission):
     for state in record.rule.rule.seen:
         held = state.prompt_tokens + (state.generated_tokens if admission == "preempt" else LIMIT)
         np.testing.assert_array_equal(state.held_tokens, held)
+        contexts = state.prompt_tokens + state.generated_tokens
+        assert state.context_tokens == contexts[~np.asarray(state.complete)].sum()
+        assert [state.context_of(r) for r in range(len(contexts))] == contexts.tolist()
+        expected = ActorCounts.of(state.actors)
+        for name in ("actor", "assigned", "completed", "unfinished", "arriving", "free_slots"):
+            np.testing.assert_array_equal(getattr(state.counts, name), getattr(expected, name))
         for view in state.actors:
             own = [*view.unfinished, *view.arriving]
             assert view.unfinished_count == len(view.running) + len(view.waiting)
