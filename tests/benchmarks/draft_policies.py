@@ -46,6 +46,7 @@ PROJECT = Path(__file__).parents[2]
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
 CLUSTER = Cluster(3, 8, LATENCY.gpus_per_actor)
 EPOCH, MOST = 8, 8
+ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 Row = dict[str, Any]
 
 
@@ -91,7 +92,7 @@ def at_equal_time(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, 
     return found
 
 
-def gsm8k(draws: int, tiny: bool) -> list[Row]:
+def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> list[Row]:
     """The rows of the GSM8K log."""
     log = gsm8k_visit()
     rollouts = log.rollouts[log.rollouts["prompt_id"].isin(log.rollouts["prompt_id"].unique()[: 4 if tiny else None])]
@@ -100,8 +101,8 @@ def gsm8k(draws: int, tiny: bool) -> list[Row]:
     plain = {n: step.run(n) for n in ((2,) if tiny else (4, 8, 12))}
     counts = range(2, 3 if tiny else 13)
     rows = []
-    for name, acceptance in (("weak", WEAK), ("strong", STRONG)):
-        runs = DrawnDrafts(acceptance).runs(logged.step, logged.rows)
+    for name in names:
+        runs = DrawnDrafts(ACCEPTANCES[name]).runs(logged.step, logged.rows)
         for policy, drafts in _contenders(runs, logged).items():
             rows.append(
                 {
