@@ -1,0 +1,192 @@
+"""What speculative decoding saves in a generation step, by how many tokens are drafted: fixed, adaptive, on the critical path.
+
+    python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--json FILE] [--markdown]
+
+Simulated on 2 x L40S per actor with a 3B model (``l40s-qwen2.5-3b-tp2``): random split over N actors, GPUs released when an
+actor is done, everything charged with the measured table, starts included. All numbers are relative to no drafts.
+
+- *GSM8K*: the second visit of 128 prompts x 8 samples of a public GRPO log (skipped when it is not beside the checkout). What
+  drafts accept is drawn, weak or strong (``rlhfless.simulate.WEAK`` and ``STRONG``, the latter a character task), each response
+  with a power of its own (sd of its logarithm 0.35). Time and cost at the same N; and the least cost over 2 to 12 actors that
+  takes no longer than no drafts on N. Bounds are at the time without drafts: of policies that decode one token per pass, and of
+  policies with these drafts. *critical* follows lengths predicted from the visit before; *critical, known* the true ones.
+- *own texts*: epoch 8 of the shipped run (a character task), drafts from the responses of epoch 7 to the prompt, replayed. Two
+  halves of 64 prompts x 8 samples: every second prompt. The longest response (320 tokens) is in the second half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from policies import gsm8k_visit
+
+from rlhfless.analysis.draft_groups import DraftSource
+from rlhfless.analysis.log_drafts import LogDrafts
+from rlhfless.engine import Request, SimulatedEngine
+from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
+from rlhfless.engine.simulated.drafted import DraftedEngineFactory
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
+from rlhfless.executor import run_step
+from rlhfless.latency import load_profile
+from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
+from rlhfless.trace import read_trace
+from solver import Cluster, Drafting, PlanningProblem, Workload, clairvoyant_bound, random_split, replayed_clairvoyant_bound
+from solver.lengths.remaining import RemainingLengths
+from solver.lengths.survival import from_scenarios, known_lengths
+
+PROJECT = Path(__file__).parents[2]
+LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
+CLUSTER = Cluster(3, 8, LATENCY.gpus_per_actor)
+EPOCH, MOST = 8, 8
+ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
+Row = dict[str, Any]
+
+
+class Step:
+    """One step on different numbers of actors; sums of time and GPU-seconds over draws of the random split."""
+
+    def __init__(self, workload: Workload, draws: int) -> None:
+        self.problem = PlanningProblem(workload, CLUSTER, LATENCY)
+        self._draws = range(draws)
+        prompts, limit = workload.prompt_tokens.tolist(), workload.max_response_tokens
+        pairs = zip(workload.response_tokens.tolist(), workload.prompt_of.tolist(), strict=True)
+        self._requests = [
+            Request(i, prompts[owner], limit, target_tokens=tokens, prompt=owner) for i, (tokens, owner) in enumerate(pairs)
+        ]
+        self._plans: dict[tuple[int, int], Any] = {}
+
+    def run(self, actors: int, drafts: DraftedEngineFactory | None = None) -> np.ndarray:
+        """(2,) seconds and GPU-seconds."""
+        return np.sum([self._one(actors, draw, drafts) for draw in self._draws], axis=0)
+
+    def _one(self, actors: int, draw: int, drafts: DraftedEngineFactory | None) -> list[float]:
+        if (actors, draw) not in self._plans:
+            self._plans[actors, draw] = random_split(self.problem, actors=actors, seed=draw)
+        plan = self._plans[actors, draw]
+        if drafts is not None:
+            plan = replace(plan, drafting=drafts.drafting)
+        record = run_step(plan, self._requests, drafts or SimulatedEngine, LATENCY, CLUSTER)
+        return [record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)]
+
+
+def at_same_actors(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, np.ndarray]) -> Row:
+    """Time and cost of each number of actors, relative to no drafts."""
+    return {str(n): np.round(step.run(n, drafts) / without, 4).tolist() for n, without in plain.items()}
+
+
+def at_equal_time(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, np.ndarray], counts: Sequence[int]) -> Row:
+    """The least cost with drafts that takes no longer than no drafts on N actors, relative to that; None where none does."""
+    taken = np.array([step.run(count, drafts) for count in counts])
+    found = {}
+    for n, (time_s, cost) in plain.items():
+        in_time = taken[taken[:, 0] <= time_s * (1 + 1e-9), 1]
+        found[str(n)] = round(float(in_time.min() / cost), 4) if len(in_time) else None
+    return found
+
+
+def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> list[Row]:
+    """The rows of the GSM8K log."""
+    log = gsm8k_visit()
+    rollouts = log.rollouts[log.rollouts["prompt_id"].isin(log.rollouts["prompt_id"].unique()[: 4 if tiny else None])]
+    logged = [s for s in logged_steps(rollouts, max_response_tokens=log.max_response_tokens) if s.has_history][-1]
+    step = Step(logged.truth, draws)
+    plain = {n: step.run(n) for n in ((2,) if tiny else (4, 8, 12))}
+    counts = range(2, 3 if tiny else 13)
+    rows = []
+    for name in names:
+        runs = DrawnDrafts(ACCEPTANCES[name]).runs(logged.step, logged.rows)
+        for policy, drafts in _contenders(runs, logged).items():
+            rows.append(
+                {
+                    "log": "GSM8K", "drafts": name, "policy": policy,
+                    "same_actors": at_same_actors(step, drafts, plain),
+                    "cost_at_equal_time": at_equal_time(step, drafts, plain, counts),
+                }
+            )  # fmt: skip
+            print(json.dumps(rows[-1]), flush=True)
+        accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(logged.truth.response_tokens.tolist())]
+        bounds = {"bound with drafts": replayed_clairvoyant_bound(step.problem, accepted, MOST)}
+        for policy, bound in {"bound, one token per pass": clairvoyant_bound(step.problem), **bounds}.items():
+            least = {str(n): round(bound.gpu_seconds(t / draws) * draws / c, 4) for n, (t, c) in plain.items()}
+            rows.append({"log": "GSM8K", "drafts": name, "policy": policy, "same_actors": {}, "cost_at_equal_time": least})
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def _contenders(runs: AcceptedRuns, logged: LoggedStep) -> dict[str, DraftedEngineFactory]:
+    predicted: RemainingLengths = from_scenarios(logged.predicted)
+    return {
+        **{f"fixed {n}": DraftedEngineFactory(Drafting(length=n), runs) for n in (1, 2, 4, 8)},
+        "spec": DraftedEngineFactory(Drafting(), runs),
+        "spec+critical": DraftedEngineFactory(Drafting(length="critical"), runs, predicted),
+        "critical, known": DraftedEngineFactory(Drafting(length="critical"), runs, known_lengths(logged.truth)),
+    }
+
+
+def own_texts(draws: int, tiny: bool) -> list[Row]:
+    """The rows of the shipped run's own texts."""
+    rollouts = read_trace(PROJECT / "data" / "traces" / "arithmetic-grpo").rollouts
+    rollouts = (
+        rollouts[rollouts["epoch"].isin([EPOCH - 1, EPOCH])].assign(step=rollouts["epoch"]).sort_values("step", kind="stable")
+    )
+    encode = CharTokenizer.load(PROJECT / "data" / "models" / "arithmetic-grpo" / "char_tokenizer.json").encode
+    rows = []
+    for half, prompts in (("first half", slice(0, None, 2)), ("second half", slice(1, None, 2))):
+        names = pd.unique(rollouts["prompt_id"])[prompts][: 4 if tiny else None]
+        part = rollouts[rollouts["prompt_id"].isin(names)]
+        logged = list(logged_steps(part, max_response_tokens=320))[-1]
+        runs = LogDrafts(part, encode, DraftSource("last", siblings=False), MOST).runs(logged.step, logged.rows)
+        step = Step(logged.truth, draws)
+        plain = {n: step.run(n) for n in ((2,) if tiny else (2, 4, 8))}
+        for policy, drafts in _contenders(runs, logged).items():
+            if not policy.startswith(("spec+", "critical")):
+                rows.append(
+                    {"log": "own texts", "drafts": half, "policy": policy, "same_actors": at_same_actors(step, drafts, plain)}
+                )
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables of details/drafts.md: time and cost at the same N, and the cost at equal time."""
+    lines = ["| log | drafts | policy | time / cost at the same N | cost at equal time |", "|---|---|---|---|---|"]
+    for row in rows:
+        same = ", ".join(f"N={n}: {t:.2f} / {c:.2f}" for n, (t, c) in row["same_actors"].items()) or "-"
+        equal = row.get("cost_at_equal_time", {}).items()
+        text = ", ".join(f"N={n}: {'-' if cost is None else f'{cost:.2f}'}" for n, cost in equal) or "-"
+        lines.append(f"| {row['log']} | {row['drafts']} | {row['policy']} | {same} | {text} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print a row per log, acceptance and policy."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="4 prompts, 2 actors: tries the script, its numbers say nothing")
+    parser.add_argument("--draws", type=int, default=2, help="of the random split")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--markdown", action="store_true", help="print the table of details/drafts.md in the end")
+    options = parser.parse_args()
+    began, rows = time.perf_counter(), []
+    parts: tuple[Callable[[int, bool], list[Row]], ...] = (own_texts, gsm8k)
+    for part in parts:
+        try:
+            rows += part(options.draws, options.tiny)
+        except FileNotFoundError:
+            print(f"{part.__name__} is skipped: its data folder is not beside the project (../shared/data).")
+    print(f"{time.perf_counter() - began:.0f} s")
+    if options.markdown:
+        print(markdown(rows))
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
