@@ -25,6 +25,7 @@ SMALLEST = {
     "emulation_honesty": "--tiny --repeats 1 --json OUT",
     "step_costs": "--tiny --json OUT",
     "flip_rate": "--tiny -o OUT",
+    "draft_speed": "--tiny -o OUT",
     "executor_speed": "--tiny --rounds 1 --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from rlhfless.engine.common.checked_drafter import CheckedDrafter
 from rlhfless.engine.common.draft_control import DraftControl
 from rlhfless.engine.common.drafter import drafter_of
 from rlhfless.engine.common.sequence import SequenceState
+from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
+from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
+from solver.model.workload import FloatArray
 
 Drafts = Mapping[SequenceState, list[int]]
 """The drafted tokens of every response of a batch, by response."""
@@ -70,12 +75,30 @@ class EngineDrafts:
         drafting: the settings. latency: by which lengths are chosen.
         admission: of the engine: drafts have to fit into its KV memory, so that no draft evicts a response.
         vocabulary: number of tokens of the model. eos_id: the end of text.
+        remaining: predicted remaining lengths, by response of the step; the draft length ``critical`` needs them.
 
     Attributes:
         kv_reads: as in ``drafting``.
+
+    Raises:
+        PlanningError: the draft length is ``critical``, and nothing is predicted.
     """
 
-    def __init__(self, drafting: Drafting, latency: LatencyModel, admission: Admission, vocabulary: int, eos_id: int) -> None:
+    def __init__(
+        self,
+        drafting: Drafting,
+        latency: LatencyModel,
+        admission: Admission,
+        vocabulary: int,
+        eos_id: int,
+        remaining: RemainingLengths | None = None,
+    ) -> None:
+        if drafting.length == "critical" and remaining is None:
+            raise PlanningError(
+                "the draft length is critical, but the engine has no predicted remaining lengths; give them to its factory as "
+                "remaining, or choose adaptive"
+            )
+        self._remaining = remaining
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
         self._control = DraftControl(drafting, latency)
         self._admission, self._eos_id, self.kv_reads = admission, eos_id, drafting.kv_reads
@@ -138,7 +161,13 @@ class EngineDrafts:
         if self._admission.rule == "preempt":  # under "reserve" every response has its room up to its limit
             limit = len(batch) + max(0, self._admission.kv_capacity_tokens - kv_tokens)
         contexts = [s.context_tokens for s in batch]
-        return self._control.lengths([s.request.response for s in batch], room, contexts, max_fed_tokens=limit)
+        names, predicted = [s.request.response for s in batch], self._remaining
+
+        def remaining() -> FloatArray:
+            assert predicted is not None
+            return predicted.expected_tokens(np.array(names, np.int64), [s.count for s in batch])
+
+        return self._control.lengths(names, room, contexts, None if predicted is None else remaining, limit)
 
     def _draft(self, s: SequenceState, most: int) -> list[int]:
         if not most:

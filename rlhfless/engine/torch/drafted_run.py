@@ -67,8 +67,8 @@ class DraftedRun:
 
     def prepare(self, step: DecodeStep, kv: KVCache) -> float:
         """Prepare the shape of its next pass; returns the seconds that it took."""
-        if self._model.bit_stable:
-            return step.prepare(kv, len(self.rows) + self.padding, self._width)
+        if self._model.bit_stable:  # on the CPU no shape is prepared
+            return step.prepare(kv, len(self.rows) + self.padding, self.longest)
         return step.prepare(kv, len(self.rows) + self.padding, self._width, self._columns)
 
     def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Verified]:
@@ -102,20 +102,23 @@ class DraftedRun:
         """Commit the pass that was run; returns the responses that end with it, in order of rows."""
         ((ids, logprobs, signals, row_ends),) = drawn
         committed, ends, begin = {}, [], 0
-        for row, (s, end) in enumerate(zip(self.rows, row_ends, strict=True)):
+        kept_tokens = []
+        for s, end in zip(self.rows, row_ends, strict=True):
             draft, sampled = self.drafts[s], ids[begin:end]
-            kept = self._source.kept(s, draft, sampled)
+            kept = self._source.kept(s, draft, sampled) if draft else 1
+            sampled = sampled[:kept]
             values: Mapping[str, Any] = NO_SIGNALS
             if signals:
                 values = {name: of_all[begin : begin + kept] for name, of_all in signals.items()}
-            s.append(sampled[:kept], logprobs[begin : begin + kept], values)
+            s.append(sampled, logprobs[begin : begin + kept], values)
             s.verified(len(draft), kept)
-            committed[s] = len(draft), sampled[:kept]
-            self._counts[row] += kept
-            self.kv_tokens += kept
-            if s.finish_reason(eos_id) is not None:
+            committed[s] = len(draft), sampled
+            kept_tokens.append(kept)
+            if s.count >= s.stop_tokens or (sampled[-1] == eos_id and not s.forced):
                 ends.append(s)
             begin = end
+        self._counts += kept_tokens
+        self.kv_tokens += sum(kept_tokens)
         self.committed = committed
         return ends
 

@@ -21,6 +21,7 @@ from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
+from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
 from solver.model.errors import is_whole
@@ -33,6 +34,7 @@ class TorchEngineFactory:
 
     Attributes:
         signals, drafting: see ``TorchEngine``.
+        remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
         real_time: charge the measured time of iterations, for actors in separate processes.
         tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
 
@@ -47,6 +49,7 @@ class TorchEngineFactory:
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
     drafting: Drafting | None = None
+    remaining: RemainingLengths | None = field(default=None, repr=False, compare=False)
 
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     several_gpus: ClassVar[bool] = False
@@ -101,7 +104,7 @@ class TorchEngineFactory:
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
         drafts = None
         if self.drafting is not None:
-            drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id)
+            drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id, self.remaining)
         return torch_engine.TorchEngine(
             self.model, admission, MEASURED if self.real_time else latency, eos_id=self.eos_id, sampling=self.sampling,
             start_s=start_s, signals=self.signals, drafting=drafts,

@@ -178,7 +178,7 @@ class RowNoise:
             self._first[:] = UNMADE
         at = counts - self._first[: len(counts)]
         if int(at.max()) + reach > self._ahead:
-            used = np.flatnonzero(at + reach > self._ahead)
+            used = np.flatnonzero(at + reach > self._ahead // 2)  # and those that would be next: few calls cost less
             keys = token_keys(self._stream[used], counts[used], self._ahead)
             halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self._ahead, 2))
             self._block[torch.from_numpy(used)] = exponentials(halves.to(self._device), self._places)

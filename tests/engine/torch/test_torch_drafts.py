@@ -21,7 +21,7 @@ from rlhfless.engine.torch.engine import TorchEngine  # noqa: E402
 from rlhfless.engine.torch.factory import TorchEngineFactory  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel, counting  # noqa: E402
 from rlhfless.engine.torch.sampling import Sampling  # noqa: E402
-from solver import Admission, Drafting, LatencyModel  # noqa: E402
+from solver import Admission, Drafting, KnownLengths, LatencyModel, PlanningError  # noqa: E402
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S  # noqa: E402
 
 LATENCY = LatencyModel(
@@ -278,6 +278,19 @@ def test_a_replay_runs_the_same_passes(model, expected):
         assert replayed.seconds.shape == (len(e.journal), 2)
         warm_up = sum(len(p.drafted) + sum(p.drafted) for p in e.journal.passes[:8])
         assert fed.decode == sum(len(p.drafted) + sum(p.drafted) for p in e.journal.passes) + warm_up
+
+
+def test_critical_lengths_follow_predicted_lengths(model, expected):
+    """The choice itself is tested beside ``DraftControl``: here it changes no token, and is refused without a forecast."""
+    known = expected[SAMPLINGS[0]]
+    lengths = np.array([c.response_tokens for _, c in sorted(known.items())], dtype=float)
+    forecast = KnownLengths(lengths, np.zeros(RESPONSES), 30)
+    drafting = Drafting(guesses(known, now_and_then), length="critical")
+    assert tokens(run(TorchEngineFactory(model, EOS, drafting=drafting, remaining=forecast)(LATENCY, ROOMY), requests())) == (
+        tokens(known)
+    )
+    with refused(PlanningError, "critical", "remaining", "adaptive"):
+        engine(model, drafting)
 
 
 def test_signals_come_with_every_token(model):
