@@ -1,8 +1,9 @@
 """Says what vLLM's speculative decoding would have saved of a logged run, by the drafts that its texts accept.
 
 Drafts come from the tokens that vLLM's method drafts from, with a suffix trie of our own in place of vLLM's. They are measured
-on some responses of the last step. Each response of the timed steps then takes the passes of a measured one of similar length,
-drawn at random several times. So responses differ in what they accept as they did in the log. Their times come from the latency
+on some responses of the last step. Each response of the timed steps then takes the passes of a measured one of about the same
+rank by length, drawn at random several times. So responses differ in what they accept as they did in the log, and the longest
+ones, which go on where earlier responses ended, accept as little as the longest ones did. Their times come from the latency
 profile, on the actors that the run's own dispatch gave them. A pass reads each KV cache once.
 """
 
@@ -10,26 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from rlhfless.analysis.draft_acceptance import DraftedResponses, measure_drafts
 from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
-from rlhfless.analysis.draft_groups import SOURCES, Encode
+from rlhfless.analysis.draft_groups import SOURCES, DraftSource, Encode, draft_groups
 from rlhfless.analysis.draft_study import last_prompts
+from rlhfless.engine.simulated.accepted_runs import DraftedRuns
 from rlhfless.simulate import LoggedStep, SimulationConfig
+from solver.model.acceptance import Acceptance
 from solver.model.plan import ActorPlan, Plan
-from solver.model.workload import Workload
+from solver.model.workload import FloatArray, Workload
 from solver.timing.draft_length import DRAFT_CALL_S
 from solver.timing.evaluate import evaluate
 
-MEASURED_TOKENS = 8_000  # of the last step, about
+MEASURED_TOKENS = 20_000  # of the last step, about
 LENGTHS = (1, 2, 4, 8)  # drafted tokens that are compared
 DRAWS = 4  # of measured responses for the responses of a step
 PERCENTILES = (5, 95)  # of the savings, over steps and draws
 LEAST_SAVED = 0.01  # of the time; less is not recommended
-GROUPS = 4  # of responses by length, within which they are drawn
+NEIGHBOURS = 1.0  # places of a measured response, in order of length, by which a drawn one may be off
 
 
 @dataclass(frozen=True)
@@ -84,25 +87,23 @@ def draft_savings(
     if with_text.empty:
         return ()
     kept = last_prompts(with_text, MEASURED_TOKENS)
-    plans = [(_plan(step, assigned, setting), step.truth) for step in steps]
+    plans = [(assigned_plan(step, assigned, setting), step.truth) for step in steps]
     context_tokens = float(np.mean([step.truth.prompt_tokens[step.truth.prompt_of].mean() for step in steps]))
     context_tokens += float(np.mean([step.truth.response_tokens.mean() for step in steps])) / 2
     found = []
-    for method, drafts in _measured(kept, encode):
-        configuration = configuration_of(method, drafts[-1].source.name, drafts[-1].acceptance, setting.latency, context_tokens)
+    for method, source, measured in _measured(kept, encode):
+        acceptance = measured[LENGTHS[-1]].acceptance
+        configuration = configuration_of(method, source.name, acceptance, setting.latency, context_tokens)
         if configuration is None:
             continue
-        saved = {one.max_draft_tokens: _saved(plans, one, setting) for one in drafts}
-        best = max(drafts, key=lambda one: saved[one.max_draft_tokens].mean())
-        shares = saved[best.max_draft_tokens]
-        low, high = np.percentile(shares, PERCENTILES)
-        if low > 0 and shares.mean() >= LEAST_SAVED:
-            found.append(
-                DraftSavings(
-                    configuration, best.max_draft_tokens, float(low), float(shares.mean()), float(high), best.tokens_per_pass,
-                    unit, len(best.responses),
-                )
-            )  # fmt: skip
+        saved = {n: _saved(plans, passes, n, setting) for n, passes in measured.items()}
+        best = max(LENGTHS, key=lambda n: saved[n].mean())
+        low, high = np.percentile(saved[best], PERCENTILES)
+        mean = float(saved[best].mean())
+        if low > 0 and mean >= LEAST_SAVED:
+            tokens, passes = measured[best].tokens, measured[best].passes
+            per_pass = float(tokens.sum() / passes.sum())
+            found.append(DraftSavings(configuration, best, float(low), mean, float(high), per_pass, unit, len(tokens)))
     return tuple(sorted(found, key=lambda one: -one.mean))
 
 
@@ -111,20 +112,58 @@ def already_drafts(rollouts: pd.DataFrame) -> bool:
     return "drafted_tokens" in rollouts and bool((rollouts["drafted_tokens"].fillna(0) > 0).any())
 
 
-def _measured(kept: pd.DataFrame, encode: Encode) -> Iterator[tuple[str, list[DraftedResponses]]]:
-    """Yield vLLM's methods with their drafts of every length, as far as the log has their sources."""
+def _measured(kept: pd.DataFrame, encode: Encode) -> Iterator[tuple[str, DraftSource, dict[int, _Passes]]]:
+    """Yield vLLM's methods with the passes of the last step for every draft length, as far as the log has their sources."""
     last = [int(kept["step"].max())]
     several = (kept.groupby(["step", "prompt_id"]).size() > 1).any()
     again = kept.groupby("prompt_id")["step"].nunique().max() > 1
     for source in SOURCES:
-        if source.name == OWN:
-            yield "ngram", [measure_drafts(kept, encode, source, n, steps=last) for n in LENGTHS]
-        elif source.siblings == bool(several) and (source.history != "none") == bool(again):
-            yield "suffix", [measure_drafts(kept, encode, source, n, steps=last) for n in LENGTHS]
+        of_suffix = source.siblings == bool(several) and (source.history != "none") == bool(again)
+        if source.name != OWN and not of_suffix:
+            continue
+        groups = draft_groups(kept, encode, source, steps=last)
+        runs = [run for group in groups for run in group.runs(LENGTHS[-1]) if len(run.available)]
+        if runs:
+            yield "ngram" if source.name == OWN else "suffix", source, {n: _Passes.of(runs, n) for n in LENGTHS}
 
 
-def _plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationConfig) -> Plan:
-    """Return the actors of a step with the responses that the run's own dispatch gave them."""
+class _Passes(NamedTuple):
+    """Measured responses in order of their length: (M,) ``tokens``, ``passes`` and ``drafted`` tokens of each, and (n,) passes
+    that ``accepted`` each position."""
+
+    tokens: FloatArray
+    passes: FloatArray
+    drafted: FloatArray
+    accepted: FloatArray
+
+    @classmethod
+    def of(cls, runs: Sequence[DraftedRuns], most: int) -> _Passes:
+        """Return the passes with drafts of up to ``most`` tokens."""
+        rows, accepted = [], np.zeros(most)
+        for run in runs:
+            available, right = np.minimum(run.available, most).tolist(), np.minimum(run.accepted, most).tolist()
+            at = passes = drafted = 0
+            while at < len(right):
+                accepted[: right[at]] += 1
+                drafted += available[at]
+                passes += 1
+                at += right[at] + 1
+            rows.append((len(right), passes, drafted))
+        tokens, passes_of, drafted_of = np.array(sorted(rows), dtype=float).T
+        return cls(tokens, passes_of, drafted_of, accepted)
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """Share of passes that accepted each position."""
+        return Acceptance(self.accepted / self.passes.sum())
+
+
+def assigned_plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationConfig) -> Plan:
+    """Return the actors of a step with the responses that the run's own dispatch gave them.
+
+    Args:
+        assigned: rollouts of a simulation of that dispatch, with ``actor`` and ``start_s``.
+    """
     own = assigned[assigned["step"] == step.step]
     keys = zip(own["prompt_id"].astype(str), own["sample"], strict=True)
     ran = dict(zip(keys, zip(own["start_s"], own["actor"], strict=True), strict=True))
@@ -140,33 +179,31 @@ def _plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationConfig) -
     return Plan(tuple(actors), "as logged", 0.0, 0.0, 0.0)
 
 
-def _saved(plans: Sequence[tuple[Plan, Workload]], drafts: DraftedResponses, setting: SimulationConfig) -> np.ndarray:
-    """Return (steps * draws,) shares of the generation time that these drafts save."""
+def _saved(plans: Sequence[tuple[Plan, Workload]], measured: _Passes, most: int, setting: SimulationConfig) -> FloatArray:
+    """Return (steps * draws,) shares of the generation time that drafts of up to ``most`` tokens save."""
     latency = replace(setting.latency, start_s=0.0, sync_s=0.0)
     shares = []
     for number, (plan, truth) in enumerate(plans):
         problem = replace(setting, latency=latency).problem(truth)
         alone_s = evaluate(plan, problem, table=True).makespan_s
         for draw in range(DRAWS):
-            drafted = _with_passes(truth, drafts, np.random.default_rng((number, draw)))
+            drafted = _with_passes(truth, measured, most, np.random.default_rng((number, draw)))
             with_drafts_s = evaluate(plan, replace(problem, workload=drafted), table=True).makespan_s
             with_drafts_s += DRAFT_CALL_S * float(drafted.iterations.max())
             shares.append(1 - with_drafts_s / alone_s if alone_s else 0.0)
     return np.array(shares)
 
 
-def _with_passes(truth: Workload, drafts: DraftedResponses, rng: np.random.Generator) -> Workload:
-    """Return the workload with the passes of measured responses of the same quarter by length, drawn at random."""
-    rows = drafts.responses[drafts.responses["passes"] > 0].sort_values("tokens", kind="stable")
-    tokens, passes, drafted = (rows[name].to_numpy(float) for name in ("tokens", "passes", "drafted_tokens"))
-    lengths = truth.response_tokens
-    group = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") * GROUPS // max(len(lengths), 1)
-    edges = np.linspace(0, len(rows), GROUPS + 1).astype(int)
-    low, high = edges[group], np.maximum(edges[group + 1], edges[group] + 1)
-    drawn = np.minimum(rng.integers(low, high), len(rows) - 1)
-    most = drafts.max_draft_tokens
-    needed = np.clip(np.ceil(lengths * passes[drawn] / tokens[drawn]), np.ceil(lengths / (most + 1)), lengths)
-    fed = np.maximum(1 + drafted[drawn] / passes[drawn], lengths / np.maximum(needed, 1))
+def _with_passes(truth: Workload, measured: _Passes, most: int, rng: np.random.Generator) -> Workload:
+    """Return the workload with the passes of measured responses, drawn at random among those of about the same rank by
+    length."""
+    lengths, last = truth.response_tokens, len(measured.tokens) - 1
+    rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / max(len(lengths) - 1, 1)
+    near = np.rint(rank * last + rng.uniform(-NEIGHBOURS, NEIGHBOURS, len(lengths)))
+    drawn = np.clip(near, 0, last).astype(int)
+    passes = measured.passes[drawn]
+    needed = np.clip(np.ceil(lengths * passes / measured.tokens[drawn]), np.ceil(lengths / (most + 1)), lengths)
+    fed = np.maximum(1 + measured.drafted[drawn] / passes, lengths / np.maximum(needed, 1))
     return Workload(
         truth.prompt_tokens, truth.prompt_of, lengths, max_response_tokens=truth.max_response_tokens, passes=needed,
         fed_per_pass=fed,

@@ -20,7 +20,7 @@ def texts_of(path: str | Path) -> frozenset[str]:
     return TEXTS if sum(file.stat().st_size for file in files if file.is_file()) <= MAX_BYTES else frozenset()
 
 
-def text_encoder(tokenizer: str | None) -> tuple[Encode, str]:
+def text_encoder(tokenizer: str | Path | None) -> tuple[Encode, str]:
     """Return what turns a text into tokens, and their unit: UTF-8 bytes without a tokenizer.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,22 @@ import pytest
 from click.testing import CliRunner
 from syrupy.assertion import SnapshotAssertion
 
+from rlhfless.analysis import draft_savings as draft_savings_file
 from rlhfless.analysis import text_encoder
-from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
+from rlhfless.analysis.draft_groups import SOURCES, draft_groups
+from rlhfless.analysis.draft_savings import DraftSavings, assigned_plan, draft_savings
 from rlhfless.analysis.text_encoder import texts_of
 from rlhfless.cli import main
+from rlhfless.engine.simulated.accepted_runs import MeasuredRuns
+from rlhfless.engine.simulated.drafted import DraftedEngineFactory
+from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
 from rlhfless.report.drafts import drafts_section
 from rlhfless.simulate import SimulationConfig, logged_steps, simulate_steps
 from rlhfless.trace import ImportOptions, open_log
-from solver.model.cluster import Cluster
+from solver import Cluster, Drafting
 
 SETTING = SimulationConfig(
     Cluster(1, 8, 2, kind="l40s", usd_per_gpu_hour=3.6), load_profile("l40s-qwen2.5-3b-tp2"), time_limit_s=0.05, bound_work=0
@@ -81,6 +88,33 @@ def test_responses_that_repeat_earlier_ones_are_drafted_from_them(repeating: tup
     assert 0.3 < best.low <= best.mean <= best.high < 1 - 1 / (best.draft_tokens + 1)
     assert best.mean < 1 - 1 / best.tokens_per_pass, "passes that verify more tokens take longer"
     assert all(one.mean <= best.mean for one in repeating)
+
+
+@pytest.mark.parametrize(("again", "seed"), [(0.97, 0), (0.9, 1)])
+def test_the_saving_is_that_of_a_simulation_of_every_pass(
+    again: float, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last step, whose responses are the measured ones: its own where each takes its own passes, else in the range."""
+    rollouts = rollouts_of(texts(again, seed), tmp_path)
+    step = list(logged_steps(rollouts))[-1]
+    assigned = simulate_steps([step], SETTING, ("static",)).traces["static"].rollouts
+    best = draft_savings(rollouts, [step], assigned, SETTING, str.encode)[0]
+    length, names = best.draft_tokens, zip(step.rows["prompt_id"], step.rows["sample"], strict=True)
+    index = {name: i for i, name in enumerate(names)}
+    runs = {}
+    for group in draft_groups(rollouts, str.encode, SOURCES[-1], steps=[step.step]):
+        for sample, own in zip(group.name.samples, group.runs(length), strict=True):
+            runs[index[group.name.prompt_id, sample]] = own
+    factory = DraftedEngineFactory(Drafting(length=length, max_draft_tokens=length, min_match=1), MeasuredRuns(runs))
+    latency, plan = replace(SETTING.latency, start_s=0.0, sync_s=0.0), assigned_plan(step, assigned, SETTING)
+    alone, drafted = (
+        max(c.time_s for c in run_step(plan, step.requests(), engines, latency, SETTING.cluster).completions.values())
+        for engines in (SimulatedEngine, factory)
+    )
+    assert best.low - 0.02 <= 1 - drafted / alone <= best.high + 0.02
+    monkeypatch.setattr(draft_savings_file, "NEIGHBOURS", 0.0)
+    own = next(d for d in draft_savings(rollouts, [step], assigned, SETTING, str.encode) if d.draft_tokens == length)
+    assert own.mean == pytest.approx(1 - drafted / alone, abs=0.02)
 
 
 def test_the_section_has_the_saving_with_its_range_and_the_lines_of_verl(
