@@ -68,7 +68,10 @@ def _instance_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True,
     help="Print a table, JSON, or csv.",
 )  # fmt: skip
-def pipeline(instances: Instances, memory: bool, split_backward: bool, time_limit_s: float, seed: int, form: str) -> None:
+@click.option("-o", "--out", type=click.Path(), help="Draw the schedules as a page without network (.html), or a picture.")
+def pipeline(
+    instances: Instances, memory: bool, split_backward: bool, time_limit_s: float, seed: int, form: str, out: str | None
+) -> None:
     """Schedule actor and critic training on the same devices, with lower bounds on latency and memory.
 
     A backward pass takes twice the forward time. Latency is proven optimal where it equals its bound.
@@ -80,6 +83,11 @@ def pipeline(instances: Instances, memory: bool, split_backward: bool, time_limi
         for one in instances.read()
     ]
     _print(found, form)
+    if out is not None:
+        from rlhfless.plots import plot_pipeline, save
+
+        save(plot_pipeline({one.instance.name: one.plan for one in found}), out)
+        click.echo(f"wrote {out}", err=True)
 
 
 def _print(found: Sequence[ScheduledInstance], form: str) -> None:

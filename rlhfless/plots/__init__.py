@@ -30,6 +30,8 @@ from rlhfless.plots.learning import LearningInfo, learning_info, plot_learning
 from rlhfless.plots.lengths import LengthsInfo, lengths_info, plot_lengths
 from rlhfless.plots.overview import OverviewInfo, overview_info, plot_overview
 from rlhfless.plots.pareto_front import FrontInfo, front_info, plot_front
+from rlhfless.plots.pipeline import PipelineInfo, pipeline_info, plot_pipeline
+from rlhfless.plots.pipeline_front import PipelineFrontInfo, pipeline_front_info, plot_pipeline_front
 from rlhfless.plots.plan_bars import PlanBarsInfo, plan_bars_info, plot_plan_bars
 from rlhfless.plots.planned_steps import PlannedStepsInfo, planned_steps_info, plot_planned_steps
 from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
@@ -64,6 +66,8 @@ __all__ = [
     "LengthsInfo",
     "OutcomesInfo",
     "OverviewInfo",
+    "PipelineFrontInfo",
+    "PipelineInfo",
     "PlanBarsInfo",
     "PlaneInfo",
     "PlannedStepsInfo",
@@ -91,6 +95,8 @@ __all__ = [
     "outcomes_info",
     "overview_info",
     "paper_style",
+    "pipeline_front_info",
+    "pipeline_info",
     "plan_bars_info",
     "plane_info",
     "planned_steps_info",
@@ -106,6 +112,8 @@ __all__ = [
     "plot_lengths",
     "plot_outcomes",
     "plot_overview",
+    "plot_pipeline",
+    "plot_pipeline_front",
     "plot_plan_bars",
     "plot_plane",
     "plot_planned_steps",

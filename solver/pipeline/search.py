@@ -25,6 +25,10 @@ from solver.pipeline.problem import PipelineProblem
 OPERATION_S = 2e-6
 """Seconds of a list-scheduling pass per operation, in plain Python on one core of the reference machine."""
 
+COMPILED_OPERATION_S = 1e-7  # where numba has compiled it
+
+PASS_S = 1e-4  # of a pass, whatever its size: changing the rule
+
 NEIGHBOURS = 3  # stages that change together with one
 
 
@@ -38,9 +42,9 @@ class Work:
     def __init__(self, most_s: float) -> None:
         self.most_s, self.spent_s = most_s, 0.0
 
-    def spend(self, operations: int) -> None:
+    def spend(self, operations: int, compiled: bool = False) -> None:
         """Count a pass over so many operations."""
-        self.spent_s += operations * OPERATION_S
+        self.spent_s += PASS_S + operations * (COMPILED_OPERATION_S if compiled else OPERATION_S)
 
     @property
     def over(self) -> bool:

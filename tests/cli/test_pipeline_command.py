@@ -52,6 +52,13 @@ def test_a_table_of_instances_needs_no_published_results(tmp_path: Path) -> None
     assert shown[0]["paper_latency"] is None
 
 
+def test_memory_is_searched_for_and_the_schedules_are_drawn(tmp_path: Path) -> None:
+    done = pipeline("--actor", "4:2:4:1", "--critic", "4:1:4:1", "--memory", "--time-limit", 0.1, "-o", tmp_path / "page.html")
+    assert "% of each time limit" in done.stdout
+    assert "peak memory proven least at that latency in" in done.stdout
+    assert "actor, forward" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

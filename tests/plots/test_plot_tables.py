@@ -29,6 +29,8 @@ DRAWN = {
     "plot_lengths": ["predicted_tokens", "response_tokens"],
     "plot_outcomes": ["time_s", "gpu_seconds", "value"],
     "plot_overview": ["gpu_s"],
+    "plot_pipeline": ["start", "end", "device"],
+    "plot_pipeline_front": ["latency", "peak_memory", "memory_bound"],
     "plot_plan_bars": ["makespan_s", "gpu_seconds", "other_s", "base_s", "load_s"],
     "plot_plane": ["time_s", "gpu_seconds", "bound_gpu_seconds"],
     "plot_planned_steps": ["step", "mean_tokens", "actors"],

@@ -20,6 +20,7 @@ from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.trace import Trace
+from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=1, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
@@ -134,6 +135,12 @@ def drafted_trace(text: str) -> Trace:
     return Trace([{**row, "run": text} for row in rollouts()], spans=spans)
 
 
+def piped(text: str) -> PipelinePlan:
+    """A chain of this name on two devices, and another."""
+    chains = [Chain(text, [0, 1], 3, 2, 4, 1.0), Chain(f"{text} 2", [1, 0], 2, 1, 2, 0.5)]
+    return schedule_pipeline(PipelineProblem(chains), time_limit_s=0.01)
+
+
 class Call(NamedTuple):
     """Arguments that a plot shares with its info function, and those that the plot alone has."""
 
@@ -171,6 +178,8 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
             )
         ),
         "plot_overview": lambda: Call((uses(text).assign(kind=["idle", "work"]), 0.5, best(text))),
+        "plot_pipeline": lambda: Call(({text: piped(text), "other": piped(text)},)),
+        "plot_pipeline_front": lambda: Call(({text: piped(text), "other": piped(text)}, {f"{text}, published": (30.0, 3.0)})),
         "plot_plan_bars": of_plans(lambda plans, *_: Call((plans, WORKLOAD, LATENCY))),
         "plot_plane": lambda: Call((results(text),)),
         "plot_planned_steps": lambda: Call((PLANNED,)),

@@ -1,0 +1,168 @@
+"""Plots pipeline schedules: what every device runs when, and the memory that the fullest device holds.
+
+Input is one ``PipelinePlan``, or several by label, one above the other on one time axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, BOUND, COLOURS
+from rlhfless.plots.style import clean, hover, message_figure, styled
+
+if TYPE_CHECKING:
+    from solver.pipeline import PipelinePlan
+
+TITLE = "Pipeline schedule"
+PASSES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
+PALER = {"F": 0.55, "B": 0.0, "I": 0.0, "W": 0.3}
+"""How much white the colour of a chain is mixed with, by pass."""
+
+CHAIN_COLOURS = (BLUE, *(colour for colour in COLOURS if colour != BLUE))
+DEVICE_PX, MEMORY_PX, GAP_PX = 16, 90, 64
+
+
+class PipelineInfo(NamedTuple):
+    """Data of ``plot_pipeline``.
+
+    Attributes:
+        operations: one row per operation of every plan: ``plan, operation, chain, stage, micro_batch, device, start, end,
+            memory``.
+        memory: ``plan, time, memory``: what the fullest device holds from ``time`` on.
+        plans: one row per plan: ``plan, latency, latency_bound, peak_memory, memory_bound, devices``.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    operations: pd.DataFrame
+    memory: pd.DataFrame
+    plans: pd.DataFrame
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the operations of all plans."""
+        return self.operations
+
+
+def pipeline_info(plans: PipelinePlan | Mapping[str, PipelinePlan]) -> PipelineInfo:
+    """Return the data of ``plot_pipeline``."""
+    labelled = plans if isinstance(plans, Mapping) else {"schedule": plans}
+    operations = [plan.table().assign(plan=label) for label, plan in labelled.items()]
+    numbers = ("latency", "latency_bound", "peak_memory", "memory_bound")
+    rows = [
+        {"plan": label, **{name: getattr(plan, name) for name in numbers}, "devices": plan.problem.devices}
+        for label, plan in labelled.items()
+    ]
+    memory = [_fullest(table).assign(plan=label) for label, table in zip(labelled, operations, strict=True)]
+    if not rows:
+        empty = pd.DataFrame(columns=["plan"])
+        return PipelineInfo(empty, empty, empty, "There is no schedule to show.")
+    return PipelineInfo(pd.concat(operations, ignore_index=True), pd.concat(memory, ignore_index=True), pd.DataFrame(rows))
+
+
+def _fullest(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what the fullest device holds over time: what it held when its last operation began, nothing after its end."""
+    ends = table.groupby("device", as_index=False)["end"].max().rename(columns={"end": "start"}).assign(memory=0.0)
+    changes = pd.concat([table[["device", "start", "memory"]], ends])
+    changes = changes.pivot_table(index="start", columns="device", values="memory", aggfunc="last").ffill().fillna(0.0)
+    return changes.max(axis=1).rename_axis("time").reset_index(name="memory")
+
+
+def plot_pipeline(plans: PipelinePlan | Mapping[str, PipelinePlan]) -> go.Figure:
+    """Plot one schedule, or several by label above each other: devices over time, and below the memory of the fullest device.
+
+    A chain has one colour; forward passes are paler. Every operation has a hover text.
+
+    Returns:
+        A figure; without schedules one that says so.
+
+    Example:
+        >>> from rlhfless.plots import plot_pipeline
+        >>> from solver.pipeline import fused, schedule_pipeline, serial
+        >>> problem = fused((4, 2, 8), (4, 1, 8), activations=(2, 1))
+        >>> figure = plot_pipeline({"serial": serial(problem), "fused": schedule_pipeline(problem)})
+        >>> figure.layout.xaxis4.title.text
+        'time'
+    """
+    info = pipeline_info(plans)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    heights = [px for devices in info.plans["devices"] for px in (max(60, DEVICE_PX * devices), MEMORY_PX)]
+    inner = sum(heights) + GAP_PX * (len(info.plans) - 1) + 14 * len(info.plans)
+    fig = make_subplots(rows=len(heights), cols=1, shared_xaxes="all", row_heights=heights)
+    chains = list(dict.fromkeys(info.operations["chain"]))
+    colours = {chain: CHAIN_COLOURS[i % len(CHAIN_COLOURS)] for i, chain in enumerate(chains)}
+    top = float(inner)
+    for place, plan in enumerate(info.plans.itertuples(index=False)):
+        row = 2 * place + 1
+        rows = info.operations[info.operations["plan"] == plan.plan]
+        for (chain, kind), of_kind in rows.groupby(["chain", "operation"], sort=False):
+            fig.add_trace(_bars(of_kind, str(chain), str(kind), colours[str(chain)], shown=place == 0), row=row, col=1)
+        memory = info.memory[info.memory["plan"] == plan.plan]
+        fig.add_scatter(
+            x=memory["time"], y=memory["memory"], mode="lines", name="memory",
+            line={"shape": "hv", "color": BOUND, "width": 1.5}, showlegend=False, row=row + 1, col=1,
+            hovertemplate="time %{x}<br>memory of the fullest device %{y:.4g}<extra></extra>",
+        )  # fmt: skip
+        fig.add_hline(y=plan.memory_bound, line={"color": BOUND, "dash": "dash", "width": 1}, row=row + 1, col=1)
+        fig.add_vline(x=plan.latency_bound, line={"color": BOUND, "dash": "dash", "width": 1.5}, row=row, col=1)
+        fig.update_yaxes(title="device", autorange="reversed", dtick=max(1, plan.devices // 8), row=row, col=1)
+        fig.update_yaxes(title="memory", rangemode="tozero", nticks=4, row=row + 1, col=1)
+        fig.update_xaxes(showticklabels=False, row=row, col=1)
+        for offset, height in zip((0, 1), heights[row - 1 : row + 1], strict=True):
+            fig.update_yaxes(domain=[max(0.0, (top - height) / inner), min(1.0, top / inner)], row=row + offset, col=1)
+            top -= height + (14 if offset == 0 else GAP_PX)
+        if len(info.plans) > 1:
+            fig.add_annotation(
+                text=f"<b>{clean(plan.plan)}</b>: latency {plan.latency:g}, memory {plan.peak_memory:g}",
+                x=0, xref="paper", y=min(1.0, (top + height + GAP_PX + heights[row - 1] + 14) / inner), yref="paper",
+                xanchor="left", yanchor="bottom", showarrow=False,
+            )  # fmt: skip
+    fig.update_xaxes(title="time", showticklabels=True, row=len(heights), col=1)
+    fig.update_layout(barmode="overlay", bargap=0.08)
+    return styled(fig, _title(info), _note(), height=round(inner) + 190, above=24, legend={"orientation": "v"})
+
+
+def _bars(rows: pd.DataFrame, chain: str, kind: str, colour: str, *, shown: bool) -> go.Bar:
+    name = f"{clean(chain)}, {PASSES[kind]}"
+    return go.Bar(
+        x=rows["end"] - rows["start"], base=rows["start"], y=rows["device"], orientation="h", name=name, legendgroup=name,
+        showlegend=shown, marker={"color": _mixed(colour, PALER[kind]), "line": {"color": "white", "width": 0.3}},
+        hovertext=[
+            hover(
+                [
+                    ("micro-batch", str(row.micro_batch)), ("stage", str(row.stage)),
+                    ("time", f"{row.start:g} to {row.end:g}"),
+                    ("memory of the device", f"{row.memory:g}"),
+                ],
+                name,
+            )
+            for row in rows.itertuples(index=False)
+        ],
+        hoverinfo="text",
+    )  # fmt: skip
+
+
+def _mixed(colour: str, white: float) -> str:
+    """Return a colour ``#RRGGBB`` mixed with a share of white."""
+    parts = [round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white) for i in (1, 3, 5)]
+    return "#" + "".join(f"{part:02X}" for part in parts)
+
+
+def _title(info: PipelineInfo) -> str:
+    last = info.plans.iloc[-1]
+    if len(info.plans) > 1:
+        first = info.plans.iloc[0]
+        faster = first["latency"] / last["latency"]
+        names = clean(last["plan"], 30), clean(first["plan"], 30)
+        return f"{names[0]} takes {last['latency']:g}, {faster:.2f}x as fast as {names[1]}"
+    proof = "proven optimal" if last["latency"] <= last["latency_bound"] else f"bound {last['latency_bound']:g}"
+    return f"{TITLE}: latency {last['latency']:g} ({proof}), peak memory {last['peak_memory']:g}"
+
+
+def _note() -> str:
+    return "dashed: lower bounds on latency, and on memory at this latency; below: memory of the fullest device"
