@@ -37,9 +37,10 @@ from solver.prefix_sharing.placement import Placement, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
-from solver.timing.draft_length import DraftLength, best_length, choose_lengths, critical_lengths, length_table
+from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.drafted_latency import drafted
 from solver.timing.evaluate import Evaluation, evaluate
+from solver.timing.even_lengths import even_lengths
 from solver.timing.work_schedule import WorkInterval, WorkItems, WorkSchedule, schedule_work
 
 __all__ = [
@@ -92,14 +93,13 @@ __all__ = [
     "WorkSchedule",
     "Workload",
     "best_length",
-    "choose_lengths",
     "choose_prefixes",
     "clairvoyant_bound",
-    "critical_lengths",
     "deduplicate",
     "drafted",
     "drafted_clairvoyant_bound",
     "evaluate",
+    "even_lengths",
     "fixed_length_rule",
     "from_batch",
     "from_samples",

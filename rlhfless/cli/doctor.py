@@ -28,6 +28,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "profiles": (("aiconfigurator-core",), "generating GPU profiles (the shipped ones work without)"),
     "export": (("kaleido",), "images of figures: PNG, SVG, PDF (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
+    "pipeline": (("numba",), "a faster memory search of pipeline schedules (it works without)"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
 }
 LOW_MEMORY_GIB = 4.0

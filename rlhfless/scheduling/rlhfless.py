@@ -34,7 +34,9 @@ class LocalCut:
 
     tau: float
     name: str = "local cut"
-    _due: IntArray = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)  # by actor; 0: not seen yet
+    _due: IntArray = field(
+        default_factory=lambda: np.zeros(0, np.int64), repr=False, compare=False
+    )  # by actor; 0: not seen yet
     # completions of the step before which no actor that waits can be cut
     _retry_at_completions: int | None = field(default=None, repr=False)
 

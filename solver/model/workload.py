@@ -40,6 +40,11 @@ def _cut(tokens: IntArray, limit: int) -> IntArray:
     return np.minimum(tokens, limit)
 
 
+def _remaining(workload: Workload) -> IntArray:
+    remaining: IntArray = np.maximum(workload.response_tokens - workload.generated_tokens, 0)
+    return remaining
+
+
 @dataclass(frozen=True, eq=False)
 class Workload:
     """The responses of one generation step.
@@ -128,7 +133,7 @@ class Workload:
             ("scenarios", sampled),
         ):
             object.__setattr__(self, name, value)
-        checked = checked_passes(self.remaining_tokens, passes, fed_per_pass, with_scenarios=sampled is not None)
+        checked = checked_passes(_remaining(self), passes, fed_per_pass, with_scenarios=sampled is not None)
         for name, numbers in zip(("passes", "fed_per_pass"), checked, strict=True):
             object.__setattr__(self, name, numbers)
 
@@ -148,8 +153,7 @@ class Workload:
     @cached_property
     def remaining_tokens(self) -> IntArray:
         """Return the (R,) tokens that each response still needs."""
-        remaining: IntArray = np.maximum(self.response_tokens - self.generated_tokens, 0)
-        return remaining
+        return _remaining(self)
 
     @property
     def iterations(self) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,7 @@ def test_drafts_are_refused_with_what_vllm_does_not_honour_beside_them(changed: 
 
 def test_a_vllm_without_the_method_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stand_in(monkeypatch, tmp_path, "")
+    monkeypatch.setitem(sys.modules, "vllm.v1.spec_decode", None)  # the installed vLLM has it, once a test has imported it
     folder = write_weights(model_of(1), tmp_path, 0)
     with refused(InputError, "custom_class"):
         Replica(VllmSettings(1, 4, 100, 50, max_draft_tokens=4), [], folder, 0)
