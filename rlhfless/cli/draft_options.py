@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
-from solver.model.drafting import LENGTHS, MAX_DRAFT_TOKENS, Drafting
-from solver.model.errors import as_given
+from solver.model.drafting import Drafting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +40,8 @@ class DraftOptions:
             by_default: nobody named these policies, so that two that draft are added where drafts are given.
 
         Raises:
-            InputError: an option lacks the other, or no policy drafts; or a draft length is none.
+            InputError: an option lacks the other, or no policy drafts.
+            PlanningError: the draft length is none.
         """
         from rlhfless.scheduling import make_policy
         from rlhfless.scheduling.speculative import Speculative
@@ -53,7 +53,7 @@ class DraftOptions:
         if self.drafts is None:
             return list(names)
         if self.draft_length is not None:
-            settings = _drafting(self.draft_length)
+            settings = Drafting.of_length(self.draft_length, "--draft-length")
             return [name if name in drafting else Speculative(settings, make_policy(name), name) for name in names]
         if not drafting and not by_default:
             raise InputError(
@@ -128,14 +128,3 @@ def _options() -> list[Decorator]:
             "finish last (critical), or N.  [default: only policies spec... draft]",
         ),
     ]  # fmt: skip
-
-
-def _drafting(length: str) -> Drafting:
-    if length in LENGTHS:
-        named: Literal["adaptive", "critical"] = "adaptive" if length == "adaptive" else "critical"
-        return Drafting(length=named)
-    if not length.isdecimal() or not 1 <= int(length) <= MAX_DRAFT_TOKENS:
-        raise InputError(
-            f"--draft-length is {as_given(length)}; adaptive, critical or a whole number from 1 to {MAX_DRAFT_TOKENS} is needed"
-        )
-    return Drafting(max_draft_tokens=max(int(length), MOST_POSITIONS), length=int(length))
