@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from rlhfless.cli.log_options import LogOptions
     from rlhfless.scheduling import SchedulingPolicy
     from rlhfless.simulate import SimulatedDrafts
+    from solver.model.acceptance import Acceptance
 
 DEFAULT_DRAFTING = ("spec", "spec+fold")  # compared with the default policies where drafts are given
+NAMES = ("weak", "strong")
 MOST_POSITIONS = 8  # of drafts that are measured or drawn
 MEASURED_TOKENS = 100_000  # of another log, about
 
@@ -71,18 +73,13 @@ class DraftOptions:
         Raises:
             InputError: --drafts is neither a name, a rate nor a log; or the log lacks texts or a tokenizer.
         """
-        from rlhfless.simulate import STRONG, WEAK, DrawnDrafts
-        from solver.model.acceptance import Acceptance
+        from rlhfless.simulate import DrawnDrafts
 
         given = self.drafts
         if given is None:
             return None
-        if given in ("weak", "strong"):
-            return DrawnDrafts({"weak": WEAK, "strong": STRONG}[given], seed=seed)
-        if re.fullmatch(r"A\d*\.?\d+", given):
-            if not 0 <= (rate := float(given[1:])) <= 1:
-                raise InputError(f"--drafts {given}: the rate is {rate:g}; a probability from 0 to 1 is needed, such as A0.7")
-            return DrawnDrafts(Acceptance.geometric(rate, MOST_POSITIONS), spread=0.0, seed=seed)
+        if (named := named_acceptance(given)) is not None:
+            return DrawnDrafts(named, seed=seed) if given in NAMES else DrawnDrafts(named, spread=0.0, seed=seed)
         source = Path(given)
         if not source.exists():
             raise InputError(f"--drafts {given}: no such log; a log with texts, weak, strong, or a rate such as A0.7 is needed")
@@ -108,6 +105,24 @@ class DraftOptions:
         kept = last_prompts(texts, MEASURED_TOKENS)
         measured = measure_drafts(kept, encode, max_draft_tokens=MOST_POSITIONS, steps=[int(kept["step"].max())])
         return DrawnDrafts(measured.acceptance, seed=seed)
+
+
+def named_acceptance(given: str) -> Acceptance | None:
+    """Return the acceptance that ``weak``, ``strong`` or a rate such as ``A0.7`` names; None for any other text.
+
+    Raises:
+        InputError: the rate is no probability.
+    """
+    from rlhfless.simulate import STRONG, WEAK
+    from solver.model.acceptance import Acceptance
+
+    if given in NAMES:
+        return WEAK if given == "weak" else STRONG
+    if not re.fullmatch(r"A\d*\.?\d+", given):
+        return None
+    if not 0 <= (rate := float(given[1:])) <= 1:
+        raise InputError(f"--drafts {given}: the rate is {rate:g}; a probability from 0 to 1 is needed, such as A0.7")
+    return Acceptance.geometric(rate, MOST_POSITIONS)
 
 
 def draft_options(command: Command) -> Command:
