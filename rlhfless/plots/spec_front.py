@@ -101,7 +101,7 @@ def plot_spec_front(fronts: DraftFronts) -> go.Figure:
     fig.update_xaxes(title="time (s)", range=[0, 1.08 * drawn["time_s"].max()])
     low = min(drawn["gpu_seconds"].min(), info.bounds["with_drafts"].min())  # NaN where no bound is finite: then the former
     fig.update_yaxes(
-        title="cost (GPU-seconds), logarithmic", type="log", dtick="D1",
+        title="cost (GPU-seconds), logarithmic", type="log", dtick="D2",
         range=np.log10([0.9 * low, 1.15 * drawn["gpu_seconds"].max()]).tolist(),
     )  # fmt: skip
     note = f"step {info.step} on {clean(info.profile)}, simulated; each line is one policy at several time weights"
