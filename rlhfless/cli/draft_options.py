@@ -6,14 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from rlhfless.cli.options import Command, Decorator, together
 from rlhfless.errors import InputError
-from solver.model.drafting import LENGTHS, MAX_DRAFT_TOKENS, Drafting
-from solver.model.errors import as_given
+from solver.model.drafting import Drafting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
     from rlhfless.cli.log_options import LogOptions
     from rlhfless.scheduling import SchedulingPolicy
     from rlhfless.simulate import SimulatedDrafts
+    from solver.model.acceptance import Acceptance
 
 DEFAULT_DRAFTING = ("spec", "spec+fold")  # compared with the default policies where drafts are given
+NAMES = ("weak", "strong")
 MOST_POSITIONS = 8  # of drafts that are measured or drawn
 MEASURED_TOKENS = 100_000  # of another log, about
 
@@ -41,7 +42,8 @@ class DraftOptions:
             by_default: nobody named these policies, so that two that draft are added where drafts are given.
 
         Raises:
-            InputError: an option lacks the other, or no policy drafts; or a draft length is none.
+            InputError: an option lacks the other, or no policy drafts.
+            PlanningError: the draft length is none.
         """
         from rlhfless.scheduling import make_policy
         from rlhfless.scheduling.speculative import Speculative
@@ -53,7 +55,7 @@ class DraftOptions:
         if self.drafts is None:
             return list(names)
         if self.draft_length is not None:
-            settings = _drafting(self.draft_length)
+            settings = Drafting.of_length(self.draft_length, "--draft-length")
             return [name if name in drafting else Speculative(settings, make_policy(name), name) for name in names]
         if not drafting and not by_default:
             raise InputError(
@@ -71,18 +73,13 @@ class DraftOptions:
         Raises:
             InputError: --drafts is neither a name, a rate nor a log; or the log lacks texts or a tokenizer.
         """
-        from rlhfless.simulate import STRONG, WEAK, DrawnDrafts
-        from solver.model.acceptance import Acceptance
+        from rlhfless.simulate import DrawnDrafts
 
         given = self.drafts
         if given is None:
             return None
-        if given in ("weak", "strong"):
-            return DrawnDrafts({"weak": WEAK, "strong": STRONG}[given], seed=seed)
-        if re.fullmatch(r"A\d*\.?\d+", given):
-            if not 0 <= (rate := float(given[1:])) <= 1:
-                raise InputError(f"--drafts {given}: the rate is {rate:g}; a probability from 0 to 1 is needed, such as A0.7")
-            return DrawnDrafts(Acceptance.geometric(rate, MOST_POSITIONS), spread=0.0, seed=seed)
+        if (named := named_acceptance(given)) is not None:
+            return DrawnDrafts(named, seed=seed) if given in NAMES else DrawnDrafts(named, spread=0.0, seed=seed)
         source = Path(given)
         if not source.exists():
             raise InputError(f"--drafts {given}: no such log; a log with texts, weak, strong, or a rate such as A0.7 is needed")
@@ -110,6 +107,24 @@ class DraftOptions:
         return DrawnDrafts(measured.acceptance, seed=seed)
 
 
+def named_acceptance(given: str) -> Acceptance | None:
+    """Return the acceptance that ``weak``, ``strong`` or a rate such as ``A0.7`` names; None for any other text.
+
+    Raises:
+        InputError: the rate is no probability.
+    """
+    from rlhfless.simulate import STRONG, WEAK
+    from solver.model.acceptance import Acceptance
+
+    if given in NAMES:
+        return WEAK if given == "weak" else STRONG
+    if not re.fullmatch(r"A\d*\.?\d+", given):
+        return None
+    if not 0 <= (rate := float(given[1:])) <= 1:
+        raise InputError(f"--drafts {given}: the rate is {rate:g}; a probability from 0 to 1 is needed, such as A0.7")
+    return Acceptance.geometric(rate, MOST_POSITIONS)
+
+
 def draft_options(command: Command) -> Command:
     """Add --drafts and --draft-length, as the argument ``drafts``."""
     return together("drafts", lambda: DraftOptions, _options())(command)
@@ -128,14 +143,3 @@ def _options() -> list[Decorator]:
             "finish last (critical), or N.  [default: only policies spec... draft]",
         ),
     ]  # fmt: skip
-
-
-def _drafting(length: str) -> Drafting:
-    if length in LENGTHS:
-        named: Literal["adaptive", "critical"] = "adaptive" if length == "adaptive" else "critical"
-        return Drafting(length=named)
-    if not length.isdecimal() or not 1 <= int(length) <= MAX_DRAFT_TOKENS:
-        raise InputError(
-            f"--draft-length is {as_given(length)}; adaptive, critical or a whole number from 1 to {MAX_DRAFT_TOKENS} is needed"
-        )
-    return Drafting(max_draft_tokens=max(int(length), MOST_POSITIONS), length=int(length))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhfless.cli.draft_options import named_acceptance
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
@@ -26,6 +28,7 @@ from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
     from rlhfless.run.hardware import Hardware
+    from solver.model.acceptance import Acceptance
     from solver.model.objective import NonGenerationPhases
 
 
@@ -61,6 +64,12 @@ if TYPE_CHECKING:
     default=1.0,
     show_default=True,
     help="Average over this worst share of length scenarios, such as 0.1; 1 is all.",
+)
+@click.option(
+    "--drafts",
+    metavar="A0.7|weak|strong",
+    help="Plan with speculative decoding that accepts this share of drafted tokens, or as measured on MATH-500 (weak) or on "
+    "the shipped run (strong, a character task).  [default: no drafts]",
 )
 @prefill_options
 @click.option("--share-prefill", is_flag=True, help="Let each actor compute a prompt once for all responses to it.")
@@ -99,6 +108,7 @@ def plan(
     budget_usd: float | None,
     cost: str,
     cvar_alpha: float,
+    drafts: str | None,
     prewarmed: int,
     time_limit_s: float,
     seed: int,
@@ -112,11 +122,13 @@ def plan(
     """
     from rlhfless.latency import mixed_pools
     from rlhfless.simulate import logged_steps
+    from solver.model.drafting import Drafting
     from solver.model.objective import Objective
     from solver.model.problem import PlanningProblem
     from solver.planning.plan_generation import plan_generation
     from solver.planning.together_or_split import together_or_split
     from solver.prefix_sharing.deduplicate import deduplicate
+    from solver.timing.drafted_latency import drafted
 
     cluster, latency = hardware.cluster(prewarmed)
     objective = Objective(time_weight, deadline_s, budget_gpu_s, budget_usd, cost, cvar_alpha)
@@ -129,6 +141,9 @@ def plan(
     clusters, models = mixed_pools(cluster, latency, pools) if pools else (cluster, latency)
     work = logged.predicted
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
+    expected = None if drafts is None else _expected(drafts)
+    if expected is not None:
+        models = {size: drafted(model, expected) for size, model in models.items()} if pools else drafted(latency, expected)
     problem = PlanningProblem(work, clusters, models, objective, phases, keep_together=prefill.keep_together, **options)
     search: dict[str, Any] = {"time_limit_s": time_limit_s, "seed": seed, "deterministic": deterministic}
     text = ""
@@ -139,6 +154,9 @@ def plan(
         if sharing is not None:
             shared = deduplicate(result, problem, **sharing)
             result, text = shared.plan, repr(shared)
+    if expected is not None:
+        result = replace(result, drafting=Drafting(), acceptance=expected)
+        text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
     if form == "json":
         click.echo(json.dumps({"step": wanted, "profile": latency.name, **json.loads(result.to_json())}))
         return
@@ -146,3 +164,15 @@ def plan(
     click.echo(repr(result))
     if text:
         click.echo(text)
+
+
+def _expected(drafts: str) -> Acceptance:
+    if (acceptance := named_acceptance(drafts)) is None:
+        raise InputError(f"--drafts {drafts}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
+    return acceptance
+
+
+def _per_pass(acceptance: Acceptance) -> str:
+    most = acceptance.max_draft_tokens
+    tokens = acceptance.tokens_per_pass(most)
+    return f"{tokens:.2f} tokens per pass with {most} drafted, the same of all responses; less where they differ"

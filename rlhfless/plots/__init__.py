@@ -38,6 +38,7 @@ from rlhfless.plots.prefill import PrefillInfo, plot_prefill, prefill_info
 from rlhfless.plots.renderer import use_renderer
 from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_info
 from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
+from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
@@ -74,6 +75,7 @@ __all__ = [
     "PrefillInfo",
     "ResponsesInfo",
     "SideBySideInfo",
+    "SpecFrontInfo",
     "SpeedupMapInfo",
     "StepsInfo",
     "TimeWeightInfo",
@@ -120,6 +122,7 @@ __all__ = [
     "plot_prefill",
     "plot_responses",
     "plot_side_by_side",
+    "plot_spec_front",
     "plot_speedup_map",
     "plot_steps",
     "plot_time_weight",
@@ -132,6 +135,7 @@ __all__ = [
     "save",
     "save_data",
     "side_by_side_info",
+    "spec_front_info",
     "speedup_map_info",
     "steps_info",
     "time_weight_info",

@@ -5,13 +5,16 @@ predictions (clairvoyant ones the true lengths) and runs on the same cluster and
 bound.
 """
 
+from rlhfless.simulate.draft_fronts import DraftFronts, draft_fronts
 from rlhfless.simulate.drafts import STRONG, WEAK, DrawnDrafts, SimulatedDrafts
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.run import simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 
-__all__ = ["STRONG", "WEAK", "DrawnDrafts", "LoggedStep", "SimulatedDrafts", "Simulation", "SimulationConfig", "logged_steps",
-           "simulate", "simulate_steps"]  # fmt: skip
+__all__ = [
+    "STRONG", "WEAK", "DraftFronts", "DrawnDrafts", "LoggedStep", "SimulatedDrafts", "Simulation", "SimulationConfig",
+    "draft_fronts", "logged_steps", "simulate", "simulate_steps",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

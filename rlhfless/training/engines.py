@@ -21,6 +21,7 @@ from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainError
 from solver.model.cluster import Cluster
+from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
 
 
@@ -42,11 +43,12 @@ class TorchEngines:
     Args:
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
+        drafting: how responses are decoded with drafts; None: one token per pass.
     """
 
-    def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling) -> None:
+    def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, drafting: Drafting | None = None) -> None:
         self._rows = DecoderModel(model, max_tokens)
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling)
+        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -77,11 +79,14 @@ class VllmEngines:
 
     Args:
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
+        drafting: how responses are decoded with drafts; None: one token per pass.
     """
 
-    def __init__(self, eos_id: int, max_tokens: int, sampling: Sampling, keeps_last: bool) -> None:
+    def __init__(
+        self, eos_id: int, max_tokens: int, sampling: Sampling, keeps_last: bool, drafting: Drafting | None = None
+    ) -> None:
         self._eos_id, self._max_tokens, self._sampling = eos_id, max_tokens, sampling
-        self._keeps_last = keeps_last
+        self._keeps_last, self._drafting = keeps_last, drafting
         self._last: Path | None = None
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
@@ -95,7 +100,9 @@ class VllmEngines:
         folder = write_weights(model, self._folder.path, step, keep=self._last)
         if self._keeps_last:
             self._last = folder
-        return VllmEngineFactory(str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32")
+        return VllmEngineFactory(
+            str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32", drafting=self._drafting
+        )
 
     def close(self) -> None:
         """See ``Engines``; removes the folders of weights."""
@@ -172,8 +179,20 @@ def same_bits(config: ClusterConfig, device: str, *, custom_pool: bool) -> bool:
     return device == "cpu" if config.executor == "virtual" else not cuda_devices()
 
 
-def make_engines(engine: str, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, prewarms: bool) -> Engines:
-    """Return the ``torch`` or ``vllm`` engines of a run; ``prewarms``: actors are started before the step that uses them."""
+def make_engines(
+    engine: str,
+    model: Any,
+    eos_id: int,
+    max_tokens: int,
+    sampling: Sampling,
+    prewarms: bool,
+    drafting: Drafting | None = None,
+) -> Engines:
+    """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
+
+    Args:
+        prewarms: actors are started before the step that uses them.
+    """
     if engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling)
-    return VllmEngines(eos_id, max_tokens, sampling, keeps_last=prewarms)
+        return TorchEngines(model, eos_id, max_tokens, sampling, drafting)
+    return VllmEngines(eos_id, max_tokens, sampling, prewarms, drafting)

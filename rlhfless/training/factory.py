@@ -32,6 +32,7 @@ from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.rewards import Rewards, as_rewards
@@ -42,6 +43,7 @@ from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
 
@@ -83,6 +85,7 @@ class TrainerOverrides:
     predictor: LengthPredictor | None = None
     rewards: Rewards | None = None
     dataset: GivenRows | None = None
+    drafting: Drafting | None = None
 
     def __post_init__(self) -> None:
         """Make objects of a policy's name or function, and of reward functions."""
@@ -94,9 +97,11 @@ class TrainerOverrides:
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.
 
-        The model is left out because a run keeps its own weights, the data set because its problems are compared.
+        The model is left out because a run keeps its own weights, the data set because its problems are compared, and the
+        settings of drafts because they change no response.
         """
-        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("model", "dataset")}
+        left_out = ("model", "dataset", "drafting")
+        components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
 
@@ -118,6 +123,7 @@ class TrainerComponents:
     task: Task
     rewards: Rewards
     engines: Engines
+    drafting: Drafting | None
     meta: Mapping[str, Any]
 
 
@@ -155,6 +161,8 @@ def resolve(
     planner = overrides.planner or make_policy(config.planner.policy, tau=config.planner.tau)
     if planner.clairvoyant:
         raise TrainError(f"policy {planner.name!r} needs the true lengths, which are unknown before generation; choose another")
+    drafting = overrides.drafting or hardware.drafting
+    check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
         pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
@@ -169,6 +177,7 @@ def resolve(
     meta["run"] = config.task.name if given is None else given.name
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
+        overrides = replace(overrides, drafting=drafting)
         model = _of_the_model(config, overrides, folder, device, latency, meta, resume, progress)
     except BaseException:
         if pool is not None and overrides.executor is None:
@@ -223,12 +232,15 @@ def _of_the_model(
     max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
     sampling = Sampling(temperature=rollout.temperature)
     prewarms = hardware.prewarm != "none"
-    engines = make_engines(hardware.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms)
+    engines = make_engines(
+        hardware.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms, overrides.drafting
+    )
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
-    return {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
+    parts = {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
+    return {**parts, "drafting": overrides.drafting}
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.draft_history import earlier_responses
 from rlhfless.training.engines import options_after_loss, options_for
 from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
@@ -46,6 +48,7 @@ from rlhfless.training.tasks.given_rows import run_over
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
+from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.objective import Objective
 from solver.model.plan import Plan
@@ -76,6 +79,7 @@ class Trainer:
             ``Rewards``; replaces ``config.task.rewards``.
         dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, a .jsonl or a .parquet file; replaces
             ``config.task``. Without the key ``answer``, rewards have to be given.
+        drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
             them; later steps are removed from the trace.
@@ -102,18 +106,20 @@ class Trainer:
         predictor: LengthPredictor | None = None,
         rewards: Rewards | RewardFunction | Sequence[RewardFunction] | None = None,
         dataset: Any = None,
+        drafting: Drafting | None = None,
         callbacks: Sequence[Callback] = (),
         resume: bool | int = False,
         progress: bool = True,
     ) -> None:
         config, rows = run_over(config, task, dataset)
-        overrides = TrainerOverrides(task, model, algorithm, planner, executor, predictor, rewards, rows)  # type: ignore[arg-type]
+        given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting)
+        overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
-        self._closed = False
+        self.drafting, self._closed = parts.drafting, False
         self.on_progress: OnProgress | None = None
 
     @classmethod
@@ -169,8 +175,6 @@ class Trainer:
     def next_step(self) -> int:
         """The number of the next step."""
         return self.state.position.next_step
-
-    # --- steps --------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[TrainedStep]:
         """Yield the remaining steps; each runs when it is requested. A new iteration continues where the last one stopped."""
@@ -237,8 +241,6 @@ class Trainer:
             callback.on_step(self, done)
         return done
 
-    # --- parts of a step ----------------------------------------------------------------------------------------------
-
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
         epoch, part = divmod(step, self.config.steps_per_epoch)
@@ -280,12 +282,15 @@ class Trainer:
         c = self.config
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
         problem = PlanningProblem(workload, self.cluster, self.latency, objective)
-        return self.planner.plan(problem, PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast))
+        options = PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast)
+        return replace(self.planner.plan(problem, options), drafting=self.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
-        rollout, seed = self.config.rollout, self.config.seed
-        return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, rollout.max_response_tokens, seed, step)
+        rollout, seed, names = self.config.rollout, self.config.seed, [p.prompt_id for p in problems]
+        earlier = earlier_responses(self.state.position.history, names, self.tokenizer.encode, self.drafting)
+        most = rollout.max_response_tokens
+        return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, most, seed, step, earlier)
 
     def generate(
         self, plan: Plan, problems: Sequence[Problem], step: int, remaining: RemainingLengths | None = None

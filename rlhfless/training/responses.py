@@ -6,7 +6,7 @@ Responses are numbered problem by problem, ``samples_per_prompt`` of each.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,30 @@ from solver.model.workload import Workload
 
 
 def make_requests(
-    problems: Sequence[Problem], tokenizer: Any, samples_per_prompt: int, max_response_tokens: int, seed: int, step: int
+    problems: Sequence[Problem],
+    tokenizer: Any,
+    samples_per_prompt: int,
+    max_response_tokens: int,
+    seed: int,
+    step: int,
+    history: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[Request]:
-    """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""
+    """Return one request per response; its random stream depends on (seed, step, prompt, sample) only.
+
+    Args:
+        history: token ids of earlier responses by prompt, from which drafts may come.
+    """
     requests = []
     for p, problem in enumerate(problems):
         ids = np.array(tokenizer.encode(problem.prompt), dtype=np.int64)
+        earlier = (history or {}).get(problem.prompt_id, ())
         prompt_seed = zlib.crc32(problem.prompt_id.encode())
         for sample in range(samples_per_prompt):
             stream = int(np.random.SeedSequence([seed, step, prompt_seed, sample]).generate_state(1, np.uint64)[0])
             index = p * samples_per_prompt + sample
-            requests.append(Request(index, len(ids), max_response_tokens, prompt_ids=ids, seed=stream, prompt=p))
+            requests.append(
+                Request(index, len(ids), max_response_tokens, prompt_ids=ids, seed=stream, prompt=p, history=earlier)
+            )
     return requests
 
 

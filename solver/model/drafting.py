@@ -73,6 +73,25 @@ class Drafting:
                 f"drafter is {as_given(self.drafter)}; 'suffix' or an object with start, extend, draft and remove is needed"
             )
 
+    @classmethod
+    def of_length(cls, text: str, name: str = "the draft length") -> Drafting:
+        """Return the settings with a length that was typed: ``adaptive``, ``critical`` or a number.
+
+        Args:
+            text: the length. name: what it is called in the error.
+
+        Raises:
+            PlanningError: it is none of these.
+        """
+        if text in LENGTHS:
+            named: Literal["adaptive", "critical"] = "adaptive" if text == "adaptive" else "critical"
+            return cls(length=named)
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
+            raise PlanningError(
+                f"{name} is {as_given(text)}; adaptive, critical or a whole number from 1 to {MAX_DRAFT_TOKENS} is needed"
+            )
+        return cls(max_draft_tokens=max(int(text), cls.max_draft_tokens), length=int(text))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain JSON values; a drafter of one's own is named by its type."""
         drafter = self.drafter if isinstance(self.drafter, str) else type(self.drafter).__name__

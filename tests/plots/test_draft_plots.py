@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from every_plot import drafted, drafted_trace
+from every_plot import draft_fronts, drafted, drafted_trace
 from plot_samples import degenerate_traces, sample_trace
 
 import solver
@@ -85,3 +85,15 @@ def test_only_the_actors_that_decode_longest_are_drawn() -> None:
     many = Trace(trace.rollouts, spans=spans)
     assert plots.draft_length_info(many).table["holder"].nunique() == MAX_ACTORS
     assert "the 12 of 20 actors" in plots.plot_draft_length(many).layout.title.text
+
+
+def test_fronts_are_lines_of_what_no_result_of_their_policy_beats_above_two_bounds() -> None:
+    fronts = draft_fronts("spec")
+    table = plots.spec_front_info(fronts).table
+    assert table["below_one_token"].tolist() == [False, False, True, True]
+    fig = plots.plot_spec_front(fronts)
+    assert [line.name for line in fig.data][2:] == ["random", "spec"]
+    assert (list(fig.data[3].x), list(fig.data[3].y)) == ([1.0], [3.0])
+    assert list(fig.data[0].y)[1:] == [6.0, 4.0]
+    assert list(fig.data[1].y)[1:] == [2.0, 1.5]
+    assert "no policy" in plots.plot_spec_front(replace(fronts, results=fronts.results.iloc[:0])).layout.annotations[0].text

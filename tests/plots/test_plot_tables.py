@@ -37,6 +37,7 @@ DRAWN = {
     "plot_prefill": ["before_tokens", "after_tokens", "once_tokens"],
     "plot_responses": ["start_s", "end_s"],
     "plot_side_by_side": ["l40s"],
+    "plot_spec_front": ["time_s", "one_token", "with_drafts"],
     "plot_speedup_map": ["batch", "rate", "pays_from"],
     "plot_steps": ["step", "time_s", "busy_gpu_seconds", "idle_gpu_seconds", "actors"],
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],

@@ -19,6 +19,7 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
+from rlhfless.simulate import DraftFronts
 from rlhfless.trace import Trace
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
 
@@ -141,6 +142,15 @@ def piped(text: str) -> PipelinePlan:
     return schedule_pipeline(PipelineProblem(chains), time_limit_s=0.01)
 
 
+def draft_fronts(text: str) -> DraftFronts:
+    """Two policies at two time weights, the second below what one token per pass allows."""
+    rows = [("random", 0.0, 1, 4.0, 6.0, True), ("random", 1.0, 2, 2.0, 9.0, True), (text, 0.0, 1, 1.0, 3.0, True),
+            (text, 1.0, 2, 2.0, 5.0, False)]  # fmt: skip
+    results = pd.DataFrame(rows, columns=["policy", "time_weight", "actors", "time_s", "gpu_seconds", "on_front"])
+    bounds = pd.DataFrame({"time_s": [0.5, 2.0, 4.0], "one_token": [np.inf, 6.0, 4.0], "with_drafts": [np.inf, 2.0, 1.5]})
+    return DraftFronts(results, bounds, 3, text)
+
+
 class Call(NamedTuple):
     """Arguments that a plot shares with its info function, and those that the plot alone has."""
 
@@ -189,6 +199,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
             (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
             {"title": text, "axis": f"{text} (s)", "groups": text},
         ),
+        "plot_spec_front": lambda: Call((draft_fronts(text),)),
         "plot_speedup_map": lambda: Call((replace(LATENCY, name=text), 100.0, solver.Acceptance([0.5, 0.25]))),
         "plot_steps": lambda: Call((trace_of(text),)),
         "plot_time_weight": of_plans(

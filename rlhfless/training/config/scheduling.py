@@ -10,6 +10,8 @@ from annotated_types import Ge, Gt, Le
 
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.options import Count, NotNegative, Options, Positive, Share
+from solver.model.drafting import Drafting
+from solver.model.errors import PlanningError
 from solver.model.plurals import counted
 
 
@@ -45,6 +47,11 @@ class ClusterConfig(Options):
     machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many."""
     engine: Literal["torch", "vllm"] = "torch"
     """Generate with this inference engine; vllm needs local or ray."""
+    drafts: bool = False
+    """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
+    and so do the weights. With vLLM the distribution of responses stays the same."""
+    draft_length: str = "adaptive"
+    """Draft as many tokens as each response accepts (adaptive), or this many. See ``solver.Drafting``."""
     gpus: Count = 16
     """Generate on this many GPUs."""
     gpus_per_node: Count = 8
@@ -81,6 +88,12 @@ class ClusterConfig(Options):
             raise TrainError(
                 "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or 'ray'"
             )
+        if self.draft_length != "adaptive" and not self.drafts:
+            raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")
+        try:
+            Drafting.of_length(self.draft_length, "draft_length")
+        except PlanningError as error:
+            raise TrainError(str(error)) from None
         if self.ray_address is not None and self.executor != "ray":
             raise TrainError(
                 f"ray_address is {self.ray_address!r}, but executor {self.executor!r} uses no Ray cluster; choose 'ray'"
@@ -107,6 +120,11 @@ class ClusterConfig(Options):
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
                 f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
             )
+
+    @property
+    def drafting(self) -> Drafting | None:
+        """Return the settings of speculative decoding; None without drafts."""
+        return Drafting.of_length(self.draft_length) if self.drafts else None
 
     @property
     def gpus_of_node(self) -> int:
