@@ -6,6 +6,7 @@ Knows traces, logs and simulated results; nothing of plots or pages. All compari
 from rlhfless.analysis.billed_uses import billed_uses, uses_of_account
 from rlhfless.analysis.calibration import Calibration, calibration, logged_phases, stated_phases
 from rlhfless.analysis.compare_log import LogComparison, compare_log, evenly
+from rlhfless.analysis.draft_study import DraftStudy, study_drafts
 from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, savings_of_executed
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
@@ -13,6 +14,7 @@ from rlhfless.analysis.log_checks import generation_checks
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.analysis.text_encoder import text_encoder
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
 from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 
@@ -23,6 +25,7 @@ __all__ = [
     "Account",
     "Advice",
     "Calibration",
+    "DraftStudy",
     "LogComparison",
     "PhaseSeconds",
     "RunSetup",
@@ -48,6 +51,8 @@ __all__ = [
     "savings",
     "savings_of_executed",
     "stated_phases",
+    "study_drafts",
+    "text_encoder",
     "uses_of_account",
     "value_of_information",
     "variants",

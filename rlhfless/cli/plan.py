@@ -143,7 +143,11 @@ def plan(
     sharing = prefill.arguments(logged.rows, work, f"step {wanted} of {rollouts}") if prefill.wanted else None
     expected = None if drafts is None else _expected(drafts)
     if expected is not None:
-        models = {size: drafted(model, expected) for size, model in models.items()} if pools else drafted(latency, expected)
+        models = (
+            {size: drafted(model, expected) for size, model in models.items()}
+            if isinstance(models, dict)
+            else drafted(models, expected)
+        )
     problem = PlanningProblem(work, clusters, models, objective, phases, keep_together=prefill.keep_together, **options)
     search: dict[str, Any] = {"time_limit_s": time_limit_s, "seed": seed, "deterministic": deterministic}
     text = ""

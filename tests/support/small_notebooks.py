@@ -25,6 +25,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "06_cluster": {"RAY": False, "PROMPTS": 4, "REST_S": 1.0, "STEPS": 2},
     "07_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
     "08_paper": {},
+    "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
     "cookbook": {},
 }
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
