@@ -27,6 +27,7 @@ Counts = NDArray[np.float64]
 DECISION_PASSES = 16  # between two decisions for the same batch
 PROBES, PROBE_TOKENS = 4, 4  # drafts that are tried in one pass where nobody seems to be worth drafting for, and their length
 PROBED_SHARE, FIRST_PASSES = 0.005, 100  # of the time, what such drafts may take; in the beginning, that of so many passes
+NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
 
@@ -132,10 +133,7 @@ class DraftControl:
             PlanningError: the draft length is ``critical`` and nothing is predicted.
         """
         if self._fixed is None:
-            responses = list(responses)
-            if not self._passes or responses != self._decided_for:
-                self._decided, self._decided_for = self._decide(responses, sum(kv_tokens), remaining), responses
-                self._passes = DECISION_PASSES
+            self._decide_when_due(responses, sum(kv_tokens), remaining)
             self._passes -= 1
             lengths = [min(pair) for pair in zip(self._tried(sum(kv_tokens)), room, strict=True)]
         else:
@@ -146,6 +144,34 @@ class DraftControl:
                 lengths = shortened(lengths, limit - len(lengths))
         return lengths
 
+    def undrafted_passes(
+        self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None = None
+    ) -> int:
+        """Return for how many passes, from the next one on, ``lengths`` is 0 for everybody as long as the batch stays.
+
+        Such passes need no call of ``lengths``, but of ``skip``.
+
+        Args:
+            kv_tokens: of the batch at the next pass's start. responses, remaining: as for ``lengths``.
+
+        Raises:
+            PlanningError: the draft length is ``critical`` and nothing is predicted.
+        """
+        if self._fixed is not None:
+            return 0 if self._fixed else NEVER
+        self._decide_when_due(responses, kv_tokens, remaining)
+        if any(self._decided):
+            return 0
+        batch = len(self._decided)
+        probes = (k for k in range(self._passes) if self._probe_cost(kv_tokens + batch * k, k) is not None)
+        return next(probes, self._passes)
+
+    def skip(self, passes: int) -> None:
+        """Note passes without drafts, at most as many as ``undrafted_passes`` returned."""
+        if self._fixed is None:
+            self._passes -= passes
+            self._passes_seen += passes
+
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
         """Return (B, N) the estimated share of passes in which each position of a draft for each response is accepted."""
         own = np.array([self._counts[response] for response in responses]).reshape(-1, 2, self._most + 1)
@@ -155,6 +181,12 @@ class DraftControl:
         left = np.array([nobody if prompt is None else self._prompts[prompt].counts for prompt in place])
         prompts = np.array([place[prompt] for prompt in known], dtype=np.int64)
         return frailty_survival(own, left.reshape(-1, 2, self._most + 1), prompts, self._left)
+
+    def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
+        responses = list(responses)
+        if not self._passes or responses != self._decided_for:
+            self._decided, self._decided_for = self._decide(responses, kv_tokens, remaining), responses
+            self._passes = DECISION_PASSES
 
     def _decide(self, responses: Sequence[int], kv_tokens: float, remaining: Callable[[], ArrayLike] | None) -> list[int]:
         critical = self._drafting.length == "critical"
@@ -167,22 +199,38 @@ class DraftControl:
 
     def _tried(self, kv_tokens: int) -> list[int]:
         """Return the lengths of the next pass: in some passes, a few responses draft although it does not seem to pay."""
-        batch, self._passes_seen = len(self._decided), self._passes_seen + 1
-        few, length = min(PROBES, batch), min(PROBE_TOKENS, self._most)
-        if sum([n > 0 for n in self._decided]) >= few:
-            return self._decided
-        pass_s = self._latency.one_iteration_s(batch, kv_tokens)
-        if self._most_fed is not None and batch + few * length > self._most_fed:
-            return self._decided
-        cost = self._latency.one_iteration_s(batch + few * length, kv_tokens) / pass_s - 1
-        if self._probed_passes + cost > PROBED_SHARE * (self._passes_seen + FIRST_PASSES):
+        cost = self._probe_cost(kv_tokens, 0)
+        self._passes_seen += 1
+        if cost is None:
             return self._decided
         self._probed_passes += cost
+        batch, few, length = self._probes
         lengths = list(self._decided)
         for k in range(few):
             lengths[(self._next_probe + k * batch // few) % batch] = length
         self._next_probe += 1
         return lengths
+
+    @property
+    def _probes(self) -> tuple[int, int, int]:
+        """Return the number of responses, of those that a probe drafts for, and of tokens that it drafts for each."""
+        batch = len(self._decided)
+        return batch, min(PROBES, batch), min(PROBE_TOKENS, self._most)
+
+    def _probe_cost(self, kv_tokens: int, later: int) -> float | None:
+        """Return what probing takes, in passes, in a pass that comes ``later`` passes after the next; None: it does not probe."""
+        batch, few, length = self._probes
+        if sum([n > 0 for n in self._decided]) >= few:
+            return None
+        if self._most_fed is not None and batch + few * length > self._most_fed:
+            return None
+        affordable = PROBED_SHARE * (self._passes_seen + 1 + later + FIRST_PASSES) - self._probed_passes
+        if affordable <= 0:
+            return None
+        cost = (
+            self._latency.one_iteration_s(batch + few * length, kv_tokens) / self._latency.one_iteration_s(batch, kv_tokens) - 1
+        )
+        return cost if cost <= affordable else None
 
     def _no_counts(self) -> Counts:
         return np.zeros((2, self._most + 1))

@@ -5,13 +5,13 @@ Engines see drafted tokens only. Every draft ends before an end of text, because
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from rlhfless.engine.common.checked_drafter import CheckedDrafter
-from rlhfless.engine.common.draft_control import DraftControl
+from rlhfless.engine.common.draft_control import NEVER, DraftControl
 from rlhfless.engine.common.drafter import drafter_of
 from rlhfless.engine.common.sequence import SequenceState
 from solver.lengths.remaining import RemainingLengths
@@ -46,6 +46,13 @@ class PassDrafts(Protocol):
         """Forget responses that are complete or were taken off the engine."""
         ...
 
+    def undrafted_passes(self, batch: Sequence[SequenceState], kv_tokens: int) -> int:
+        """Return for how many passes, from the next one on, nothing is drafted as long as ``batch`` stays.
+
+        The arguments are those of ``plan``, which is called where it is 0. Tokens need not be on the host.
+        """
+        ...
+
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
         """Return what the next pass of ``batch`` verifies; the same again until a pass is committed.
 
@@ -65,6 +72,10 @@ class PassDrafts(Protocol):
 
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
         """Note what a pass drafted for each response of its batch, and the tokens that it committed."""
+        ...
+
+    def commit_undrafted(self, passes: int) -> None:
+        """Note passes, at most ``undrafted_passes``, that yielded one token per response; tokens need not be on the host."""
         ...
 
 
@@ -102,8 +113,10 @@ class EngineDrafts:
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
         self._control = DraftControl(drafting, latency)
         self._admission, self._eos_id, self.kv_reads = admission, eos_id, drafting.kv_reads
-        self._started: set[SequenceState] = set()
+        self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter was told of
+        self._behind = False  # whether responses may have more tokens than that
         self._planned: tuple[int, list[SequenceState], Drafts] | None = None
+        self._undrafted: tuple[int, list[SequenceState], int] | None = None
         self._passes = 0
 
     @property
@@ -116,22 +129,34 @@ class EngineDrafts:
         for s in responses:
             request = s.request
             if s.stop_tokens and request.prompt_ids is not None:
-                self._started.add(s)
+                self._known[s] = s.count
                 self._control.start(request.response, request.prompt)
                 self._drafter.start(request.response, request.prompt, request.prompt_ids, request.history, s.ids)
 
     def remove(self, responses: Sequence[SequenceState]) -> None:
         """See ``PassDrafts``."""
         for s in responses:
-            if s in self._started:
-                self._started.remove(s)
+            if s in self._known:
+                self._catch_up(s)
+                del self._known[s]
                 self._control.remove(s.request.response)
                 self._drafter.remove(s.request.response)
+
+    def undrafted_passes(self, batch: Sequence[SequenceState], kv_tokens: int) -> int:
+        """See ``PassDrafts``."""
+        if self.off is not None:
+            return NEVER
+        names = [s.request.response for s in batch]
+        return self._control.undrafted_passes(names, kv_tokens, self._remaining_of(batch, names))
 
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
         """See ``PassDrafts``."""
         if self._planned is not None and self._planned[0] == self._passes and self._planned[1] == batch:
             return self._planned[2]
+        if self._behind:
+            for s in self._known:
+                self._catch_up(s)
+            self._behind = False
         drafts: Drafts = {s: self._draft(s, most) for s, most in zip(batch, self._lengths(batch, kv_tokens), strict=True)}
         self._planned = self._passes, list(batch), drafts
         return drafts
@@ -152,6 +177,20 @@ class EngineDrafts:
             if drafted:
                 self._control.observe(s.request.response, drafted, len(tokens) - 1)
             self._drafter.extend(s.request.response, tokens)
+            self._known[s] = s.count
+
+    def commit_undrafted(self, passes: int) -> None:
+        """See ``PassDrafts``."""
+        self._passes += passes
+        self._behind = True
+        if self.off is None:
+            self._control.skip(passes)
+
+    def _catch_up(self, s: SequenceState) -> None:
+        """Tell the drafter of the tokens that passes without drafts yielded."""
+        if s.count > self._known[s]:
+            self._drafter.extend(s.request.response, s.ids_from(self._known[s]).tolist())
+            self._known[s] = s.count
 
     def _lengths(self, batch: Sequence[SequenceState], kv_tokens: int) -> list[int]:
         if self.off is not None:
@@ -161,13 +200,13 @@ class EngineDrafts:
         if self._admission.rule == "preempt":  # under "reserve" every response has its room up to its limit
             limit = len(batch) + max(0, self._admission.kv_capacity_tokens - kv_tokens)
         contexts = [s.context_tokens for s in batch]
-        names, predicted = [s.request.response for s in batch], self._remaining
+        names = [s.request.response for s in batch]
+        return self._control.lengths(names, room, contexts, self._remaining_of(batch, names), limit)
 
-        def remaining() -> FloatArray:
-            assert predicted is not None
-            return predicted.expected_tokens(np.array(names, np.int64), [s.count for s in batch])
-
-        return self._control.lengths(names, room, contexts, None if predicted is None else remaining, limit)
+    def _remaining_of(self, batch: Sequence[SequenceState], names: list[int]) -> Callable[[], FloatArray] | None:
+        if (predicted := self._remaining) is None:
+            return None
+        return lambda: predicted.expected_tokens(np.array(names, np.int64), [s.count for s in batch])
 
     def _draft(self, s: SequenceState, most: int) -> list[int]:
         if not most:

@@ -223,7 +223,7 @@ class EngineJournal:
             batch, seconds = change.batch, decode_s[iteration:until]
             kv_tokens = change.kv_tokens + batch * (iteration - change.iteration)
             drafts = None
-            if self.passes:  # then a run is one iteration
+            if self.passes:  # then a run is one pass, or several without drafts
                 kv_tokens, drafted, accepted = self.passes[iteration]
                 drafts = sum(drafted), sum(accepted)
             yield IterationRun(

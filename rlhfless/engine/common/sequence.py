@@ -122,6 +122,17 @@ class SequenceState:
         """Return (count,) their log-probabilities, a copy."""
         return _joined([part.logprobs[row] for part, row in self.parts], np.float32)
 
+    def ids_from(self, start: int) -> np.ndarray:
+        """Return the ids of its tokens so far from number ``start`` on."""
+        recent: list[Any] = []
+        begin = self.count
+        for part, row in reversed(self.parts):
+            if begin <= start:
+                break
+            recent.append(part.ids[row])
+            begin -= len(recent[-1])
+        return _joined(recent[::-1], np.int64)[start - begin :]
+
     def append(self, ids: Sequence[int], logprobs: Sequence[float], signals: Mapping[str, Iterable[Any]] = NO_SIGNALS) -> None:
         """Append new tokens, for an engine that receives them one response at a time."""
         if not self.parts or isinstance(self.parts[-1][0].ids, np.ndarray):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rlhfless.engine.common.batch_scheduler import BatchScheduler
 from rlhfless.engine.common.engine_drafts import PassDrafts
@@ -58,6 +58,7 @@ class DecodeLoop:
         self.decode_run: DecodeRun | DraftedRun | None = None
         self.clock_s = start_s
         self.journal = EngineJournal(admission.max_batch, start_s)
+        self._undrafted = 0  # passes until something may be drafted, while the batch stays
         self._reported = 0  # runs of the journal whose spans were returned
 
     def close(self) -> None:
@@ -111,34 +112,45 @@ class DecodeLoop:
         queue, same = self.queue, self.decode_run
         if same is not None and not queue.changes(self.clock_s, same.kv_tokens):
             pending = PendingIterations(self.clock_s, len(queue.running), same.kv_tokens, decode_run=same)
-            return self._with_drafts(pending, queue.running)
+            if self.drafts is not None:
+                self._plan_drafts(pending, queue.running, self._undrafted)
+                if (drafted := pending.drafts is not None) != isinstance(same, DraftedRun):
+                    self.copy_tokens_to_host()
+                    pending.decode_run = self.decode_run = self.rows.run_of(same.rows, drafted)
+            return pending
         self.copy_tokens_to_host()
         planned = queue.plan(self.clock_s)
         if planned is None:
             return None
         change = BatchChange.of(planned, self.rows.cached_tokens(planned.admitted))
-        # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
-        decode_run = None if change.admitted or change.evicted else self.rows.make(change)
-        pending = PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change, decode_run=decode_run)
-        return self._with_drafts(pending, planned.batch)
-
-    def _with_drafts(self, pending: PendingIterations, batch: Sequence[SequenceState]) -> PendingIterations:
+        pending = PendingIterations(planned.start_s, len(planned.batch), planned.kv_tokens, change)
         if self.drafts is not None:
-            begin = self._clock.now_s()
-            pending.drafts = self.drafts.plan(batch, pending.kv_tokens)
-            pending.drafting_s = self._clock.now_s() - begin
+            self._plan_drafts(pending, planned.batch, 0)
+        # Where some have only left, no row has to be filled: the rest goes on for as long as nothing can change.
+        if not (change.admitted or change.evicted):
+            pending.decode_run = self.rows.make(change, drafted=pending.drafts is not None)
         return pending
+
+    def _plan_drafts(self, pending: PendingIterations, batch: Sequence[SequenceState], undrafted: int) -> None:
+        """Plan drafts, unless it is known that none come for as many passes as ``undrafted``."""
+        assert self.drafts is not None
+        begin = self._clock.now_s()
+        if not undrafted:
+            self.copy_tokens_to_host()
+            undrafted = self.drafts.undrafted_passes(batch, pending.kv_tokens)
+        pending.undrafted, pending.drafts = undrafted, None if undrafted else self.drafts.plan(batch, pending.kv_tokens)
+        pending.drafting_s = self._clock.now_s() - begin
 
     def _steps_s(self, pending: PendingIterations, count: int) -> list[float]:
         """Return the latency model's seconds of ``count`` iterations."""
-        if self.drafts is None:
+        if self.drafts is None or pending.drafts is None:
             return self._clock.steps_s(pending.batch, pending.kv_tokens, count)
         return [self._clock.pass_s(pending.batch, pending.kv_tokens, pending.drafted, self.drafts.kv_reads)]
 
     def _unchanged_s(self, pending: PendingIterations) -> list[float]:
         """Return the latency model's seconds of the iterations until the batch may change at the earliest."""
         assert pending.decode_run is not None
-        count = min(pending.decode_run.certain, self.queue.holds(pending.kv_tokens))
+        count = min(pending.decode_run.certain, pending.undrafted, self.queue.holds(pending.kv_tokens))
         seconds = self._steps_s(pending, int(count))
         until_s = self.queue.changes_s(pending.start_s)
         if until_s < math.inf:
@@ -157,7 +169,7 @@ class DecodeLoop:
         cache, clock, change = self.rows.cache, self._clock, pending.change
         if pending.decode_run is None:
             assert change is not None
-            pending.decode_run = self.rows.make(change)
+            pending.decode_run = self.rows.make(change, drafted=pending.drafts is not None)
             if change.evicted:  # rows have changed places
                 self.decode_run = None
         decode_run = pending.decode_run
@@ -216,14 +228,20 @@ class DecodeLoop:
             for s in pending.change.admitted:
                 s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
         ends = pending.decode_run.commit(pending.drawn, self._eos_id)
-        if isinstance(pending.decode_run, DraftedRun):
-            self._note_drafts(pending.kv_tokens, pending.decode_run.committed)
+        if self.drafts is not None:
+            self._note_passes(self.drafts, pending, done)
         self.upcoming = pending if pending.drop(done) and not ends else None
         return self._finish(ends) if ends else []
 
-    def _note_drafts(self, kv_tokens: int, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
-        assert self.drafts is not None
-        self.drafts.commit(committed)
+    def _note_passes(self, drafts: PassDrafts, pending: PendingIterations, done: int) -> None:
+        batch, kv_tokens, run = len(self.queue.running), pending.kv_tokens, pending.decode_run
+        if not isinstance(run, DraftedRun):
+            drafts.commit_undrafted(done)
+            self._undrafted, nothing = pending.undrafted - done, (0,) * batch
+            self.journal.passes += [VerifiedPass(kv_tokens + batch * k, nothing, nothing) for k in range(done)]
+            return
+        committed, self._undrafted = run.committed, 0
+        drafts.commit(committed)
         by_response = [committed[s] for s in self.queue.running]
         drafted, accepted = [n for n, _ in by_response], [len(ids) - 1 for _, ids in by_response]
         self.journal.passes.append(VerifiedPass(kv_tokens, tuple(drafted), tuple(accepted)))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rlhfless.engine.common.sequence import HostTokens, SequenceState
 from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
-from rlhfless.engine.torch.gumbel_noise import GumbelNoise
+from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise
 from rlhfless.engine.torch.kv_cache import KVCache
 from rlhfless.engine.torch.verify import Inputs
 
@@ -43,7 +43,7 @@ class DecodeRun:
     """
 
     def __init__(
-        self, rows: list[SequenceState], padded: int, spare: int, noise: GumbelNoise | None, device: torch.device
+        self, rows: list[SequenceState], padded: int, spare: int, noise: GumbelNoise | EvenNoise | None, device: torch.device
     ) -> None:
         self.rows, self.padding, self.steps = rows, padded - len(rows), 0
         fed = np.zeros((4, padded), np.int64)  # tokens, positions, what is added to positions, whether lengths are forced
@@ -147,6 +147,7 @@ class DecodeRun:
         for row, (s, last) in enumerate(zip(self.rows, host_ids[:, -1].tolist(), strict=False)):  # beyond them is padding
             s.parts.append((copied, row))
             s.count += count
+            s.passes += count
             s.last_token = last
         if np.isnan(host_logprobs.sum()) and (bad := np.isnan(host_logprobs[: len(self.rows)]).any(1)).any():
             raise FloatingPointError(

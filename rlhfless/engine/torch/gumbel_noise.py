@@ -24,6 +24,7 @@ MAX_BLOCK_ITERATIONS = 32  # iterations whose noise is made at once; those beyon
 MAX_BLOCK_NUMBERS = {"cpu": 1 << 18, "cuda": 1 << 22}  # that are made at once: what a cache holds, few waits for the host
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, odd
 LARGEST = (1 << 31) - 128  # the largest float32 below 2 ** 31
+EVEN_ITERATIONS = 8  # for which, at least, noise of rows that advance together is taken from that of single rows at once
 UNMADE = -(1 << 40)  # the first token of a row whose noise is not made
 Words = NDArray[np.uint64]
 
@@ -145,7 +146,7 @@ class RowNoise:
     def __init__(self, slots: int, vocabulary: int, device: torch.device) -> None:
         self._numbers, self._device, self._slots = race_numbers(vocabulary), device, slots
         self._places = places(self._numbers, device)
-        self._ahead = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
+        self.ahead = max(1, min(MAX_BLOCK_ITERATIONS, MAX_BLOCK_NUMBERS[device.type] // (slots * self._numbers)))
         self._block = torch.empty(0)  # (slots, tokens ahead, numbers), of each row from token ``_first`` on
         self._stream, self._first = np.zeros(slots, np.uint64), np.full(slots, UNMADE)
 
@@ -172,20 +173,54 @@ class RowNoise:
             counts: (R,) tokens of the response of each of the first rows. columns: (n,).
         """
         reach = int(columns.max()) + 1
-        if not len(self._block) or reach > self._ahead:
-            self._ahead = max(self._ahead, reach)
-            self._block = torch.ones(self._slots, self._ahead, self._numbers, device=self._device)
+        if not len(self._block) or reach > self.ahead:
+            self.ahead = max(self.ahead, reach)
+            self._block = torch.ones(self._slots, self.ahead, self._numbers, device=self._device)
             self._first[:] = UNMADE
         at = counts - self._first[: len(counts)]
-        if int(at.max()) + reach > self._ahead:
-            used = np.flatnonzero(at + reach > self._ahead // 2)  # and those that would be next: few calls cost less
-            keys = token_keys(self._stream[used], counts[used], self._ahead)
-            halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self._ahead, 2))
+        if int(at.max()) + reach > self.ahead:
+            used = np.flatnonzero(at + reach > self.ahead // 2)  # and those that would be next: few calls cost less
+            keys = token_keys(self._stream[used], counts[used], self.ahead)
+            halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self.ahead, 2))
             self._block[torch.from_numpy(used)] = exponentials(halves.to(self._device), self._places)
             self._first[used], at[used] = counts[used], 0
         return self._block[torch.from_numpy(rows), torch.from_numpy(at[rows] + columns)]
+
+    def made(self, counts: NDArray[np.int64]) -> int:
+        """Return the tokens from ``counts`` on whose noise is made for all of the first rows."""
+        return self.ahead - int((counts - self._first[: len(counts)]).max()) if len(self._block) else 0
 
     def free(self) -> None:
         """Free the memory; nothing can be sampled afterwards. Idempotent."""
         give_back(self._block)
         self._block = self._places = torch.empty(0)
+
+
+class EvenNoise:
+    """Noise of rows of which each advances by one token per iteration, for as long as no row changes, out of a ``RowNoise``.
+
+    Args:
+        counts: (R,) tokens of the response of each row.
+    """
+
+    def __init__(self, noise: RowNoise, counts: Sequence[int]) -> None:
+        self._noise, self._counts = noise, np.array(counts, np.int64)
+        self._block, self._at = torch.empty(0), 0
+
+    def draw(self, count: int, rows: int, used: int) -> tuple[Tensor, ...]:
+        """Return (rows, numbers) of noise for each of the next iterations, one to ``count`` of them; ``used`` rows belong to
+        responses.
+        """
+        if self._at == len(self._block):
+            iterations = max(self._noise.made(self._counts), min(EVEN_ITERATIONS, self._noise.ahead))
+            row = np.arange(rows)
+            row[used:] = 0  # padding
+            columns = np.arange(iterations).repeat(rows)
+            drawn = self._noise.draw(self._counts, np.tile(row, iterations), columns)
+            self._block, self._at = drawn.view(iterations, rows, -1), 0
+        return self._block[self._at : self._at + count].unbind()
+
+    def commit(self, count: int) -> None:
+        """Commit the next ``count`` iterations."""
+        self._at += count
+        self._counts += count

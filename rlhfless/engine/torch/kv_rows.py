@@ -18,7 +18,7 @@ from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.drafted_run import DraftedRun
-from rlhfless.engine.torch.gumbel_noise import GumbelNoise, RowNoise
+from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
 from rlhfless.engine.torch.model import DecoderModel
@@ -68,8 +68,10 @@ class KVRows:
         """Allocate and touch memory for ``rows`` responses now, not when the first of them decode."""
         self.cache.reserve_rows(self.model.padded(min(rows, self.slots), self.slots), self.model.padded(self.slots, self.slots))
 
-    def make(self, change: BatchChange) -> DecodeRun | DraftedRun:
+    def make(self, change: BatchChange, drafted: bool) -> DecodeRun | DraftedRun:
         """Return the run of a new batch, with the KV state that came with its admitted responses.
+
+        ``drafted``: whether its first pass has drafts.
 
         Writes no cell that belongs to a committed token: the batch may still be dropped.
         """
@@ -82,8 +84,8 @@ class KVRows:
             if self.noise is not None:
                 self.noise.swap(row, last)
         change.rows = [*self.of[: len(self.of) - len(change.evicted)], *change.admitted]
-        padded, admitted = self.model.padded(len(change.rows), self.slots), change.admitted
-        if padded > self.cache.data.shape[2]:
+        admitted = change.admitted
+        if self.model.padded(len(change.rows), self.slots) > self.cache.data.shape[2]:
             self.reserve(len(change.rows))
         if self.noise is not None and admitted:
             begin = len(change.rows) - len(admitted)
@@ -93,11 +95,18 @@ class KVRows:
                 self.cache.put(row, s.kv)
             elif received := self._received(s, change):
                 s.request.prefix_kv.put(self.cache, row, received)
-        if self._drafts is not None:
-            assert self.noise is None or isinstance(self.noise, RowNoise)
-            return DraftedRun(change.rows, self.model, self.slots, self.noise, self._drafts)
-        assert self.noise is None or isinstance(self.noise, GumbelNoise)
-        return DecodeRun(change.rows, padded, self.cache.spare, self.noise, self.model.device)
+        return self.run_of(change.rows, drafted)
+
+    def run_of(self, rows: list[SequenceState], drafted: bool) -> DecodeRun | DraftedRun:
+        """Return a run of responses, whose tokens are on the host, in their rows, with or without drafts."""
+        noise = self.noise
+        if drafted:
+            assert self._drafts is not None
+            assert not isinstance(noise, GumbelNoise)
+            return DraftedRun(rows, self.model, self.slots, noise, self._drafts)
+        even = EvenNoise(noise, [s.count for s in rows]) if isinstance(noise, RowNoise) else noise
+        padded = self.model.padded(len(rows), self.slots)
+        return DecodeRun(rows, padded, self.cache.spare, even, self.model.device)
 
     def compute(self, change: BatchChange, queue: Iterable[SequenceState]) -> None:
         """Compute the uncached tokens of the admitted responses; prompts that others in ``queue`` share are computed once."""

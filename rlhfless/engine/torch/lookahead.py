@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlhfless.engine.torch.decode_run import DecodeRun
     from rlhfless.engine.torch.drafted_run import DraftedRun
 
+NEVER = 1 << 62  # iterations
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -59,8 +60,9 @@ class PendingIterations:
             unknown.
         drawn: what each of the iterations that were run sampled. decode_run: the run that computed them; None while rows of a
             new batch are still to be filled.
-        drafts: what the iteration, which is a single one, verifies; None where the engine has no drafts. drafting_s: measured
-            seconds that they took.
+        drafts: what the iteration, which is a single one then, verifies; None where nothing is drafted. undrafted: iterations
+            until something may be drafted, unlimited without drafts. drafting_s: measured seconds that deciding and drafting
+            took; part of the first iteration.
         prepared_from_s: when preparing the shape of the first began, on a real clock; None: nothing was prepared.
     """
 
@@ -75,6 +77,7 @@ class PendingIterations:
     decode_run: DecodeRun | DraftedRun | None = None
     prepared_from_s: float | None = None
     drafts: Drafts | None = None
+    undrafted: int = NEVER
     drafting_s: float = 0.0
 
     @property
@@ -96,6 +99,7 @@ class PendingIterations:
         """Remove the first ``count``, which are committed; returns whether any are left."""
         if count == len(self.ends_s):
             return False
+        self.undrafted, self.drafting_s = self.undrafted - count, 0.0
         self.start_s, self.prefill_s, self.kv_tokens = self.ends_s[count - 1], 0.0, self.kv_tokens + self.batch * count
         self.decode_s, self.ends_s, self.drawn, self.change = self.decode_s[count:], self.ends_s[count:], (), None
         return True

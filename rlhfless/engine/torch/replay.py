@@ -48,6 +48,13 @@ class RecordedDrafts:
     def remove(self, responses: Sequence[SequenceState]) -> None:
         """Do nothing."""
 
+    def undrafted_passes(self, batch: Sequence[SequenceState], kv_tokens: int) -> int:
+        """Return how many recorded passes in a row had no drafts."""
+        until = self._at
+        while until < len(self._passes) and not any(self._passes[until].drafted):
+            until += 1
+        return until - self._at
+
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
         """Return drafts as long as those of the recorded pass."""
         recorded = self._passes[self._at]
@@ -61,6 +68,10 @@ class RecordedDrafts:
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
         """Go on to the next recorded pass."""
         self._at += 1
+
+    def commit_undrafted(self, passes: int) -> None:
+        """Go on by so many recorded passes."""
+        self._at += passes
 
 
 class Replay:
