@@ -145,6 +145,12 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
+    pieces, made = ("begin", "add", "finish"), overrides.algorithm
+    if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
+        raise TrainError(
+            f"algorithm {type(made).__name__} has not all of the methods {', '.join(pieces)}, which learning 'stream' needs; "
+            "add them, or choose learning 'batch'"
+        )
     if isinstance(overrides.model, tuple):
         device = overrides.model[0].device
     else:

@@ -22,14 +22,12 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.engine.protocol import Request
-from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, run_step
+from rlhfless.executor import ProcessPool, RayPool, StepFailed, StepRecord, WorkItem, run_step
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.executor.step.progress import OnProgress
 from rlhfless.scheduling import PlanningOptions, PolicyFunction, SchedulingPolicy
 from rlhfless.trace import Trace
 from rlhfless.training.algorithms.base import Algorithm
-from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.callbacks import Callback
 from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.draft_history import earlier_responses
@@ -38,11 +36,11 @@ from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
-from rlhfless.training.preparation import record_phases
-from rlhfless.training.random_state import streams_of
-from rlhfless.training.responses import make_batch, make_requests, read_responses, rollout_rows
+from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards
+from rlhfless.training.step_learning import BatchLearning, LearningParts, StepLearning
 from rlhfless.training.step_result import TrainedStep
+from rlhfless.training.streaming import StreamedLearning
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.tasks.given_rows import run_over
 from solver.lengths.forecast import LengthForecast, check_forecast
@@ -201,15 +199,27 @@ class Trainer:
             PlanningError: the pool's cluster has become smaller; the message names the options with which the run can continue.
         """
         self.state.restore_if_in_doubt()
-        step, c, samples = self.next_step, self.config, self.config.rollout.samples_per_prompt
+        with contextlib.ExitStack() as in_doubt:
+            done = self._step(self.next_step, in_doubt)
+        for callback in self.callbacks:
+            callback.on_step(self, done)
+        return done
+
+    def _step(self, step: int, in_doubt: contextlib.ExitStack) -> TrainedStep:
+        c, samples = self.config, self.config.rollout.samples_per_prompt
         problems, began = self.problems_of(step), time.perf_counter()
         forecast = self.forecast(problems)
         workload = self.workload(problems, forecast)
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
+        learning = self._learning(problems, step)
+        learning.begin(in_doubt)
         try:
-            record = self.generate(plan, problems, step, from_scenarios(workload) if remaining is None else remaining)
+            remaining = from_scenarios(workload) if remaining is None else remaining
+            record = self.generate(plan, problems, step, remaining, learning.work)
         except StepFailed as error:
+            if learning.failure is not None:
+                raise learning.failure from None
             self._keep_unfinished(error, problems, workload)
             error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
@@ -220,26 +230,12 @@ class Trainer:
             raise
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
-        with streams_of(c.seed, step):
-            began = time.perf_counter()
-            responses = read_responses(problems, record, self.tokenizer, samples)
-            scores = self.rewards.score(responses)
-            judging_s = time.perf_counter() - began
-            batch = make_batch(responses, scores.values, record, self.tokenizer, samples)
-            rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, samples)
-            with self.state.learning():
-                learning = self._learn(batch)
-                by_profile = self.actor_pool is None and c.cluster.charging == "profile"
-                latency = self.latency if by_profile else None
-                waiting = self.actor_pool is not None  # its actors may wait on their GPUs meanwhile
-                record_phases(record, self.cluster, latency, batch, learning, judging_s, c.cluster, on_other_gpus=waiting)
-                if self.actor_pool is not None:
-                    self.actor_pool.finalise_allocations(record)
-                self.state.commit(rollouts, record, planning)
-        done = TrainedStep(step, plan, record, rollouts, planning, learning, scores.metrics(), self._meta)
-        for callback in self.callbacks:
-            callback.on_step(self, done)
-        return done
+        responses, scores, numbers = learning.learn(record, in_doubt)
+        rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, samples)
+        if self.actor_pool is not None:
+            self.actor_pool.finalise_allocations(record)
+        self.state.commit(rollouts, record, planning)
+        return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), self._meta)
 
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
@@ -293,12 +289,18 @@ class Trainer:
         return make_requests(problems, self.tokenizer, rollout.samples_per_prompt, most, seed, step, earlier)
 
     def generate(
-        self, plan: Plan, problems: Sequence[Problem], step: int, remaining: RemainingLengths | None = None
+        self,
+        plan: Plan,
+        problems: Sequence[Problem],
+        step: int,
+        remaining: RemainingLengths | None = None,
+        work: Sequence[WorkItem] = (),
     ) -> StepRecord:
         """Run the plan on real engines with the current weights.
 
         Args:
             remaining: lengths of running responses, to re-plan if an actor is lost; None learns them from the step itself.
+            work: items of work beside generation.
 
         Raises:
             StepFailed: the step could not be finished; a resumed run repeats it.
@@ -306,27 +308,29 @@ class Trainer:
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
         start_s, charging = self.state.position.clock_s, self.config.cluster.charging
-        options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress}
+        about = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress}
+        options: dict[str, Any] = {**about, "work": work}
         if self.actor_pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
 
     def _keep_unfinished(self, error: StepFailed, problems: Sequence[Problem], workload: Workload) -> None:
         """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
-        samples, record, writer = self.config.rollout.samples_per_prompt, error.record, self.state.writer
-        if writer is None or not record.completions:
-            return
-        self.state.check_folder()
-        which = sorted(record.completions)
-        responses = read_responses(problems, record, self.tokenizer, samples, which)
-        unjudged, epoch = np.full(len(which), np.nan), record.step // self.config.steps_per_epoch
-        rows = rollout_rows(responses, unjudged, workload, record, epoch, samples, which)
-        error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
+        writer, record = self.state.writer, error.record
+        if writer is not None and record.completions:
+            self.state.check_folder()
+            epoch, samples = record.step // self.config.steps_per_epoch, self.config.rollout.samples_per_prompt
+            rows = completed_rows(problems, workload, record, self.tokenizer, epoch, samples)
+            error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
-    def _learn(self, batch: Batch) -> dict[str, float]:
-        """Run the algorithm on the step's responses and return its numbers."""
-        with one_thread(self.model.device):
-            return self.state.learner.learn(batch)
+    def _learning(self, problems: Sequence[Problem], step: int) -> StepLearning:
+        """Return how the step is learned from."""
+        c, on_pool = self.config, self.actor_pool is not None
+        samples, updates = c.rollout.samples_per_prompt, c.algorithm.num_updates
+        parts = LearningParts(
+            self.state, self.rewards, problems, samples, c.seed, step, updates, self.cluster, self.latency, c.cluster, on_pool
+        )
+        return StreamedLearning(parts) if c.cluster.learning == "stream" else BatchLearning(parts)
 
 
 def train(

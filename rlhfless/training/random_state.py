@@ -21,10 +21,14 @@ except ImportError as error:
 
 
 @contextlib.contextmanager
-def streams_of(seed: int, number: int) -> Iterator[None]:
-    """Seed the global streams by ``seed`` and ``number`` (a step, or a process within it), and restore them afterwards."""
+def streams_of(seed: int, *numbers: int) -> Iterator[None]:
+    """Seed the global streams by ``seed`` and ``numbers``, and restore them afterwards.
+
+    Args:
+        numbers: a step, or a step and a part of it counted from 1, or a process within a step.
+    """
     kept, kept_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the stream that others draw from)
-    words = [int(word) for word in np.random.SeedSequence([seed, number]).generate_state(3, np.uint32)]
+    words = [int(word) for word in np.random.SeedSequence([seed, *numbers]).generate_state(3, np.uint32)]
     try:
         on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         with torch.random.fork_rng([torch.cuda.current_device()] if on_gpu else []):  # asking other GPUs would start them

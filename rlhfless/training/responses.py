@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rlhfless.engine.protocol import Request
+from rlhfless.engine.protocol import Completion, Request
 from rlhfless.executor import StepRecord
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.rewards import Response
@@ -49,12 +49,16 @@ def make_requests(
 
 
 def read_responses(
-    problems: Sequence[Problem], record: StepRecord, tokenizer: Any, samples_per_prompt: int, which: Iterable[int] | None = None
+    problems: Sequence[Problem],
+    completions: Mapping[int, Completion],
+    tokenizer: Any,
+    samples_per_prompt: int,
+    which: Iterable[int] | None = None,
 ) -> list[Response]:
     """Return a step's responses as reward functions see them: all of them, or those of ``which``."""
     responses = []
     for i in range(len(problems) * samples_per_prompt) if which is None else which:
-        done = record.completions[i]
+        done = completions[i]
         assert done.token_ids is not None, "the engine returned no tokens"
         text = tokenizer.decode(done.token_ids.tolist())
         responses.append(
@@ -96,16 +100,35 @@ def rollout_rows(
     return pd.DataFrame(rows).assign(reward=rewards)
 
 
+def completed_rows(
+    problems: Sequence[Problem], workload: Workload, record: StepRecord, tokenizer: Any, epoch: int, samples_per_prompt: int
+) -> pd.DataFrame:
+    """Return the rows of the responses that an unfinished step completed, without rewards; see ``rollout_rows``."""
+    which = sorted(record.completions)
+    responses = read_responses(problems, record.completions, tokenizer, samples_per_prompt, which)
+    return rollout_rows(responses, np.full(len(which), np.nan), workload, record, epoch, samples_per_prompt, which)
+
+
 def make_batch(
-    responses: Sequence[Response], rewards: np.ndarray, record: StepRecord, tokenizer: Any, samples_per_prompt: int
+    responses: Sequence[Response],
+    rewards: np.ndarray,
+    completions: Mapping[int, Completion],
+    tokenizer: Any,
+    samples_per_prompt: int,
+    which: Sequence[int] | None = None,
 ) -> Batch:
-    """Return the batch that an algorithm learns from."""
-    done = [record.completions[i] for i in range(len(responses))]
+    """Return the batch that an algorithm learns from.
+
+    Args:
+        responses, rewards: of all responses, or of those of ``which``.
+    """
+    indices = np.arange(len(responses)) if which is None else np.array(which)
+    done = [completions[i] for i in indices.tolist()]
     return Batch(
         [tokenizer.encode(response.prompt) for response in responses],
         [completion.token_ids.tolist() for completion in done if completion.token_ids is not None],
         rewards,
-        np.arange(len(responses)) // samples_per_prompt,
+        indices // samples_per_prompt,
         [completion.logprobs for completion in done if completion.logprobs is not None],
         np.array([response.truncated for response in responses]),
     )

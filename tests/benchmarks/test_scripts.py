@@ -33,6 +33,7 @@ SMALLEST = {
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",
     "gpu_training": "--tiny --device cpu -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
+    "streaming": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
     "report_speed": "--tiny --json OUT",

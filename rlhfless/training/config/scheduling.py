@@ -75,6 +75,17 @@ class ClusterConfig(Options):
     reward_s_per_response: NotNegative = 2e-5
     """Charge this many virtual seconds per reward. The default is the time of the arithmetic task's rule on the machine of the
     default profile. Passes of models are charged in addition."""
+    learning: Literal["batch", "stream"] = "batch"
+    """Learn after generation (batch), or from a prompt's responses once all are complete (stream). ``stream`` adds up gradients
+    while others decode, and scores a prompt's responses before their gradient. The optimizer steps once, at the end. Weights
+    are those of ``batch`` within rounding (about 1e-5)."""
+    learner_gpus: Count | None = None
+    """Learn on this many GPUs beside the cluster, with learning stream. Default: as many as an actor has. The profile's seconds
+    of learning shrink in proportion; measured seconds are those of this machine."""
+    stream_order: Literal["completion", "canonical"] = "completion"
+    """Learn from prompts as they complete, or in their order (canonical). ``canonical`` holds prompts back until those before
+    are learned from, so that weights are the same bit for bit whichever completes first. So are those of ``completion`` on the
+    virtual clock charged by the profile; elsewhere a repeated or resumed step differs within rounding (about 1e-5)."""
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
@@ -119,6 +130,18 @@ class ClusterConfig(Options):
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
                 f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
+            )
+
+        self._check_learning()
+
+    def _check_learning(self) -> None:
+        if self.learning == "batch" and (self.learner_gpus is not None or self.stream_order != "completion"):
+            given = "stream_order" if self.learner_gpus is None else "learner_gpus"
+            raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
+        if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
+            raise TrainError(
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
+                "scores responses on the learner's GPUs; leave it out, or choose learning 'batch'"
             )
 
     @property

@@ -118,14 +118,18 @@ class Rewards:
         """Compute the rewards of a batch. A ``RewardWarning`` reports failures; a response on which any part failed has
         reward NaN.
         """
+        scores = self.judge(responses)
+        scores.warn()
+        return scores
+
+    def judge(self, responses: Sequence[Response]) -> Scores:
+        """Compute the rewards of some responses of a batch, as ``score`` does, without a warning."""
         values, parts, failures = np.zeros(len(responses)), {}, []
         for reward, weight in self.parts:
             parts[reward.name], failed = reward.score(responses)
             values = values + weight * parts[reward.name]
             failures += failed
-        scores = Scores(values, parts, failures)
-        scores.warn()
-        return scores
+        return Scores(values, parts, failures)
 
     def close(self) -> None:
         """Stop the processes of functions that have one; another batch would start them again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,6 +86,19 @@ class Scores:
     values: np.ndarray
     parts: Mapping[str, np.ndarray]
     failures: Sequence[Failure] = field(default_factory=tuple)
+
+    @classmethod
+    def joined(cls, groups: Sequence[Scores]) -> Scores:
+        """Return the scores of all groups as those of one batch, in this order."""
+        first = np.cumsum([0, *(len(group.values) for group in groups)])
+        parts = {name: np.concatenate([group.parts[name] for group in groups]) for name in groups[0].parts}
+        failures = [
+            replace(failure, response=failure.response + int(begin))
+            for group, begin in zip(groups, first, strict=False)
+            for failure in group.failures
+        ]
+        failures.sort(key=lambda failure: list(parts).index(failure.reward))
+        return cls(np.concatenate([group.values for group in groups]), parts, failures)
 
     def metrics(self) -> dict[str, float]:
         """Return the mean of every part over the responses that it judged, and the share of responses without a reward."""

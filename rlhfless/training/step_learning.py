@@ -1,0 +1,108 @@
+"""Judges the responses of one step and learns from them: from the whole batch after generation, or as ``streaming.py`` does.
+
+Inputs are the step's record and what a trainer has: rewards, learner, tokenizer. Output: responses, scores, and the algorithm's
+numbers; preparation and learning are then in the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from rlhfless.engine.torch.model import one_thread
+from rlhfless.executor import StepRecord, WorkItem
+from rlhfless.training.config import ClusterConfig
+from rlhfless.training.preparation import record_phases
+from rlhfless.training.random_state import streams_of
+from rlhfless.training.responses import make_batch, read_responses
+from rlhfless.training.rewards import Response, Rewards
+from rlhfless.training.rewards.response import Scores
+from rlhfless.training.run_state import RunState
+from rlhfless.training.tasks import Problem
+from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
+
+
+@dataclass(frozen=True, eq=False)
+class LearningParts:
+    """What one step is learned from with.
+
+    Attributes:
+        state: of the run, with model, tokenizer and learner. problems: of the step.
+        samples: responses to each problem. seed: of the run. step: its number.
+        updates: of the weights per step. latency: of an actor. on_pool: generation runs on the wall clock, in a pool.
+    """
+
+    state: RunState
+    rewards: Rewards
+    problems: Sequence[Problem]
+    samples: int
+    seed: int
+    step: int
+    updates: int
+    cluster: Cluster
+    latency: LatencyModel
+    config: ClusterConfig
+    on_pool: bool
+
+    @property
+    def profile(self) -> LatencyModel | None:
+        """The profile that seconds are charged by; None charges measured ones."""
+        return None if self.on_pool or self.config.charging != "profile" else self.latency
+
+
+class LearnedStep(NamedTuple):
+    """Responses of a step with their scores, and the algorithm's numbers."""
+
+    responses: Sequence[Response]
+    scores: Scores
+    numbers: Mapping[str, float]
+
+
+class StepLearning(Protocol):
+    """Interface of learning from one step.
+
+    Attributes:
+        work: items that run beside generation in a pool. failure: what ended one of them.
+    """
+
+    work: Sequence[WorkItem]
+    failure: BaseException | None
+
+    def begin(self, in_doubt: contextlib.ExitStack) -> None:
+        """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""
+
+    def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
+        """Judge and learn after generation, as far as it is not done, and enter both in the record."""
+
+
+class BatchLearning:
+    """Learns from all responses of a step when generation is over; see ``StepLearning``."""
+
+    work: Sequence[WorkItem] = ()
+    failure: BaseException | None = None
+
+    def __init__(self, parts: LearningParts) -> None:
+        self.parts = parts
+
+    def begin(self, in_doubt: contextlib.ExitStack) -> None:
+        """See ``StepLearning``."""
+
+    def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
+        """See ``StepLearning``."""
+        p, tokenizer = self.parts, self.parts.state.tokenizer
+        with streams_of(p.seed, p.step):
+            began = time.perf_counter()
+            responses = read_responses(p.problems, record.completions, tokenizer, p.samples)
+            scores = p.rewards.score(responses)
+            judging_s = time.perf_counter() - began
+            batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
+            in_doubt.enter_context(p.state.learning())
+            with one_thread(p.state.model.device):
+                numbers: dict[str, Any] = p.state.learner.learn(batch)
+            # actors of a pool may wait on their GPUs meanwhile
+            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config, on_other_gpus=p.on_pool)
+        return LearnedStep(responses, scores, numbers)

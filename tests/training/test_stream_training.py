@@ -1,0 +1,214 @@
+"""Runs that learn while others decode: weights of a batch, a trace with learning beside decoding, and resumes bit for bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from error_messages import refused
+from training_samples import config, same_weights
+
+from rlhfless.engine.torch.pretrained import load_model
+from rlhfless.trace import Trace, read_trace
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.loop import Trainer, train
+
+PPO = {"algorithm": "ppo", "kl_coef": 0.05, "critic": "model", "learning_rate": 1e-3}
+GRPO = {"kl_coef": 0.05, "num_updates": 2, "learning_rate": 1e-3}
+
+
+class RaggedTrainer(Trainer):
+    """Responses have a quarter of the limit's tokens, or a few more by their prompt, and the last prompt's all of them."""
+
+    def requests(self, problems: Any, step: int) -> list[Any]:
+        most, last = self.config.rollout.max_response_tokens, len(problems) - 1
+        lengths = [most if p == last else most // 4 + 2 * p for p in range(len(problems))]
+        return [replace(request, target_tokens=lengths[request.prompt]) for request in super().requests(problems, step)]
+
+
+def run(given: TrainConfig, folder: Path, model: Path) -> tuple[Trace, dict[str, torch.Tensor]]:
+    """The trace of a run and its last weights, those of a critic included."""
+    with Trainer(given, folder, model=model, progress=False) as trainer:
+        trace = trainer.run()
+        assert trace is not None
+        return trace, {name: value.clone() for name, value in trainer.state.learner.algorithm.trained.state_dict().items()}
+
+
+def farthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+@pytest.mark.parametrize("order", ["completion", "canonical"])
+@pytest.mark.parametrize("options", [GRPO, PPO], ids=["grpo", "ppo"])
+def test_weights_are_those_of_a_batch(options: dict[str, Any], order: str, tmp_path: Path, model: Path) -> None:
+    batch, learned = run(config(**options), tmp_path / "batch", model)
+    stream, streamed = run(config(learning="stream", stream_order=order, **options), tmp_path / "stream", model)
+    start = Trainer(config(**options), model=model, progress=False).state.learner.algorithm.trained.state_dict()
+    assert farthest(learned, start) > 1e-3, "something was learned"
+    assert farthest(learned, streamed) < 1e-4
+    same = ["prompt_id", "sample", "response", "reward", "response_tokens"]
+    pd.testing.assert_frame_equal(batch.rollouts[same], stream.rollouts[same])
+
+
+def test_the_learner_works_beside_decoding_and_the_step_ends_with_the_optimizer(tmp_path: Path, model: Path) -> None:
+    given = config(learning="stream", learner_gpus=3, policy="static", gpus=1, reward_s_per_response=1e-3, **GRPO)
+    with RaggedTrainer(given, tmp_path / "run", model=model, progress=False) as trainer:
+        trace = trainer.run()
+    assert trace is not None
+    read_trace(tmp_path / "run")  # which checks it
+    learning = trace.spans[trace.spans["phase"] == "learn"]
+    held = trace.allocations[trace.allocations["role"] == "learner"].set_index("step")
+    assert [*map(list, held["gpu_ids"])] == [[1, 2, 3]] * 3
+    for step, rows in trace.rollouts.groupby("step"):
+        spans = learning[learning["step"] == step].sort_values("start_s")
+        groups = rows.groupby("prompt_id")["end_s"].max().sort_values()
+        assert spans["start_s"].iloc[0] == groups.iloc[0], "the first group is learned from at once"
+        assert spans["start_s"].iloc[0] < rows["end_s"].max()
+        assert held["start_s"][step] == spans["start_s"].iloc[0]
+        assert held["end_s"][step] == spans["end_s"].max()
+        details = [json.loads(detail) for detail in spans["detail"]]
+        assert sum(detail.get("responses", 0) for detail in details) == len(rows)
+        assert spans["call"].iloc[-1] == "optimizer"
+        assert details[-1]["learning"]["tokens"] == rows["response_tokens"].sum()
+        ends = trace.allocations[trace.allocations["step"] == step]["end_s"]
+        assert ends.max() == spans["end_s"].max()
+    later = trace.rollouts.groupby("step")["start_s"].min()
+    assert (later[1:].to_numpy() >= held["end_s"][:-1].to_numpy()).all()
+
+
+def test_more_gpus_learn_in_proportion_sooner_by_the_profile(model: Path) -> None:
+    took = {}
+    for gpus in (1, 4):
+        given = config(learning="stream", learner_gpus=gpus, reward_s_per_response=0.0, steps=1, **GRPO)
+        step = Trainer(given, model=model, progress=False).step()
+        took[gpus] = sum(span["end_s"] - span["start_s"] for span in step.record.spans if span["phase"] == "learn")
+    assert took[1] == pytest.approx(4 * took[4])
+    assert step.metrics["learn_tokens"] == step.rollouts["response_tokens"].sum()
+
+
+@pytest.mark.parametrize("order", ["completion", "canonical"])
+def test_a_resumed_run_is_the_same_bit_for_bit(order: str, tmp_path: Path, dropping_model: Path) -> None:
+    options = {"learning": "stream", "stream_order": order, "kl_coef": 0.05}
+    whole = train(config(**options), tmp_path / "whole", model=dropping_model)
+    train(config(**options, steps=1), tmp_path / "halves", model=dropping_model)
+    halves = train(config(**options), tmp_path / "halves", resume=True)
+    assert same_weights(tmp_path / "whole", tmp_path / "halves")
+    pd.testing.assert_frame_equal(whole.rollouts, halves.rollouts)
+    pd.testing.assert_frame_equal(whole.allocations, halves.allocations)
+
+
+def failing_once(calls: list[int]) -> Any:
+    """A reward that raises in the third group that it sees, once."""
+
+    def reward(completions: list[str], **_: Any) -> list[float]:
+        calls.append(len(completions))
+        if len(calls) == 3:
+            raise ValueError("no mood")
+        return [len(set(text)) / max(1, len(text)) for text in completions]
+
+    return reward
+
+
+@pytest.mark.parametrize("executor", ["virtual", pytest.param("local", marks=pytest.mark.full)])
+def test_a_reward_that_fails_ends_the_step_which_is_learned_from_once(executor: str, tmp_path: Path, model: Path) -> None:
+    """The error is the function's own; the repeated step learns from every group once."""
+    calls: list[int] = []
+    given = config(
+        learning="stream",
+        stream_order="canonical",
+        steps=1,
+        executor=executor,
+        gpus=2,
+        gpus_per_node=2,
+        policy="static",
+        max_response_tokens=100,
+    )
+    with RaggedTrainer(given, tmp_path / "run", model=model, rewards=failing_once(calls), progress=False) as trainer:
+        with pytest.raises(ValueError, match="no mood"):
+            trainer.step()
+        assert trainer.next_step == 0
+        step = trainer.step()
+        weights = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    assert calls == [3] * 7, "three groups, then all four"
+    learning = [span for span in step.record.spans if span["phase"] == "learn"]
+    assert sum(json.loads(span["detail"]).get("responses", 0) for span in learning) == len(step.rollouts)
+    if executor == "local":
+        read_trace(tmp_path / "run")  # which checks it
+        assert min(span["start_s"] for span in learning) < step.rollouts["end_s"].max()
+        held = [row for row in step.record.allocations if row["role"] == "learner"]
+        assert held[0]["end_s"] == step.record.end_s
+    calls.clear()
+    virtual = config(learning="batch", steps=1, gpus=1, gpus_per_node=1, policy="static", max_response_tokens=100)
+    with RaggedTrainer(
+        virtual,
+        model=model,
+        rewards=lambda completions, **_: [len(set(t)) / max(1, len(t)) for t in completions],
+        progress=False,
+    ) as trainer:
+        batch = trainer.step()
+        learned = trainer.model.state_dict()
+    same = ["prompt_id", "sample", "response", "reward"]
+    pd.testing.assert_frame_equal(batch.rollouts[same], step.rollouts[same])
+    assert farthest(weights, learned) < 1e-3 * 1e-1
+    assert step.learning["loss"] == pytest.approx(batch.learning["loss"], rel=1e-3, abs=1e-5)
+
+
+def test_measured_seconds_are_those_of_each_group(tmp_path: Path, model: Path) -> None:
+    trace, _ = run(config(learning="stream", charging="measured", steps=1), tmp_path / "run", model)
+    learning = trace.spans[trace.spans["phase"] == "learn"]
+    details = [json.loads(detail) for detail in learning["detail"]]
+    assert {detail["clock"] for detail in details} == {"measured"}
+    seconds = (learning["end_s"] - learning["start_s"]).sum()
+    assert seconds >= details[-1]["learning"]["seconds"] * 0.9
+    assert np.isfinite(seconds)
+
+
+def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
+    with (
+        Trainer(
+            config(learning="stream", steps=1), model=model, rewards=lambda completions, **_: [None, 1.0, 0.0], progress=False
+        ) as trainer,
+        pytest.warns(UserWarning, match="failed on 4 of 12 responses") as heard,
+    ):
+        step = trainer.step()
+    assert len([one for one in heard if "failed on" in str(one.message)]) == 1
+    assert step.metrics["reward_failures"] == pytest.approx(1 / 3)
+    assert step.metrics["learn_unjudged"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"learning": "steam"}, ("'steam'", "'stream'")),
+        ({"learner_gpus": 2}, ("learner_gpus", "2", "'stream'")),
+        ({"stream_order": "canonical"}, ("stream_order", "'canonical'")),
+        ({"learning": "stream", "preparation": "overlap"}, ("'overlap'", "'stream'")),
+        ({"learning": "stream", "preparation_actors": 2}, ("2 actors", "'stream'")),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:
+    with refused(TrainError, *said):
+        config(**changes)
+
+
+class OnlyBatches:
+    """An algorithm that cannot learn in pieces."""
+
+    def __init__(self, trained: torch.nn.Module) -> None:
+        self.trained, self.optimizer = trained, torch.optim.SGD(trained.parameters(), lr=0.1)
+
+    def learn(self, batch: Any) -> dict[str, float]:
+        return {"seconds": 0.0}
+
+
+def test_an_algorithm_that_learns_from_batches_only_is_refused(model: Path) -> None:
+    weights, tokenizer = load_model(model)
+    with refused(TrainError, "OnlyBatches", "begin"):
+        Trainer(config(learning="stream"), model=(weights, tokenizer), algorithm=OnlyBatches(weights), progress=False)  # type: ignore[arg-type]
