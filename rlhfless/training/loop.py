@@ -308,8 +308,7 @@ class Trainer:
         engines = self.engines.of_step(self.model, step)
         requests, name = self.requests(problems, step), self._meta["run"]
         start_s, charging = self.state.position.clock_s, self.config.cluster.charging
-        about = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress}
-        options: dict[str, Any] = {**about, "work": work}
+        options: dict[str, Any] = {"run": name, "step": step, "start_s": start_s, "on_progress": self.on_progress, "work": work}
         if self.actor_pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
@@ -325,12 +324,9 @@ class Trainer:
 
     def _learning(self, problems: Sequence[Problem], step: int) -> StepLearning:
         """Return how the step is learned from."""
-        c, on_pool = self.config, self.actor_pool is not None
-        samples, updates = c.rollout.samples_per_prompt, c.algorithm.num_updates
-        parts = LearningParts(
-            self.state, self.rewards, problems, samples, c.seed, step, updates, self.cluster, self.latency, c.cluster, on_pool
-        )
-        return StreamedLearning(parts) if c.cluster.learning == "stream" else BatchLearning(parts)
+        on_pool = self.actor_pool is not None
+        parts = LearningParts(self.state, self.rewards, problems, step, self.config, self.cluster, self.latency, on_pool)
+        return StreamedLearning(parts) if self.config.cluster.learning == "stream" else BatchLearning(parts)
 
 
 def train(

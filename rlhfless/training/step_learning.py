@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord, WorkItem
-from rlhfless.training.config import ClusterConfig
+from rlhfless.training.config import TrainConfig
 from rlhfless.training.preparation import record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
@@ -31,27 +31,28 @@ class LearningParts:
     """What one step is learned from with.
 
     Attributes:
-        state: of the run, with model, tokenizer and learner. problems: of the step.
-        samples: responses to each problem. seed: of the run. step: its number.
-        updates: of the weights per step. latency: of an actor. on_pool: generation runs on the wall clock, in a pool.
+        state: of the run, with model, tokenizer and learner. problems: of the step, whose number is ``step``.
+        config: of the run. latency: of an actor. on_pool: generation runs on the wall clock, in a pool.
     """
 
     state: RunState
     rewards: Rewards
     problems: Sequence[Problem]
-    samples: int
-    seed: int
     step: int
-    updates: int
+    config: TrainConfig
     cluster: Cluster
     latency: LatencyModel
-    config: ClusterConfig
     on_pool: bool
 
     @property
+    def samples(self) -> int:
+        """Return the number of responses to each problem."""
+        return self.config.rollout.samples_per_prompt
+
+    @property
     def profile(self) -> LatencyModel | None:
-        """The profile that seconds are charged by; None charges measured ones."""
-        return None if self.on_pool or self.config.charging != "profile" else self.latency
+        """Return the profile that seconds are charged by; None charges measured ones."""
+        return None if self.on_pool or self.config.cluster.charging != "profile" else self.latency
 
 
 class LearnedStep(NamedTuple):
@@ -94,7 +95,7 @@ class BatchLearning:
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
         p, tokenizer = self.parts, self.parts.state.tokenizer
-        with streams_of(p.seed, p.step):
+        with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
             responses = read_responses(p.problems, record.completions, tokenizer, p.samples)
             scores = p.rewards.score(responses)
@@ -104,5 +105,5 @@ class BatchLearning:
             with one_thread(p.state.model.device):
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
             # actors of a pool may wait on their GPUs meanwhile
-            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config, on_other_gpus=p.on_pool)
+            record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, on_other_gpus=p.on_pool)
         return LearnedStep(responses, scores, numbers)

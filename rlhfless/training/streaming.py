@@ -49,7 +49,7 @@ class StreamedLearning:
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
-        self._gpu_count = parts.config.learner_gpus or parts.latency.gpus_per_actor
+        self._gpu_count = parts.config.cluster.learner_gpus or parts.latency.gpus_per_actor
         self._gpus = WorkGpus.beside(parts.cluster, "learner", self._gpu_count, keeps_state=True, in_this_process=True)
         self.work: Sequence[WorkItem] = self._items() if parts.on_pool else ()
 
@@ -72,7 +72,7 @@ class StreamedLearning:
     def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
         p, which, tokenizer = self.parts, self._responses(group), self.parts.state.tokenizer
         began = time.perf_counter()
-        with streams_of(p.seed, p.step, group + 1), one_thread(p.state.model.device):
+        with streams_of(p.config.seed, p.step, group + 1), one_thread(p.state.model.device):
             responses = read_responses(p.problems, completions, tokenizer, p.samples, which)
             scores = p.rewards.judge(responses)
             judging_s = time.perf_counter() - began
@@ -83,7 +83,7 @@ class StreamedLearning:
 
     def _finish(self) -> None:
         p = self.parts
-        with streams_of(p.seed, p.step), one_thread(p.state.model.device):
+        with streams_of(p.config.seed, p.step), one_thread(p.state.model.device):
             self.numbers = p.state.learner.finish()
         judging_s = sum(group.judging_s for group in self._groups.values())
         self._learned |= {"learning": self.numbers, "judging_s": judging_s}
@@ -114,7 +114,7 @@ class StreamedLearning:
 
     def _after(self, group: int) -> tuple[int, ...]:
         """Return the groups that must be learned from before this one."""
-        return (group - 1,) if group and self.parts.config.stream_order == "canonical" else ()
+        return (group - 1,) if group and self.parts.config.cluster.stream_order == "canonical" else ()
 
     def _item(self, group: int | None, completions: Sequence[Completion], results: Sequence[Any]) -> None:
         """Run a group, or the optimizer's step (None); the pool tells of an exception in words only, so it is kept."""
@@ -133,7 +133,7 @@ class StreamedLearning:
         """Run everything after generation and place it into the step."""
         completions, groups = record.completions, range(len(self.parts.problems))
         complete_s = [max(completions[r].time_s for r in self._responses(group)) for group in groups]
-        canonical = self.parts.config.stream_order == "canonical"
+        canonical = self.parts.config.cluster.stream_order == "canonical"
         order = list(groups) if canonical else sorted(groups, key=complete_s.__getitem__)
         for group in order:
             self._learn_from(group, completions)
@@ -168,10 +168,10 @@ class StreamedLearning:
             return [group.seconds for group in groups], finish_s
         per_token_s = p.profile.prefill_per_token_s * p.profile.gpus_per_actor / self._gpu_count
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
-        first_s = learn_s / p.updates
+        first_s = learn_s / p.config.algorithm.num_updates
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
         whole = sum(group.tokens for group in groups)
-        judging_s = p.samples * p.config.reward_s_per_response
+        judging_s = p.samples * p.config.cluster.reward_s_per_response
         seconds = [judging_s + group.tokens / whole * passes_s for group in groups]
         return seconds, learn_s - first_s + numbers.get("waited", 0.0) * first_s
 

@@ -122,11 +122,10 @@ def test_a_reward_that_fails_ends_the_step_which_is_learned_from_once(executor: 
     calls: list[int] = []
     given = config(
         learning="stream",
-        stream_order="canonical",
         steps=1,
         executor=executor,
-        gpus=2,
-        gpus_per_node=2,
+        gpus=1,
+        gpus_per_node=1,
         policy="static",
         max_response_tokens=100,
     )
@@ -143,7 +142,7 @@ def test_a_reward_that_fails_ends_the_step_which_is_learned_from_once(executor: 
         read_trace(tmp_path / "run")  # which checks it
         assert min(span["start_s"] for span in learning) < step.rollouts["end_s"].max()
         held = [row for row in step.record.allocations if row["role"] == "learner"]
-        assert held[0]["end_s"] == step.record.end_s
+        assert held[0]["end_s"] >= max(span["end_s"] for span in learning)
     calls.clear()
     virtual = config(learning="batch", steps=1, gpus=1, gpus_per_node=1, policy="static", max_response_tokens=100)
     with RaggedTrainer(
