@@ -3,20 +3,21 @@
 **Given completions** (``phase_bound_s``). Let response r complete at c_r. Its preparation starts no earlier than r_r = c_r, or
 when the first server of its pool is free. Its learning starts no earlier than u_r, the latest r_q + prepare_q over the
 responses q that it waits for. So the step ends no earlier than every ``u_r + learn_r``. Next, take any time t. All items of a
-pool that start no earlier than t together take W(t) seconds. They run within [t, T], and server s offers at most
-T - max(t, f_s) seconds there, where f_s is when it is free. So the positive parts of T - max(t, f_s) add up to at least W(t). A sum of positive parts
-is the largest sum over any of its terms. So for some k, with A_k the sum of the k least max(t, f_s), k T - A_k >= W(t):
+pool that start no earlier than t together take W(t) seconds. They run within [t, T], and server s offers at most T - max(t,
+f_s) seconds there, where f_s is when it is free. So the positive parts of T - max(t, f_s) add up to at least W(t). A sum of
+positive parts is the largest sum over any of its terms. So for some k, with A_k the sum of the k least max(t, f_s), k T - A_k
+>= W(t):
 
     T >= min over k of (W(t) + A_k) / k      for every t; only the t at which items may start matter.
 
 With K servers that are free from the start this is ``t + W(t) / K``. It holds for items that may be split or interrupted, too.
 
 **For every policy** (``step_bound``). A response alone in its batch decodes fastest: with a minorant a + b B + c K of an
-iteration (``solver.bounds.clairvoyant``), it completes at r + a L + b L + c (sum of its KV tokens) or later,
-r the seconds until an actor can decode. The bound above rises with completions and with the times at which servers are free. So it holds with these least
-completions and with actors free from the start. Besides, the GPUs of N actors of g GPUs offer g N T GPU-seconds, and those of K
-learner servers g K (T - their start). Generation within T takes at least the clairvoyant bound C(T) of them, which never rises
-with T. With W the seconds of work on these GPUs,
+iteration (``solver.bounds.clairvoyant``), it completes at r + a L + b L + c (sum of its KV tokens) or later, r the seconds
+until an actor can decode. The bound above rises with completions and with the times at which servers are free. So it holds
+with these least completions and with actors free from the start. Besides, the GPUs of N actors of g GPUs offer g N T GPU-
+seconds, and those of K learner servers g K (T - their start). Generation within T takes at least the clairvoyant bound C(T) of
+them, which never rises with T. With W the seconds of work on these GPUs,
 
     C(T) + g W <= g N T + g K (T - start) ,    and the least T that satisfies this is a lower bound.
 

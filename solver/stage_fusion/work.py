@@ -7,6 +7,7 @@ completion. Learning accumulates its gradient; the optimizer steps once, after a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,9 +48,9 @@ class PhaseWork:
         8.0
     """
 
-    prepare_s: FloatArray
-    learn_s: FloatArray
-    group: IntArray
+    prepare_s: Any
+    learn_s: Any
+    group: Any
     unlock: str = "response"
     learner_gpus: int = 0
     learner_from_s: float | None = None
@@ -57,27 +58,13 @@ class PhaseWork:
     place: str = "freed"
     gpus_per_actor: int = 1
 
-    def __init__(
-        self,
-        prepare_s: ArrayLike,
-        learn_s: ArrayLike,
-        group: ArrayLike,
-        unlock: str = "response",
-        learner_gpus: int = 0,
-        learner_from_s: float | None = None,
-        learner_grows: bool = False,
-        place: str = "freed",
-        gpus_per_actor: int = 1,
-    ) -> None:
-        seconds = _seconds("prepare_s", prepare_s, None)
-        values = {
-            "prepare_s": seconds, "learn_s": _seconds("learn_s", learn_s, len(seconds)), "group": _groups(group, len(seconds)),
-            "unlock": _one_of("unlock", unlock, UNLOCKS), "place": _one_of("place", place, PLACES),
-            "learner_gpus": learner_gpus, "learner_from_s": learner_from_s, "learner_grows": learner_grows,
-            "gpus_per_actor": gpus_per_actor,
-        }  # fmt: skip
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        seconds = _seconds("prepare_s", self.prepare_s, None)
+        object.__setattr__(self, "prepare_s", seconds)
+        object.__setattr__(self, "learn_s", _seconds("learn_s", self.learn_s, len(seconds)))
+        object.__setattr__(self, "group", _groups(self.group, len(seconds)))
+        _check_known("unlock", self.unlock, UNLOCKS)
+        _check_known("place", self.place, PLACES)
         self._check_learner()
 
     def _check_learner(self) -> None:
@@ -197,7 +184,6 @@ def _groups(group: ArrayLike, responses: int) -> IntArray:
     return numbers.astype(np.int64)
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
+def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:
         raise PlanningError(f"{name} {as_given(value)} is unknown; choose one of {', '.join(known)}")
-    return value
