@@ -37,6 +37,9 @@ from solver.prefix_sharing.placement import Placement, place
 from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
+from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
+from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
+from solver.stage_fusion.work import PhaseWork
 from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.drafted_latency import drafted
 from solver.timing.evaluate import Evaluation, evaluate
@@ -73,6 +76,9 @@ __all__ = [
     "NonGenerationPhases",
     "Objective",
     "Offer",
+    "PhaseRow",
+    "PhaseSchedule",
+    "PhaseWork",
     "Placement",
     "Plan",
     "PlanningError",
@@ -85,6 +91,7 @@ __all__ = [
     "RemainingLengths",
     "Replan",
     "RuntimeRule",
+    "StepBound",
     "StepState",
     "SurvivalTable",
     "Trigger",
@@ -101,6 +108,7 @@ __all__ = [
     "evaluate",
     "even_lengths",
     "fixed_length_rule",
+    "follow",
     "from_batch",
     "from_samples",
     "from_scenarios",
@@ -109,6 +117,7 @@ __all__ = [
     "mixed_clairvoyant_bound",
     "offers_of",
     "pareto_front",
+    "phase_bound_s",
     "place",
     "plan_generation",
     "random_split",
@@ -116,6 +125,7 @@ __all__ = [
     "replayed_clairvoyant_bound",
     "scenarios_from_quantiles",
     "schedule_work",
+    "step_bound",
     "together_or_split",
 ]
 
