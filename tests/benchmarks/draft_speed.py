@@ -1,9 +1,10 @@
 """Tokens per second of the torch engine on the CPU with drafts of adaptive length, against without, by responses in the batch.
 
 The shipped model decodes responses to prompts of its own run, up to eight per prompt. Drafts come from the last visit of each
-prompt, which the shipped trace holds, and from siblings. Lengths are chosen by the shipped profile of this model. Both ways
-decode the same tokens, which is checked, in turns on one thread. Seconds are the process's CPU time, so that other programs
-change little; of ``--repeats`` turns the fastest counts. Making engines, prefill and filling tries are included.
+prompt, which the shipped trace holds, and from siblings. Lengths are chosen by the shipped profile of this model,
+corrected by measured passes. Both ways decode the same tokens, which is checked, in turns on one thread. Seconds are the
+process's CPU time, so that other programs change little; of ``--repeats`` turns the fastest counts.
+Making engines, prefill and filling tries are included.
 
 Reported by number of responses: the geometric mean over seeds of the ratio of tokens per second, tokens per pass, and the
 share of a step's seconds that drafting takes (choosing lengths, drafting, noting what was committed).
@@ -51,6 +52,17 @@ class TimedDrafts(EngineDrafts):
         drafts = super().plan(batch, kv_tokens)
         self.seconds += time.process_time() - begin
         return drafts
+
+    def undrafted_passes(self, batch: Sequence[SequenceState], kv_tokens: int) -> int:
+        begin = time.process_time()
+        passes = super().undrafted_passes(batch, kv_tokens)
+        self.seconds += time.process_time() - begin
+        return passes
+
+    def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
+        begin = time.process_time()
+        super().observe_seconds(batch, kv_tokens, drafted, seconds)
+        self.seconds += time.process_time() - begin
 
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
         begin = time.process_time()

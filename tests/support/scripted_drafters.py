@@ -36,3 +36,15 @@ class ScriptedDrafter:
     def remove(self, response: int) -> None:
         """See ``Drafter``."""
         del self.tokens[response]
+
+
+class FailingDrafter(ScriptedDrafter):
+    """Raises when it is asked for a draft; processes import it from here."""
+
+    def __init__(self) -> None:
+        super().__init__(fails)
+
+
+def fails(response: int, so_far: Ids, most: int) -> Sequence[int]:
+    """Raise."""
+    raise RuntimeError("no more ideas")

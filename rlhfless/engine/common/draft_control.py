@@ -4,6 +4,9 @@ Every response has its own estimate of survival, because responses differ more t
 other responses to its prompt accept, and these with what all responses accept. Lengths are decided anew every 16 passes, and
 whenever a response joins or leaves. They depend on committed passes only, so a run that is repeated drafts the same.
 
+An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
+Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
+
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.draft_length``.
 """
 
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rlhfless.engine.common.draft_frailty import frailty_survival
+from rlhfless.engine.common.measured_passes import MeasuredPasses
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
@@ -70,6 +74,7 @@ class DraftControl:
         self.max_draft_tokens = self._most if self._fixed is None else self._fixed
         table = latency.table
         self._most_fed = None if table is None else int(table.batch[-1])
+        self._measured: MeasuredPasses | None = None
         self._counts: dict[int, Counts] = {}
         self._prompt_of: dict[int, Hashable] = {}
         self._prompts: dict[Hashable, _Prompt] = {}
@@ -97,6 +102,13 @@ class DraftControl:
         """Note what a pass verified for a response: ``drafted`` tokens, of which the first ``accepted`` were accepted."""
         if drafted:
             self._counts[response][int(accepted == drafted), accepted] += 1
+
+    def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
+        """Note how long a pass took, drafting included, on an engine that measures time; lengths then depend on it."""
+        if self._fixed is None:
+            if self._measured is None:
+                self._measured = MeasuredPasses(self._latency)
+            self._measured.observe(batch, kv_tokens, drafted, seconds)
 
     def remove(self, response: int) -> None:
         """Forget a response that left; others to its prompt keep what was learnt from it, until the last one leaves."""
@@ -184,6 +196,10 @@ class DraftControl:
 
     def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
         responses = list(responses)
+        if self._measured is not None and self._passes and len(responses) < len(self._decided_for):
+            decided = dict(zip(self._decided_for, self._decided, strict=True))
+            if all(response in decided for response in responses):
+                self._decided, self._decided_for = [decided[response] for response in responses], responses
         if not self._passes or responses != self._decided_for:
             self._decided, self._decided_for = self._decide(responses, kv_tokens, remaining), responses
             self._passes = DECISION_PASSES
@@ -193,9 +209,11 @@ class DraftControl:
         if critical and remaining is None:
             raise PlanningError("the draft length is critical, but no remaining lengths are predicted; a predictor is needed")
         left = remaining() if critical and remaining is not None else None
-        survival, reads = self.survival(responses), self._drafting.kv_reads
-        lengths: list[int] = even_lengths(self._latency, survival, kv_tokens, left, kv_reads=reads).tolist()
-        return lengths
+        survival, reads, latency = self.survival(responses), self._drafting.kv_reads, self._latency
+        if self._measured is not None:
+            latency, reads = self._measured.price(len(responses), kv_tokens), "once"
+        lengths = even_lengths(latency, survival, kv_tokens, left, max_fed_tokens=self._most_fed, kv_reads=reads)
+        return list(map(int, lengths))
 
     def _tried(self, kv_tokens: int) -> list[int]:
         """Return the lengths of the next pass: in some passes, a few responses draft although it does not seem to pay."""
@@ -218,7 +236,11 @@ class DraftControl:
         return batch, min(PROBES, batch), min(PROBE_TOKENS, self._most)
 
     def _probe_cost(self, kv_tokens: int, later: int) -> float | None:
+<<<<<<< HEAD
         """Return the cost of probing, in passes, in a pass ``later`` passes after the next; None: it does not probe."""
+=======
+        """Return what probing takes, in passes, in a pass that is ``later`` passes after the next; None: it has no probe."""
+>>>>>>> draftspeed
         batch, few, length = self._probes
         if sum([n > 0 for n in self._decided]) >= few:
             return None

@@ -49,7 +49,7 @@ class PassDrafts(Protocol):
     def undrafted_passes(self, batch: Sequence[SequenceState], kv_tokens: int) -> int:
         """Return for how many passes, from the next one on, nothing is drafted as long as ``batch`` stays.
 
-        The arguments are those of ``plan``, which is called where it is 0. Tokens need not be on the host.
+        The arguments are those of ``plan``, which is called where it is 0.
         """
         ...
 
@@ -76,6 +76,10 @@ class PassDrafts(Protocol):
 
     def commit_undrafted(self, passes: int) -> None:
         """Note passes, at most ``undrafted_passes``, that yielded one token per response; tokens need not be on the host."""
+        ...
+
+    def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
+        """Note the measured seconds of a pass, drafting included; not called where a latency model gives the seconds."""
         ...
 
 
@@ -185,6 +189,10 @@ class EngineDrafts:
         self._behind = True
         if self.off is None:
             self._control.skip(passes)
+
+    def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
+        """See ``PassDrafts``."""
+        self._control.observe_seconds(batch, kv_tokens, drafted, seconds)
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""

@@ -41,6 +41,44 @@ def test_the_estimate_approaches_the_shares_of_accepted_drafts() -> None:
     assert learning.survival([0])[0] == pytest.approx(np.cumprod(rates), abs=0.01)
 
 
+def test_passes_without_drafts_are_known_in_advance() -> None:
+    """Skipping them leaves the same lengths as asking for each of them, probes and decisions included."""
+    asking, skipping = control(), control()
+    names, kv_tokens, seen, skipped = list(range(12)), 1200, [], 0
+    for one in (asking, skipping):
+        for name in names:
+            one.start(name)
+            for _ in range(40):
+                one.observe(name, MOST, 0)
+    for _ in range(400):
+        seen.append(asking.lengths(names, [99] * 12, [kv_tokens // 12 + len(seen)] * 12))
+    at = 0
+    while at < 400:
+        passes = min(skipping.undrafted_passes(names, kv_tokens + 12 * at), 400 - at)
+        assert not any(map(any, seen[at : at + passes]))
+        skipping.skip(passes)
+        at, skipped = at + passes, skipped + passes
+        if at < 400 and not passes:
+            assert skipping.lengths(names, [99] * 12, [kv_tokens // 12 + at] * 12) == seen[at]
+            at += 1
+    assert 0 < skipped < 400
+    assert control(0).undrafted_passes(names, kv_tokens) > 400
+    assert control(2).undrafted_passes(names, kv_tokens) == 0
+
+
+def test_measured_passes_that_cost_more_than_the_profile_says_draft_less() -> None:
+    by_profile, measuring = control(), control()
+    for one in (by_profile, measuring):
+        for name in range(8):
+            one.start(name)
+            for accepted in drafts(name, [0.6] * MOST, 50):
+                one.observe(name, MOST, accepted)
+    for drafted in (0, 8, 16) * 20:
+        measuring.observe_seconds(8, 800, drafted, 7e-3 + 12e-4 * drafted)
+    (more, less) = (sum(one.lengths(range(8), [99] * 8, [100] * 8)) for one in (by_profile, measuring))
+    assert more > less
+
+
 def test_short_drafts_do_not_bias_the_estimate() -> None:
     learning, rates = control(), [0.8, 0.8, 0.8, 0.8]
     learning.start(0)

@@ -91,6 +91,10 @@ def now_and_then(response, index):
     return (response * 7 + index * 3) % 5 == 0
 
 
+def always(response, index):
+    return True
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_drafts_change_no_bit(model, expected, sampling, length):
@@ -149,6 +153,55 @@ def test_bad_drafts_cost_passes_at_most(model, expected, adversary):
         assert all(c.passes == c.response_tokens and c.accepted_tokens == 0 for c in found.values())
     if adversary in ("empty", "end of text"):
         assert all(c.drafted_tokens == 0 for c in found.values())
+
+
+@pytest.mark.parametrize("per_response_s", [2**-6, 2**-3])
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_adaptive_lengths_limit_what_bad_drafts_take(model, adversary, per_response_s):
+    """By the profile's arithmetic, at most half more than without drafts, and next to nothing once lengths are learnt."""
+    asked = [replace(r, target_tokens=110, max_tokens=110) for r in requests()]
+    latency = replace(LATENCY, per_response_s=per_response_s)
+    plain = engine(model, charge=latency)
+    known = run(plain, asked)
+    e = engine(model, Drafting(ADVERSARIES[adversary](known)), charge=latency)
+    assert tokens(run(e, asked)) == tokens(known)
+    assert e.clock_s <= 1.5 * plain.clock_s
+    if adversary == "always wrong":
+        half = len(plain.journal) // 2
+        assert sum(e.journal.decode_s[half:]) <= 1.03 * sum(plain.journal.decode_s[half:])
+
+
+def test_passes_without_drafts_run_as_they_do_without_drafts(model):
+    """Many in one run; the drafter learns of all of their tokens, and the trace counts what it counts without drafts."""
+    asked = [replace(r, target_tokens=110, max_tokens=110) for r in requests()]
+    plain = engine(model)
+    plain.add(asked)
+    without = plain.advance(math.inf)
+    known = {c.response: c for c in without.completions}
+    drafter = guesses(known, always)
+    told, remove = {}, drafter.remove
+    drafter.remove = lambda response: (told.__setitem__(response, list(drafter.tokens[response])), remove(response))
+    e = engine(model, Drafting(drafter))
+    e.add(asked)
+    progress = e.advance(math.inf)
+    assert tokens({c.response: c for c in progress.completions}) == tokens(known)
+    assert told == {response: c.token_ids.tolist() for response, c in known.items()}
+    undrafted = sum(not any(p.drafted) for p in e.journal.passes)
+    assert len(e.journal) > undrafted > len(e.journal) / 2 > len(e.journal.runs)
+    assert all(c.passes == c.response_tokens for c in progress.completions)
+    for p, k in zip(e.journal.passes, range(len(plain.journal)), strict=True):
+        assert p.kv_tokens == kv_tokens(plain.journal, k)
+
+    never = engine(model, Drafting(guesses(known, always), length=0))
+    never.add(asked)
+    again = never.advance(math.inf)
+    assert [replace(s, drafted_tokens=None, accepted_tokens=None) for s in again.spans] == list(without.spans)
+
+
+def kv_tokens(journal, iteration):
+    """KV tokens of the batch at the start of an iteration without drafts."""
+    change = [c for c in journal.changes if c.iteration <= iteration][-1]
+    return change.kv_tokens + change.batch * (iteration - change.iteration)
 
 
 def failing(response, so_far, most):
@@ -227,10 +280,9 @@ def test_tokens_depend_on_no_draft_cut_or_move(model, expected, data):
     admission = data.draw(
         st.sampled_from([Admission(4, 10**6), Admission(12, 10**6), Admission(12, 130, "preempt"), Admission(1, 120)])
     )
-    lengths = data.draw(st.lists(st.sampled_from([None, *LENGTHS]), min_size=1, max_size=3), label="lengths")
-    engines = [
-        engine(model, None if n is None else Drafting(guesses(known, now_and_then), length=n), admission) for n in lengths
-    ]
+    lengths = data.draw(st.lists(st.sampled_from([None, 0, *LENGTHS]), min_size=1, max_size=3), label="lengths")
+    wrong = data.draw(st.sampled_from([now_and_then, always]), label="wrong")
+    engines = [engine(model, None if n is None else Drafting(guesses(known, wrong), length=n), admission) for n in lengths]
     order, found, all_draft = data.draw(st.permutations(asked)), {}, None not in lengths
     with counting(model) as fed:
         for k, e in enumerate(engines):

@@ -26,6 +26,7 @@ from prefill_samples import CLUSTER as PREFILL_CLUSTER
 from prefill_samples import LATENCY as PREFILL_LATENCY
 from prefill_samples import PROMPTS, SAMPLES, dealt, prompts, workload
 from prefill_samples import requests as prefill_requests
+from scripted_drafters import FailingDrafter
 from torch_wall_samples import (
     CLUSTER,
     LATENCY,
@@ -55,7 +56,7 @@ from rlhfless.executor import (
 from rlhfless.executor.distributed.local import actors as local_actors
 from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
-from solver import Cluster, deduplicate
+from solver import Cluster, Drafting, deduplicate
 from solver.model.problem import PlanningProblem
 
 FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
@@ -267,3 +268,17 @@ def test_kills_at_random_moments_lose_double_and_leave_nothing() -> None:
     assert (found["kills"], found["lost_actors"] > 0) == (6, True)
     assert (found["lost"], found["doubled"], found["different"], found["given_up"]) == (0, 0, 0, 0)
     assert found["left_behind"] == []
+
+
+@pytest.mark.full
+def test_a_drafter_that_fails_in_a_process_is_an_event_and_changes_no_token(factory: TorchEngineFactory) -> None:
+    drafting = Drafting(FailingDrafter(), length=2)
+    with ProcessPool(["cpu"]) as pool:
+        plain, drafted = (
+            pool.run_step(plan_of([range(4)]), requests()[:4], engines, LATENCY, Cluster(1, 1, 1))
+            for engines in (factory, replace(factory, drafting=drafting))
+        )
+    (event,) = [e for e in drafted.events if e["name"] == "drafts_off"]
+    assert "FailingDrafter failed in draft()" in json.loads(event["detail"])["why"]
+    assert token_bytes(drafted) == token_bytes(plain)
+    assert not [e for e in plain.events if e["name"] == "drafts_off"]
