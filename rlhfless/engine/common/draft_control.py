@@ -236,11 +236,7 @@ class DraftControl:
         return batch, min(PROBES, batch), min(PROBE_TOKENS, self._most)
 
     def _probe_cost(self, kv_tokens: int, later: int) -> float | None:
-<<<<<<< HEAD
-        """Return the cost of probing, in passes, in a pass ``later`` passes after the next; None: it does not probe."""
-=======
         """Return what probing takes, in passes, in a pass that is ``later`` passes after the next; None: it has no probe."""
->>>>>>> draftspeed
         batch, few, length = self._probes
         if sum([n > 0 for n in self._decided]) >= few:
             return None
