@@ -11,10 +11,10 @@ from rlhfless.analysis.executed_run import calibrated_by_spans, executed_steps, 
 from rlhfless.analysis.framework_defaults import DISPATCHES, FRAMEWORK_DEFAULTS, SHUFFLED, RunSetup, run_setup
 from rlhfless.analysis.gpu_seconds import Account, PhaseSeconds, account
 from rlhfless.analysis.log_checks import generation_checks
+from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.savings import generation_s, savings
-from rlhfless.analysis.text_encoder import text_encoder
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
 from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 

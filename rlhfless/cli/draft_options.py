@@ -90,7 +90,7 @@ class DraftOptions:
         from rlhfless.analysis.draft_groups import check_texts
         from rlhfless.analysis.draft_study import last_prompts
         from rlhfless.analysis.log_drafts import LogDrafts
-        from rlhfless.analysis.text_encoder import TEXTS, text_encoder
+        from rlhfless.analysis.log_texts import TEXTS, text_encoder
         from rlhfless.simulate import DrawnDrafts
 
         texts = log.open(source, keep=TEXTS).trace.rollouts if rollouts is None else rollouts

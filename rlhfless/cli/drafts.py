@@ -44,7 +44,7 @@ def drafts(
     """
     from rlhfless.analysis.draft_configuration import draft_configurations
     from rlhfless.analysis.draft_study import study_drafts
-    from rlhfless.analysis.text_encoder import TEXTS, text_encoder
+    from rlhfless.analysis.log_texts import TEXTS, text_encoder
     from rlhfless.latency import load_profile
 
     latency = None if profile is None else load_profile(profile)

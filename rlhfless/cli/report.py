@@ -74,7 +74,7 @@ def report(
 
     PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised.
     """
-    from rlhfless.analysis.text_encoder import texts_of
+    from rlhfless.analysis.log_texts import texts_of
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.write import write_report
     from rlhfless.run import load

@@ -44,7 +44,7 @@ def report_of(line: str) -> ReportFrame:
         InputError: the line is not one path with options of ``OPTIONS``, or a limit is not a number above 0.
         TraceError: there is no trace or log at the path, or it is larger than the limits.
     """
-    from rlhfless.analysis.text_encoder import texts_of
+    from rlhfless.analysis.log_texts import texts_of
     from rlhfless.report.write import report_html
     from rlhfless.trace import ImportOptions, Limits, open_log
 

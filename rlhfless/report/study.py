@@ -37,7 +37,7 @@ from rlhfless.analysis import (
 )  # fmt: skip
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
-from rlhfless.analysis.text_encoder import text_encoder
+from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.report.schedules import Schedules, simulate_schedules

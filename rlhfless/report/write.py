@@ -12,7 +12,7 @@ import pandas as pd
 
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration, billed_uses, uses_of_account
-from rlhfless.analysis.text_encoder import texts_of
+from rlhfless.analysis.log_texts import texts_of
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhfless.analysis.text_encoder import texts_of
+from rlhfless.analysis.log_texts import texts_of
 from rlhfless.errors import InputError
 from rlhfless.report.study import Assumptions, assuming
 from rlhfless.run.hardware import Hardware

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from syrupy.assertion import SnapshotAssertion
 
 from rlhfless.analysis import draft_savings as draft_savings_file
-from rlhfless.analysis import text_encoder
+from rlhfless.analysis import log_texts
 from rlhfless.analysis.draft_groups import SOURCES, draft_groups
 from rlhfless.analysis.draft_savings import DraftSavings, assigned_plan, draft_savings
-from rlhfless.analysis.text_encoder import texts_of
+from rlhfless.analysis.log_texts import texts_of
 from rlhfless.cli import main
 from rlhfless.engine.simulated.accepted_runs import MeasuredRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
@@ -163,7 +163,7 @@ def test_messages_in_place_of_texts_are_no_texts(suffix: str, tmp_path: Path) ->
 def test_texts_of_large_logs_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_text("x" * 100)
-    monkeypatch.setattr(text_encoder, "MAX_BYTES", 150)
+    monkeypatch.setattr(log_texts, "MAX_BYTES", 150)
     assert texts_of(tmp_path / "a.jsonl") == {"prompt", "response"}
     assert texts_of(tmp_path) == frozenset()
 
