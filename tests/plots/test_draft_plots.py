@@ -22,7 +22,7 @@ BATCHES = [1, 8, 64, 256]
 
 def test_tokens_per_pass_are_one_and_the_shares_up_to_there() -> None:
     table = plots.acceptance_info(drafted("history")).table
-    assert table["tokens_per_pass"].tolist() == [1.5, 1.75, 1.75, 2.25]
+    assert table["tokens_per_pass"].tolist() == [1.75, 2.25, 1.5, 1.75]
     fig = plots.plot_acceptance(drafted("history"))
     assert [line.name for line in fig.data] == ["own tokens: 1.75 tokens per pass", "history: 2.25 tokens per pass"]
     assert fig.layout.yaxis.range == (0, 1)

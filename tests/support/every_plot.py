@@ -114,7 +114,7 @@ def informed(text: str) -> ValueOfInformation:
 
 def drafted(text: str) -> DraftStudy:
     """What two sources of drafts accept."""
-    shares = [("own tokens", 1, 0.5), ("own tokens", 2, 0.25), (text, 1, 0.75), (text, 2, 0.5)]
+    shares = [(text, 1, 0.75), (text, 2, 0.5), ("own tokens", 1, 0.5), ("own tokens", 2, 0.25)]
     none = pd.DataFrame()
     best = DraftedResponses(DraftSource(), 2, none, np.array([3, 2]))
     by_position = pd.DataFrame(shares, columns=["source", "position", "survival"])

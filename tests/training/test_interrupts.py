@@ -54,7 +54,8 @@ class Interrupts:
         """Moments of a run that was traced: a file first, then a line, then one of its times, so that short parts are hit."""
         rng, moments = np.random.default_rng(seed), set()
         for _ in range(count):
-            file = sorted(FILES)[rng.integers(len(FILES))]
+            executed = sorted({file for file, _ in self.places})
+            file = executed[rng.integers(len(executed))]
             places = [times for (name, _), times in self.places.items() if name == file]
             moments.add(int(rng.choice(places[rng.integers(len(places))])))
         return moments
