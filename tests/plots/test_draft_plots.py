@@ -24,7 +24,7 @@ def test_tokens_per_pass_are_one_and_the_shares_up_to_there() -> None:
     table = plots.acceptance_info(drafted("history")).table
     assert table["tokens_per_pass"].tolist() == [1.75, 2.25, 1.5, 1.75]
     fig = plots.plot_acceptance(drafted("history"))
-    assert [line.name for line in fig.data] == ["own tokens: 1.75 tokens per pass", "history: 2.25 tokens per pass"]
+    assert [line.name for line in fig.data] == ["history: 2.25 tokens per pass", "own tokens: 1.75 tokens per pass"]
     assert fig.layout.yaxis.range == (0, 1)
 
 
