@@ -1,16 +1,22 @@
 """What starting, holding and prewarming cost, on the wall clock: planned against measured, cold against warm, serverful against
 elastic.
 
-The same steps (generation of forced lengths by the tiny model with torch, then a time for learning) with every life-cycle, in
-processes of this machine and as Ray actors (on one cluster, started for all of them): cold start, keep-alive for half of the
-learning (scale to zero), by cost, prewarming by the paper's rule (the shortest step so far and a buffer) and by the solver's
-forecast (the plan's makespan and the shortest rest so far), and the serverful baseline, which holds its GPUs through learning.
-Learners have other GPUs. Of every step but the first two, which give the rules something to go by: seconds of generation,
+Every life-cycle runs the same steps: generation of forced lengths by the tiny model with torch, then a time for learning.
+Actors are processes of this machine, then Ray actors on one cluster that is started for all of them. The life-cycles are:
+
+- cold: every step starts its actors;
+- kept: actors wait for half of the learning (scale to zero);
+- by cost: actors wait where that costs less than a start;
+- prewarmed by the paper's rule: the shortest step so far and a buffer;
+- prewarmed by the solver's forecast: the plan's makespan and the shortest rest so far;
+- serverful: GPUs are held through learning.
+
+Learners have other GPUs. The first two steps give the rules something to go by. Of every later step: seconds of generation,
 GPU-seconds by purpose (from the trace), and what was idle.
 
-Planned start-up, sync and decode are those of the shipped profile of that model, whose start-up is that of an engine in a
-process that runs already (a cold actor is a process first), and those of the first step, as one would plan after it; measured
-are medians over the actors of the steps after it, all of the cold life-cycle.
+Planned start-up, sync and decode are given twice. Once they are those of the shipped profile of that model, whose start-up is
+that of an engine in a process that runs already; a cold actor is a process first. Once they are those of the first step, as one
+would plan after it. Measured ones are medians over the actors of the later steps of the cold life-cycle.
 
     python tests/benchmarks/lifecycle_costs.py --json tests/benchmarks/results/lifecycle_costs.json    # a quarter of an hour
 """

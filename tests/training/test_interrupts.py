@@ -27,7 +27,7 @@ Start: TypeAlias = Callable[..., Trainer]
 STEPS = 3
 PACKAGE = Path(run_state.__file__).parents[1]
 FILES = {module.__file__ for module in (checkpoint, grpo, learner, loop, preparation, responses, run_state, step_learning)} | {
-    str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "parts", "storage", "writer")
+    str(PACKAGE / "trace" / f"{name}.py") for name in ("io", "storage", "writer")
 }
 """Where interrupts come: between any two lines of these."""
 
@@ -54,8 +54,7 @@ class Interrupts:
         """Moments of a run that was traced: a file first, then a line, then one of its times, so that short parts are hit."""
         rng, moments = np.random.default_rng(seed), set()
         for _ in range(count):
-            executed = sorted({file for file, _ in self.places})
-            file = executed[rng.integers(len(executed))]
+            file = sorted(FILES)[rng.integers(len(FILES))]
             places = [times for (name, _), times in self.places.items() if name == file]
             moments.add(int(rng.choice(places[rng.integers(len(places))])))
         return moments

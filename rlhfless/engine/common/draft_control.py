@@ -7,7 +7,7 @@ whenever a response joins or leaves. They depend on committed passes only, so a 
 An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
 Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
 
-The number of tokens to draft, given the estimates, is chosen in ``solver.timing.draft_length``.
+The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
 
 from __future__ import annotations

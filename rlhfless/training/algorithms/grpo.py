@@ -70,8 +70,7 @@ class Grpo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference
-        self._added: list[Groups] = []
-        self._gradients, self._sums = GradientSums(model.parameters()), dict.fromkeys(SUMS, 0.0)
+        self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -98,7 +97,8 @@ class Grpo:
 
     def begin(self) -> None:
         """Begin a step whose groups are learned from as they are generated; see ``add`` and ``finish``."""
-        self._added, self._sums = [], dict.fromkeys(SUMS, 0.0)
+        self._added: list[Groups] = []
+        self._sums = dict.fromkeys(SUMS, 0.0)
         self._gradients = GradientSums(self.trained.parameters())
 
     def add(self, batch: Batch) -> None:

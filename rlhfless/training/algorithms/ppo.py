@@ -72,9 +72,7 @@ class Ppo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
         self.reference = frozen_copy(trained.policy) if options.kl_coef and reference is None else reference
-        self._added: list[Responses] = []
-        self._waiting: list[tuple[Part, np.ndarray]] = []
-        self._gradients, self._sums = GradientSums(trained.parameters()), dict.fromkeys(SUMS, 0.0)
+        self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take ``num_updates`` optimizer steps on the whole batch, each accumulated over parts of similar length.
@@ -97,7 +95,9 @@ class Ppo:
 
     def begin(self) -> None:
         """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
-        self._added, self._waiting, self._sums = [], [], dict.fromkeys(SUMS, 0.0)
+        self._added: list[Responses] = []
+        self._waiting: list[tuple[Part, torch.Tensor, torch.Tensor]] = []  # with (B,) weights, and which responses wait
+        self._sums = dict.fromkeys(SUMS, 0.0)
         self._gradients = GradientSums(self.trained.parameters())
 
     def add(self, batch: Batch) -> None:
@@ -114,20 +114,20 @@ class Ppo:
             with autocast(o, part.mask.device):
                 new, values = self.trained(part.input_ids, o.temperature)
             errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
-            weight = torch.as_tensor(responses.weights[part.rows], dtype=new.dtype, device=new.device)[:, None]
+            weight = torch.as_tensor(responses.weights[part.rows], dtype=new.dtype, device=new.device)
             terms = {"value": errors.sum()}
             if o.whiten:
                 ratio = torch.where(part.mask, new - part.tokens["old"], 0.0).exp()
                 beyond = ((ratio < 1 - o.clip_ratio_low) | (ratio > 1 + o.clip_ratio_high)).any(1)
-                self._waiting.append((part, beyond.cpu().numpy()))
-                term = torch.where(part.mask & ~beyond[:, None], ratio * weight, 0.0)
+                self._waiting.append((part, weight, beyond))
+                term = torch.where(part.mask & ~beyond[:, None], ratio * weight[:, None], 0.0)
                 if "importance" in part.tokens:
                     term = term * part.tokens["importance"]
                 terms |= {"advantage": -(term * part.tokens["advantages"]).sum(), "ratio": -term.sum()}
                 _, counts = self._policy_loss(part, new.detach(), ~beyond)
             else:
                 losses, counts = self._policy_loss(part, new)
-                terms["policy"] = (losses * weight).sum()
+                terms["policy"] = (losses * weight[:, None]).sum()
             self._sums["clipped"] += counts["clipped"]
             self._sums["values_clipped"] += held
             self._sums["kl"] += counts["kl"]
@@ -145,34 +145,34 @@ class Ppo:
             raise InputError("no response was added to this step; add at least one before it is finished")
         o, sums = self.options, self._sums
         divisor, tokens = self._divisor(added), max(sum(each.tokens for each in added), 1.0)
-        mean, factor = self._whiten(added) if o.whiten else (0.0, 1.0)
+        mean, factor = self._whiten(added)
         factors = {"policy": 1 / divisor, "advantage": factor / divisor, "ratio": -mean * factor / divisor}
         self._gradients.combine({**factors, "value": o.vf_coef / tokens})
         values = self._gradients.values
         sums["loss"] += sum(values.get(name, 0.0) * by for name, by in factors.items())
         sums["value_loss"] += values.get("value", 0.0) / tokens
-        waited = self._add_waiting(added, divisor, sums)
+        waited = self._add_waiting(divisor, sums)
         return {**self._updates(added, sums), "waited": waited}
 
-    def _add_waiting(self, added: Sequence[Responses], divisor: float, sums: dict[str, float]) -> float:
+    def _add_waiting(self, divisor: float, sums: dict[str, float]) -> float:
         """Add the policy's gradient of responses whose clipping depends on mean and deviation; return their share."""
         o, waiting, self._waiting = self.options, self._waiting, []
-        weights = {id(part): each.weights for each in added for part in each.parts}
-        everywhere = self.ranks.sums({str(i): float(beyond.any()) for i, (_, beyond) in enumerate(waiting)})
-        for (part, beyond), processes in zip(waiting, everywhere.values(), strict=True):
+        everywhere = self.ranks.sums({str(i): float(beyond.any()) for i, (*_, beyond) in enumerate(waiting)})
+        for (part, weight, beyond), processes in zip(waiting, everywhere.values(), strict=True):
             if processes == 0:
                 continue
             with autocast(o, part.mask.device):
                 new, values = self.trained(part.input_ids, o.temperature)
-            rows = torch.as_tensor(beyond, device=new.device)
-            losses, counts = self._policy_loss(part, new, rows)
-            weight = torch.as_tensor(weights[id(part)][part.rows], dtype=new.dtype, device=new.device)
+            losses, counts = self._policy_loss(part, new, beyond)
             loss = (losses * weight[:, None]).sum() / divisor
             (loss + 0.0 * values.sum()).backward()
             sums["loss"] += float(loss.detach())
             sums["clipped"] += counts["clipped"]
             sums["kl"] += counts["kl"]
-        counts = {"waited": float(sum(beyond.sum() for _, beyond in waiting)), "all": float(sum(len(b) for _, b in waiting))}
+        counts = {
+            "waited": float(sum(beyond.sum() for *_, beyond in waiting)),
+            "all": float(sum(len(beyond) for *_, beyond in waiting)),
+        }
         counts = self.ranks.sums(counts)
         return counts["waited"] / max(counts["all"], 1.0)
 
@@ -293,6 +293,6 @@ class Ppo:
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the clipped token losses of a part, or of some of its rows, and their counts; see ``clipped_loss``."""
         o, tensors, mask = self.options, part.tokens, part.mask if rows is None else part.mask & rows[:, None]
-        advantages = tensors["advantages"]
-        importance = tensors.get("importance")
-        return clipped_loss(new, tensors["old"], advantages, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
+        return clipped_loss(
+            new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")
+        )
