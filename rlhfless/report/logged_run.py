@@ -17,6 +17,7 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, usd
 from rlhfless.report.drafts import drafts_section
 from rlhfless.report.log_checks import checks_table, contradicted
+from rlhfless.report.overlaps import overlaps_section
 from rlhfless.report.savings import savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 
@@ -122,6 +123,7 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
         "The ranges leave out two errors: that of the latency profile, and the selection bias of naming the best schedule."
     )
     savings_tables(page, findings)
+    overlaps_section(page, findings.overlaps, findings.setup)
     _what_if(page, findings, prices)
     _advice(page, findings)
 

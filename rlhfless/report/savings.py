@@ -62,40 +62,46 @@ def savings_frame(savings: pd.DataFrame, kinds: tuple[str, ...]) -> pd.DataFrame
 
 
 def _cells(row: pd.Series, kind: str) -> tuple[str, str]:
-    return _range(row, kind), _percent(row[f"{kind} most"])
+    return _range(row, kind), percent(row[f"{kind} most"])
 
 
 def at_most(row: pd.Series, kind: str) -> str:
     """Return in words the most that any schedule saves of ``kind``: ``time`` or ``GPU-seconds``."""
     maximum = row[f"{kind} most"]
-    return f"at most {_percent(maximum)}" if maximum > 0 else "nothing"
+    return f"at most {percent(maximum)}" if maximum > 0 else "nothing"
 
 
 def saved(row: pd.Series, kind: str) -> str:
     """Return in words the range that a schedule saves of ``kind``: ``time`` or ``GPU-seconds``."""
     low, high = row[f"{kind} low"], row[f"{kind} high"]
     if high <= 0:
-        return f"nothing ({_percent(low)} to {_percent(high)})"
+        return f"nothing ({percent(low)} to {percent(high)})"
     return _range(row, kind)
 
 
 def more(row: pd.Series, kind: str) -> str:
     """Return in words the range that a schedule takes more of ``kind``, where it saves none: ``1.0% to 2.0% more``."""
-    low, high = (_percent(max(0.0, -float(row[f"{kind} {end}"]))) for end in ("high", "low"))
-    if high == _percent(0.0):
+    low, high = (percent(max(0.0, -float(row[f"{kind} {end}"]))) for end in ("high", "low"))
+    if high == percent(0.0):
         return "no more"
     return f"{low} more" if low == high else f"{low} to {high} more"
 
 
 def _range(row: pd.Series, kind: str) -> str:
-    low, high = (_percent(row[f"{kind} {end}"]) for end in ("low", "high"))
-    return low if low == high else f"{low} to {high}"
+    return percent_range(float(row[f"{kind} low"]), float(row[f"{kind} high"]))
 
 
-def _percent(share: float) -> str:
+def percent_range(low: float, high: float) -> str:
+    """Return a range of shares, as one number where both ends read the same."""
+    least, most = percent(low), percent(high)
+    return least if least == most else f"{least} to {most}"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage of two digits, with a minus where it is negative."""
     text = f"{abs(share):.0%}" if abs(share) >= 0.1 else f"{abs(share):.1%}"
     return f"{MINUS}{text}" if share < 0 and text.strip("0.%") else text
 
 
 def _change(share: float) -> str:
-    return f"{_percent(abs(share))} {'more' if share > 0 else 'less'}"
+    return f"{percent(abs(share))} {'more' if share > 0 else 'less'}"

@@ -38,6 +38,7 @@ from rlhfless.analysis import (
 from rlhfless.analysis.compare_log import CALIBRATION_STEPS
 from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
 from rlhfless.analysis.log_texts import text_encoder
+from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
 from rlhfless.latency import scaled
 from rlhfless.report.schedules import Schedules, simulate_schedules
@@ -127,6 +128,7 @@ class LoggedRunFindings(Savings):
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
+        overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
@@ -143,6 +145,7 @@ class LoggedRunFindings(Savings):
     shuffled: tuple[Account, ...] = ()
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
+    overlaps: tuple[PhaseSavings, ...] = ()
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -253,6 +256,7 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         ),
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
         draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
+        phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
     )
     return ReportData(setting, calibrated, schedules, findings)
 
