@@ -111,6 +111,10 @@ def test_what_no_schedule_changes_is_said_and_counted(log: OpenedLog) -> None:
     )
     alone = study_log(log, SETTING, Assumptions(learner_gpus=0, dispatch="static"), 1)
     assert study.findings.best_time["time most"] < 0.5 * alone.findings.best_time["time most"]
+    assert not alone.findings.overlaps
+    stage_fusion, streaming = study.findings.overlaps
+    assert 0 < stage_fusion.low <= stage_fusion.high < streaming.high <= streaming.most < 0.5
+    assert streaming.load_s == study.setting.latency.sync_s
 
 
 @pytest.mark.full
