@@ -46,15 +46,18 @@ def never_together(options: StepOptions) -> BoolArray:
 
 def heaviest_chain_s(seconds: FloatArray, apart: BoolArray) -> FloatArray:
     """Return (P,) the most seconds of a set of tasks that are pairwise ``apart``, by (P, T) seconds and (P, T, T) pairs."""
+    return np.asarray(chains_s(seconds, apart).max(axis=1))
+
+
+def chains_s(seconds: FloatArray, apart: BoolArray) -> FloatArray:
+    """Return (P, 2^T) the seconds of every set of tasks, 0 where they are not pairwise ``apart``; a set is a bit mask."""
     plans, tasks = seconds.shape
     bits = 1 << np.arange(tasks)
     beside = (apart * bits).sum(axis=2)  # (P, T) as a bit mask
-    holds = np.zeros((plans, 1 << tasks), bool)
-    total = np.zeros((plans, 1 << tasks))
-    holds[:, 0] = True
+    total = np.full((plans, 1 << tasks), -np.inf)
+    total[:, 0] = 0.0
     for task in range(tasks):  # sets whose highest task is this one
         rest = np.arange(1 << task)
         fits = (beside[:, task, None] & rest) == rest
-        holds[:, bits[task] : 2 * bits[task]] = holds[:, : bits[task]] & fits
-        total[:, bits[task] : 2 * bits[task]] = total[:, : bits[task]] + seconds[:, task, None]
-    return np.asarray(np.where(holds, total, 0.0).max(axis=1))
+        total[:, bits[task] : 2 * bits[task]] = np.where(fits, total[:, : bits[task]] + seconds[:, task, None], -np.inf)
+    return np.maximum(total, 0.0)

@@ -8,7 +8,7 @@ per call, as (K,) indices; functions take (P, K) of them at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -164,15 +164,22 @@ class StepOptions:
         moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
         return np.stack([*of_calls, *moved], axis=1)
 
-    def peak_bytes(self, plans: IntArray) -> FloatArray:
-        """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with."""
+    def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
+        """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
+
+        With ``calls`` only these count, and a copy of weights only if the training counts, too: a lower bound.
+        """
         occupied = self.blocks(plans)
         kept = np.zeros((len(plans), self.gpus))
         working = np.zeros_like(kept)
         for call, table in enumerate(self.memory):
+            if calls is not None and call not in calls:
+                continue
             keeps, works, copy = table[plans[:, call]].T
             train = self.graph.trained_by[call]
-            if train is not None:
+            if train is not None and calls is not None and train not in calls:
+                copy = np.zeros_like(copy)
+            elif train is not None:
                 span, trained = self.spans[call][plans[:, call]], self.spans[train][plans[:, train]]
                 same = (span == trained).all(axis=1) & self._same_strategy(call, train, plans)
                 copy = np.where(same, 0.0, copy)
