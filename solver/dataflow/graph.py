@@ -43,8 +43,8 @@ class Graph:
             or calls wait for each other in a circle.
 
     Example:
-        >>> import solver
-        >>> [call.name for call in solver.grpo().calls]
+        >>> from solver.dataflow import grpo
+        >>> [call.name for call in grpo().calls]
         ['generate', 'reward', 'reference', 'train_actor']
     """
 

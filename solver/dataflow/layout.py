@@ -97,6 +97,7 @@ def meshes(gpus: int, gpus_per_node: int) -> tuple[Mesh, ...]:
         PlanningError: the cluster has another number of GPUs.
 
     Example:
+        >>> from solver.dataflow import meshes
         >>> [f"{mesh.first}-{mesh.last - 1}" for mesh in meshes(4, 4)]
         ['0-0', '1-1', '2-2', '3-3', '0-1', '2-3', '0-3']
     """
@@ -118,6 +119,7 @@ def strategies(gpus: int, nodes: int = 1) -> tuple[Strategy, ...]:
         gpus: of the mesh. nodes: of the cluster; at most that many stages, or 8.
 
     Example:
+        >>> from solver.dataflow import strategies
         >>> [str(strategy) for strategy in strategies(4)]
         ['4x1x1', '2x1x2', '1x1x4', '2x2x1', '1x2x2', '1x4x1']
     """

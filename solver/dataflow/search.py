@@ -3,10 +3,12 @@
 **Descents** change one call at a time to the option with the least period, from several starts, until nothing improves.
 
 **Exact search**, depth first. First every call gets a mesh, the slowest call first, and counts with the fastest strategy there.
-Then every call gets its strategy. A block of partial plans is extended at a time. A partial plan is dropped if its bound is not below the best period by the gap that is asked for, or if the bytes of the placed
-calls are too many. The bound is that of ``bound.py``: a call that is not placed counts with its least seconds in chains, apart
-from others by the graph alone, and with the least GPU-seconds of any option that leaves its heaviest chain below the best
-period. What is left open when the counted work is used up gives the bound.
+Then every call gets its strategy. A block of partial plans is extended at a time. A partial plan is dropped if its bound is not
+below the best period by the gap that is asked for, or if the calls with a strategy need too many bytes. The bound is that of
+``bound.py``. A call without a mesh counts with its least seconds in chains, apart from others by the graph alone. In the sum of
+GPU-seconds it counts with the least of any option that leaves its heaviest chain below the best period. What is left open when
+the counted work is used up gives the bound. Gaps are proven one after the other, the largest first: a search for much better
+plans is short, and what it finds shortens the next one.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solver.dataflow.bound import chains_s, never_together
 from solver.dataflow.options import FloatArray, IntArray, StepOptions
-from solver.dataflow.schedule import Order, step_times
+from solver.dataflow.schedule import step_times
 
+STARTS = 2  # descents from perturbed plans
+CHANGED = 3  # calls of a plan that are perturbed
 BLOCK = 256  # partial plans that are extended at once
 CHUNK = 4096  # extended plans whose bounds are computed at once
 
@@ -55,8 +58,8 @@ class Found:
 class Search:
     """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``."""
 
-    def __init__(self, options: StepOptions, limit_bytes: float, order: Order = "longest path", seed: int = 0) -> None:
-        self.options, self.limit_bytes, self.order = options, limit_bytes, order
+    def __init__(self, options: StepOptions, limit_bytes: float, seed: int = 0) -> None:
+        self.options, self.limit_bytes = options, limit_bytes
         self.rng = np.random.default_rng(seed)
         self.found = Found()
 
@@ -65,8 +68,16 @@ class Search:
         period_s = np.full(len(plans), math.inf)
         fits = self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes
         if fits.any():
-            period_s[fits] = step_times(self.options, plans[fits], self.order).period_s
+            period_s[fits] = step_times(self.options, plans[fits]).period_s
         return period_s
+
+    def start(self, most: int) -> None:
+        """Descend from every call's fastest option and from random plans, within ``most`` evaluated plans."""
+        fastest = np.array([seconds.argmin() for seconds in self.options.seconds])
+        reached = self.descend(fastest, most)
+        for _ in range(STARTS):
+            best = self.found.plan if self.found.plan is not None else reached
+            self.descend(self.perturbed(best, CHANGED), most)
 
     def descend(self, start: IntArray, most: int) -> IntArray:
         """Improve one call at a time from ``start`` and return the plan that is reached; evaluate at most ``most`` in all."""
@@ -94,9 +105,13 @@ class Search:
             other[call] = self.rng.integers(len(self.options.seconds[call]))
         return other
 
-    def prove(self, gap: float, most_bounds: int) -> None:
-        """Search the whole space for a period more than ``gap`` below the best; bound at most so many partial plans."""
-        _Exact(self, gap, most_bounds).run()
+    def prove(self, gap: float, most: int) -> bool:
+        """Search the whole space for a period more than ``gap`` below the best, and return whether the search has ended.
+
+        Args:
+            most: partial plans that may be bounded, those of earlier calls included.
+        """
+        return _Exact(self, gap, most).run()
 
 
 class _Exact:
@@ -129,8 +144,8 @@ class _Exact:
         """A period that is worth finding must be below this."""
         return self.found.period_s * (1 - self.gap)
 
-    def run(self) -> None:
-        """Extend blocks of partial plans until none is open, or the work is used up."""
+    def run(self) -> bool:
+        """Extend blocks of partial plans until none is open, or the work is used up; return whether none is open."""
         root = np.full((1, len(self.calls)), -1)
         open_: list[tuple[IntArray, FloatArray, int]] = [(root, np.zeros(1), 0)]
         while open_ and self.found.bounded < self.most:
@@ -143,8 +158,9 @@ class _Exact:
                 open_.append((plans[BLOCK:], bounds[BLOCK:], depth))
                 plans = plans[:BLOCK]
             self._extend(plans, depth, open_)
-        left = [bounds.min() for _, bounds, _ in open_ if len(bounds)]
+        left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         self.found.bound_s = max(self.found.bound_s, min([self.target_s, *left]))
+        return not open_
 
     def _extend(self, plans: IntArray, depth: int, open_: list[tuple[IntArray, FloatArray, int]]) -> None:
         """Choose the next mesh or strategy of these plans in all ways; keep those that may lead to a better plan."""
@@ -152,8 +168,6 @@ class _Exact:
         call = self.calls[depth % calls]
         if depth < calls:
             options = self.fastest[call]
-            if depth == 0:
-                options = options[self._not_mirrored(call, options)]
             children = np.repeat(plans, len(options), axis=0)
             children[:, call] = np.tile(options, len(plans))
         else:
@@ -176,10 +190,6 @@ class _Exact:
             return
         order = np.argsort(bound_s, kind="stable")
         open_.append((plans[order], bound_s[order], depth + 1))
-
-    def _not_mirrored(self, call: int, options: IntArray) -> NDArray[np.bool_]:
-        """Return which meshes of the first call are not the mirror image of others: those that begin in the first half."""
-        return np.asarray(self.options.spans[call][options].sum(axis=1) <= self.options.gpus)
 
     def _bounds(self, plans: IntArray, depth: int) -> FloatArray:
         """Return (P,) bounds of partial plans of this depth; infinite where no better plan can come of one."""

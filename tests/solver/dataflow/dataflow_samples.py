@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from solver.dataflow.graph import Call, dpo, grpo, ppo, remax
@@ -14,8 +16,8 @@ ALGORITHMS = (ppo, grpo, remax, dpo)
 class RandomCosts:
     """Seconds that fall with the number of GPUs, times random factors; reallocation by what is missing."""
 
-    def __init__(self, seed: int, link: float = 1.0) -> None:
-        self.seed, self.link = seed, link
+    def __init__(self, seed: int, link: float = 1.0, allowed: float = 1.0) -> None:
+        self.seed, self.link, self.allowed = seed, link, allowed
 
     def _random(self, *key: object) -> float:
         digits = [sum(ord(c) * 31**k for k, c in enumerate(repr(part))) % (1 << 31) for part in key]
@@ -23,7 +25,10 @@ class RandomCosts:
 
     def seconds(self, call: Call, layout: Layout) -> float:
         weight = 1 + 9 * self._random(call.name)
-        s = layout.strategy
+        s, mesh = layout.strategy, layout.mesh
+        whole = s.tp == mesh.gpus  # one layout is always there
+        if not whole and self._random(call.name, mesh.first, mesh.gpus, s.dp, s.pp) > self.allowed:
+            return math.inf
         return weight * (0.5 + self._random(call.name, s.dp, s.tp, s.pp)) / layout.mesh.gpus**0.8
 
     def memory(self, call: Call, layout: Layout) -> CallMemory:
