@@ -19,7 +19,9 @@ FRONTS = (
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
-INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))", re.MULTILINE)
+INNER = re.compile(
+    r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))", re.MULTILINE
+)
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -13,21 +13,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.dataflow.options import FloatArray, IntArray, StepOptions
+from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
 
 
-def period_bound_s(options: StepOptions, plans: IntArray) -> FloatArray:
+def period_bound_s(options: CallOptions, plans: IntArray) -> FloatArray:
     """Return (P,) lower bounds on the period of each plan, for any order."""
     seconds = options.durations(plans)
     occupied = options.blocks(plans)
     area = np.einsum("pt,ptn->p", seconds, occupied.astype(float)) / options.gpus
     apart = (np.einsum("ptn,pun->ptu", occupied, occupied, dtype=np.float32) > 0) | never_together(options)
-    return np.maximum(area, heaviest_chain_s(seconds, apart))
+    return np.asarray(np.maximum(area, heaviest_chain_s(seconds, apart)))
 
 
-def never_together(options: StepOptions) -> BoolArray:
+def never_together(options: CallOptions) -> BoolArray:
     """Return (T, T) whether the graph alone keeps two tasks apart, whatever their steps and GPUs."""
     same, before, _ = options.task_graph
     count = options.tasks

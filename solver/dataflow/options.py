@@ -1,4 +1,4 @@
-"""Defines ``CallCosts`` and ``StepOptions``: what each model call takes in each layout, as arrays that the search reads.
+"""Defines ``CallCosts`` and ``CallOptions``: what each model call takes in each layout, as arrays that the search reads.
 
 A task is a call, or a reallocation: weights of a trained role are sent from its training's layout to that of another call. The
 reallocation follows the training of the step before, precedes the call, and occupies both meshes. A plan is one option (layout)
@@ -54,7 +54,7 @@ class CallCosts(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class StepOptions:
+class CallOptions:
     """All layouts that the calls of a step may have, and what they take.
 
     Attributes:
@@ -72,7 +72,7 @@ class StepOptions:
     costs: CallCosts
 
     @classmethod
-    def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> StepOptions:
+    def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
         """Return every layout in which a call can run.
 
         Raises:
@@ -197,7 +197,7 @@ class StepOptions:
         return np.asarray((self._strategies[call][plans[:, call]] == self._strategies[train][plans[:, train]]).all(axis=1))
 
 
-def chosen(options: StepOptions, layouts: Sequence[Layout]) -> IntArray:
+def chosen(options: CallOptions, layouts: Sequence[Layout]) -> IntArray:
     """Return the (K,) options of these layouts.
 
     Raises:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from solver.dataflow.graph import Graph
-from solver.dataflow.options import CallCosts, CallMemory, IntArray, StepOptions
+from solver.dataflow.options import CallCosts, CallMemory, CallOptions, IntArray
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.dataflow.schedule import STEPS, step_times
 from solver.dataflow.search import Search
@@ -58,7 +58,7 @@ def plan_step(
         (1.0, 'optimal')
     """
     _check(graph, cluster, memory_bytes, gap, work)
-    options = StepOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
+    options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
     search = Search(options, memory_bytes, seed)
     search.start(work // BOUNDED_PER_EVALUATED)
     ended = all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
@@ -81,7 +81,7 @@ def _check(graph: Graph, cluster: Cluster, memory_bytes: float, gap: float, work
         raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
 
 
-def _nothing_fits(options: StepOptions, memory_bytes: float, ended: bool) -> str:
+def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:
     """Return the sentence for a search without a plan: it names the call that needs most bytes at least."""
     if not ended:
         return f"no plan that fits into {memory_bytes:.4g} bytes per GPU was found within the work; allow more work"
@@ -93,7 +93,7 @@ def _nothing_fits(options: StepOptions, memory_bytes: float, ended: bool) -> str
     )
 
 
-def _step_plan(options: StepOptions, search: Search, plan: IntArray, status: str) -> StepPlan:
+def _step_plan(options: CallOptions, search: Search, plan: IntArray, status: str) -> StepPlan:
     """Return the plan as users read it, with times of a step in the steady state."""
     times = step_times(options, plan[None])
     shown_step = STEPS - 2  # the last one but one, as no step follows the last

@@ -5,8 +5,8 @@ tasks the one that can start first is next. Where several can start first, the o
 seconds until the last step ends if nothing ever waited for GPUs. The released code of ReaL runs tasks in the order in which
 they became ready instead, and so does ``order="fifo"``.
 
-The period is the mean time from a step's start of a task to the next step's, over the last half of the unrolled steps but the
-last one, which no further step follows.
+The period is the mean time from one start of a task to the next. It is taken over the last half of the unrolled steps, but the
+last one, which no step follows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.dataflow.options import FloatArray, IntArray, StepOptions
+from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 Order = Literal["longest path", "fifo"]
 STEPS = 8  # that are unrolled
 
 
 @dataclass(frozen=True, eq=False)
-class StepTimes:
+class UnrolledTimes:
     """Times of P plans.
 
     Attributes:
@@ -47,7 +47,7 @@ class StepTimes:
         return np.asarray((self.start_s[:, :, -2] - self.start_s[:, :, -2 - half]).max(axis=1) / half)
 
 
-def step_times(options: StepOptions, plans: IntArray, order: Order = "longest path", steps: int = STEPS) -> StepTimes:
+def step_times(options: CallOptions, plans: IntArray, order: Order = "longest path", steps: int = STEPS) -> UnrolledTimes:
     """Return when every task runs.
 
     Args:
@@ -63,7 +63,7 @@ class _Unrolled:
     """State of P plans: what has been scheduled, and from when each task could run."""
 
     def __init__(
-        self, options: StepOptions, seconds: FloatArray, together: NDArray[np.bool_], order: Order, steps: int
+        self, options: CallOptions, seconds: FloatArray, together: NDArray[np.bool_], order: Order, steps: int
     ) -> None:
         self.plans, self.tasks = seconds.shape
         self.steps, self.order = steps, order
@@ -91,7 +91,7 @@ class _Unrolled:
         """Return the number of tasks on the longest path that follows a task in its step."""
         return max((1 + self._depth(int(after)) for after in np.flatnonzero(self.follows[0, task])), default=0)
 
-    def run(self) -> StepTimes:
+    def run(self) -> UnrolledTimes:
         """Schedule one task of every plan at a time."""
         plan = np.arange(self.plans)
         start_s = np.zeros((self.plans, self.tasks, self.steps))
@@ -118,4 +118,4 @@ class _Unrolled:
                 self.missing[plan, :, step + later] -= after
                 now = self.ready_s[plan, :, step + later]
                 self.ready_s[plan, :, step + later] = np.maximum(now, np.where(after, ends[:, None], 0.0))
-        return StepTimes(start_s, end_s)
+        return UnrolledTimes(start_s, end_s)

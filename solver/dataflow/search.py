@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.dataflow.bound import chains_s, never_together
-from solver.dataflow.options import FloatArray, IntArray, StepOptions
+from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.schedule import step_times
 
 STARTS = 2  # descents from perturbed plans
@@ -58,7 +58,7 @@ class Found:
 class Search:
     """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``."""
 
-    def __init__(self, options: StepOptions, limit_bytes: float, seed: int = 0) -> None:
+    def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0) -> None:
         self.options, self.limit_bytes = options, limit_bytes
         self.rng = np.random.default_rng(seed)
         self.found = Found()
@@ -229,4 +229,4 @@ class _Exact:
         if has_strategy:
             few = options.peak_bytes(plans, has_strategy).max(axis=1) > self.search.limit_bytes
             bound_s[few] = math.inf
-        return bound_s
+        return np.asarray(bound_s)

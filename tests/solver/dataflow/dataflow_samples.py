@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.dataflow.graph import Call, dpo, grpo, ppo, remax
 from solver.dataflow.layout import Layout, missing_share
-from solver.dataflow.options import CallMemory, StepOptions
+from solver.dataflow.options import CallMemory, CallOptions
 
 ALGORITHMS = (ppo, grpo, remax, dpo)
 
@@ -41,16 +41,16 @@ class RandomCosts:
         return float((near + 5 * far).max()) * self.link, float((near + far).sum())
 
 
-def sample(seed: int, gpus: int = 4, link: float = 1.0) -> StepOptions:
+def sample(seed: int, gpus: int = 4, link: float = 1.0) -> CallOptions:
     graph = ALGORITHMS[seed % len(ALGORITHMS)]()
-    return StepOptions.of(graph, gpus, min(gpus, 8), RandomCosts(seed, link))
+    return CallOptions.of(graph, gpus, min(gpus, 8), RandomCosts(seed, link))
 
 
-def random_plans(options: StepOptions, count: int, rng: np.random.Generator) -> np.ndarray:
+def random_plans(options: CallOptions, count: int, rng: np.random.Generator) -> np.ndarray:
     return np.stack([rng.integers(0, len(seconds), count) for seconds in options.seconds], axis=1)
 
 
-def followed(options: StepOptions, plan: np.ndarray, order: str, steps: int, rng: np.random.Generator | None = None) -> dict:
+def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng: np.random.Generator | None = None) -> dict:
     """Ends of every (step, task), one GPU at a time; ``order`` is longest path, fifo or random (any order that waits allow)."""
     seconds, busy = options.durations(plan[None])[0], options.blocks(plan[None])[0]
     graph_waits = {

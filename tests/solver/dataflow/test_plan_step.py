@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from solver import Cluster
 from solver.dataflow import CallMemory, Layout, dpo, grpo, plan_step, ppo
-from solver.dataflow.options import StepOptions
+from solver.dataflow.options import CallOptions
 from solver.dataflow.schedule import step_times
 from solver.model.errors import PlanningError
 
@@ -33,7 +33,7 @@ class FewLayouts(RandomCosts):
         return super().seconds(call, layout) if kept else math.inf
 
 
-def all_plans(options: StepOptions) -> np.ndarray:
+def all_plans(options: CallOptions) -> np.ndarray:
     return np.array(list(itertools.product(*(range(len(seconds)) for seconds in options.seconds))))
 
 
@@ -43,7 +43,7 @@ def test_no_plan_is_shorter_than_the_bound_and_the_best_is_within_the_gap(seed: 
     graph = ALGORITHMS[seed % 4]()
     costs = FewLayouts(seed, link, 2 if len(graph.calls) > 4 else 5)
     cluster = Cluster(1, 4, 1)
-    options = StepOptions.of(graph, 4, 4, costs)
+    options = CallOptions.of(graph, 4, 4, costs)
     plans = all_plans(options)
     fits = options.peak_bytes(plans).max(axis=1) <= memory
     if not fits.any():
