@@ -15,11 +15,13 @@ ROOT = Path(__file__).parents[1]
 FRONTS = (
     "rlhfless", "rlhfless.trace", "rlhfless.latency", "rlhfless.predict", "rlhfless.engine", "rlhfless.executor",
     "rlhfless.scheduling", "rlhfless.simulate", "rlhfless.analysis", "rlhfless.plots", "rlhfless.training", "rlhfless.run",
-    "rlhfless.report", "rlhfless.widgets", "solver", "solver.pipeline",
+    "rlhfless.report", "rlhfless.widgets", "solver", "solver.dataflow", "solver.pipeline",
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
-INNER = re.compile(r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?!\.pipeline\s)(?:\.\w+)+))", re.MULTILINE)
+INNER = re.compile(
+    r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))", re.MULTILINE
+)
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,20 @@
+"""Plans whole training steps as graphs of model calls, as ReaL (arXiv:2406.14088) does, with a proven bound.
+
+``plan_step`` chooses where every call runs (a mesh of GPUs), how its model is cut over them (a parallel strategy), and the
+order of calls. What a call takes is given by ``CallCosts``.
+"""
+
+from solver.dataflow.graph import Call, Graph, dpo, grpo, ppo, remax
+from solver.dataflow.layout import Layout, Mesh, Strategy, meshes, missing_share, strategies
+from solver.dataflow.options import CallCosts, CallMemory
+from solver.dataflow.plan import PlannedCall, StepPlan
+from solver.dataflow.planner import plan_step
+
+__all__ = [
+    "Call", "CallCosts", "CallMemory", "Graph", "Layout", "Mesh", "PlannedCall", "StepPlan", "Strategy", "dpo", "grpo",
+    "meshes", "missing_share", "plan_step", "ppo", "remax", "strategies",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,169 @@
+"""Defines meshes, strategies and layouts: on which GPUs a model call runs, and how it is cut over them.
+
+A mesh is 1, 2, 4 or 8 aligned consecutive GPUs of a node, or whole consecutive nodes. A strategy cuts a model into ``pp``
+stages of layers and ``tp`` parts of every weight, and runs ``dp`` copies of it. Rank r of a mesh has copy r // (tp pp), stage
+(r // tp) % pp and part r % tp: so the parts of a weight are on neighbouring GPUs.
+
+A shard of a GPU is a box: an interval of layers times an interval of the width of every weight, both as shares in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.model.errors import PlanningError, as_given, is_whole
+
+MAX_TENSOR_PARALLEL = 8
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, order=True)
+class Mesh:
+    """The ``gpus`` consecutive GPUs from number ``first`` on."""
+
+    first: int
+    gpus: int
+
+    @property
+    def last(self) -> int:
+        """Number of the GPU after its last one."""
+        return self.first + self.gpus
+
+    def overlaps(self, other: Mesh) -> bool:
+        """Return whether a GPU belongs to both."""
+        return self.first < other.last and other.first < self.last
+
+
+@dataclass(frozen=True, order=True)
+class Strategy:
+    """How a model is cut: ``dp`` copies, each of ``pp`` stages of layers, each of ``tp`` parts of every weight.
+
+    ``micro_batches`` is the number of parts of a copy's batch that follow each other through the stages.
+    """
+
+    dp: int
+    tp: int
+    pp: int
+    micro_batches: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return self.dp * self.tp * self.pp
+
+    def __str__(self) -> str:
+        """Return ``dp x tp x pp`` in numbers, as plans print it."""
+        return f"{self.dp}x{self.tp}x{self.pp}"
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    """A mesh and the strategy on it.
+
+    Raises:
+        PlanningError: the strategy needs another number of GPUs than the mesh has.
+    """
+
+    mesh: Mesh
+    strategy: Strategy
+
+    def __post_init__(self) -> None:
+        if self.mesh.gpus != self.strategy.gpus:
+            raise PlanningError(
+                f"strategy {self.strategy} needs {self.strategy.gpus} GPUs, but the mesh has {self.mesh.gpus}; "
+                "dp x tp x pp must be the number of GPUs"
+            )
+
+    @cached_property
+    def boxes(self) -> FloatArray:
+        """(gpus, 4) the shard of each GPU: first and last share of the layers, first and last share of the width."""
+        rank = np.arange(self.mesh.gpus)
+        tp, pp = self.strategy.tp, self.strategy.pp
+        part, stage = rank % tp, rank // tp % pp
+        return np.stack([stage / pp, (stage + 1) / pp, part / tp, (part + 1) / tp], axis=1)
+
+
+def meshes(gpus: int, gpus_per_node: int) -> tuple[Mesh, ...]:
+    """Return all meshes of a cluster, the smallest first.
+
+    Args:
+        gpus: 1, 2, 4, or whole nodes. gpus_per_node: 1, 2, 4 or 8.
+
+    Raises:
+        PlanningError: the cluster has another number of GPUs.
+
+    Example:
+        >>> from solver.dataflow import meshes
+        >>> [f"{mesh.first}-{mesh.last - 1}" for mesh in meshes(4, 4)]
+        ['0-0', '1-1', '2-2', '3-3', '0-1', '2-3', '0-3']
+    """
+    if not is_whole(gpus_per_node, 1) or gpus_per_node not in (1, 2, 4, 8):
+        raise PlanningError(f"gpus_per_node is {as_given(gpus_per_node)}; 1, 2, 4 or 8 is needed")
+    if not is_whole(gpus, 1) or (gpus % gpus_per_node and gpus not in (1, 2, 4)):
+        raise PlanningError(f"gpus is {as_given(gpus)}; 1, 2, 4 or a multiple of the {gpus_per_node} GPUs of a node is needed")
+    sizes = [size for size in (1, 2, 4, 8) if size <= min(gpus, gpus_per_node)]
+    parts = [Mesh(first, size) for size in sizes for first in range(0, gpus, size)]
+    nodes = gpus // gpus_per_node
+    whole = [Mesh(at * gpus_per_node, k * gpus_per_node) for k in range(2, nodes + 1) for at in range(nodes - k + 1)]
+    return (*parts, *whole)
+
+
+def strategies(gpus: int, nodes: int = 1) -> tuple[Strategy, ...]:
+    """Return all strategies on so many GPUs: tp up to 8, and stages of 1, 2, 4, 8 or whole nodes' GPUs.
+
+    Args:
+        gpus: of the mesh. nodes: of the cluster; at most that many stages, or 8.
+
+    Example:
+        >>> from solver.dataflow import strategies
+        >>> [str(strategy) for strategy in strategies(4)]
+        ['4x1x1', '2x1x2', '1x1x4', '2x2x1', '1x2x2', '1x4x1']
+    """
+    found = []
+    for tp in (1, 2, 4, MAX_TENSOR_PARALLEL):
+        if gpus % tp:
+            continue
+        for pp in range(1, min(gpus // tp, max(nodes, 8)) + 1):
+            stage = gpus // pp
+            if gpus // tp % pp == 0 and (stage in (1, 2, 4) or stage % 8 == 0):
+                found.append(Strategy(gpus // tp // pp, tp, pp))
+    return tuple(found)
+
+
+def missing_share(source: Layout, destination: Layout, gpus_per_node: int) -> tuple[FloatArray, FloatArray]:
+    """Return what each GPU of ``destination`` lacks of its shard where ``source`` holds the weights, as shares of all weights.
+
+    Returns:
+        (gpus,) shares that another GPU of its node holds, and (gpus,) shares that come from other nodes.
+    """
+    if source == destination:
+        nothing = np.zeros(destination.mesh.gpus)
+        return nothing, nothing.copy()
+    near, far = [], []
+    holders = np.arange(source.mesh.first, source.mesh.last) // gpus_per_node
+    for rank, box in enumerate(destination.boxes):
+        gpu = destination.mesh.first + rank
+        size = (box[1] - box[0]) * (box[3] - box[2])
+        inside = source.mesh.first <= gpu < source.mesh.last
+        own = _common(box, source.boxes[gpu - source.mesh.first][None])[0] if inside else 0.0
+        on_node = source.boxes[holders == gpu // gpus_per_node]
+        held = _covered(box, np.unique(on_node, axis=0)) if len(on_node) else 0.0
+        near.append(max(0.0, held - own))
+        far.append(max(0.0, size - held))
+    return np.array(near), np.array(far)
+
+
+def _common(box: FloatArray, others: FloatArray) -> FloatArray:
+    """Return (N,) the area that a box has in common with each of (N, 4) others."""
+    layers = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
+    width = np.minimum(box[3], others[:, 3]) - np.maximum(box[2], others[:, 2])
+    return np.asarray(np.maximum(layers, 0.0) * np.maximum(width, 0.0))
+
+
+def _covered(box: FloatArray, others: FloatArray) -> float:
+    """Return the area of a box that different shards of one layout cover; shards of one layout are equal or disjoint."""
+    return float(_common(box, others).sum())

@@ -1,0 +1,231 @@
+"""Defines ``CallCosts`` and ``CallOptions``: what each model call takes in each layout, as arrays that the search reads.
+
+A task is a call, or a reallocation: weights of a trained role are sent from its training's layout to that of another call. The
+reallocation follows the training of the step before, precedes the call, and occupies both meshes. A plan is one option (layout)
+per call, as (K,) indices; functions take (P, K) of them at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.dataflow.graph import Call, Graph
+from solver.dataflow.layout import Layout, meshes, strategies
+from solver.model.errors import PlanningError, as_given, is_number
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class CallMemory(NamedTuple):
+    """Bytes of a call per GPU.
+
+    Attributes:
+        kept: between calls (of a training: weights, gradients and optimizer state). working: further ones, while it runs.
+        copy: of its own weights while it runs, which a call of a trained role needs unless it has the training's layout.
+    """
+
+    kept: float
+    working: float
+    copy: float = 0.0
+
+
+class CallCosts(Protocol):
+    """What a call takes in a layout, and what it takes to send weights between two layouts."""
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        """Return the seconds of the call; infinity where it cannot run in this layout."""
+        ...
+
+    def memory(self, call: Call, layout: Layout) -> CallMemory:
+        """Return the bytes of the call on each of its GPUs."""
+        ...
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        """Return the seconds and bytes of sending a role's weights from one layout to another."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CallOptions:
+    """All layouts that the calls of a step may have, and what they take.
+
+    Attributes:
+        graph: of K calls. gpus, gpus_per_node: of the cluster.
+        layouts: for every call its n layouts. seconds, kept, working, copy: for every call an (n,) array.
+        costs: for reallocations, which are computed when they are first asked for.
+    """
+
+    graph: Graph
+    gpus: int
+    gpus_per_node: int
+    layouts: tuple[tuple[Layout, ...], ...]
+    seconds: tuple[FloatArray, ...]
+    memory: tuple[FloatArray, ...]
+    costs: CallCosts
+
+    @classmethod
+    def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
+        """Return every layout in which a call can run.
+
+        Raises:
+            PlanningError: the cluster has another number of GPUs, seconds or bytes are negative or no numbers, or a call runs
+                in no layout.
+        """
+        every = [Layout(mesh, s) for mesh in meshes(gpus, gpus_per_node) for s in strategies(mesh.gpus, gpus // gpus_per_node)]
+        layouts, seconds, memory = [], [], []
+        for call in graph.calls:
+            took = [(layout, _seconds(call, layout, costs)) for layout in every]
+            runs = [(layout, taken) for layout, taken in took if taken < math.inf]
+            if not runs:
+                raise PlanningError(f"call {call.name!r} runs in no layout on {gpus} GPUs; give costs of at least one")
+            layouts.append(tuple(layout for layout, _ in runs))
+            seconds.append(np.array([taken for _, taken in runs]))
+            memory.append(np.array([_memory(call, layout, costs) for layout, _ in runs]))
+        return cls(graph, gpus, gpus_per_node, tuple(layouts), tuple(seconds), tuple(memory), costs)
+
+    @cached_property
+    def reallocated(self) -> tuple[int, ...]:
+        """Calls of trained roles other than their trainings: task K + r is the reallocation for the r-th of them."""
+        return tuple(c for c, train in enumerate(self.graph.trained_by) if train is not None and train != c)
+
+    @cached_property
+    def tasks(self) -> int:
+        """Number T of tasks: calls, then reallocations."""
+        return len(self.graph.calls) + len(self.reallocated)
+
+    @cached_property
+    def task_graph(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """For every task the tasks that it waits for: of its own step, of the step before, and of the one before that.
+
+        A task that waits for nothing (the reference pass of DPO) could run ahead without end. It waits for the trainings of the
+        step before the last, so two steps are under way at most.
+        """
+        calls, graph = len(self.graph.calls), self.graph
+        same = [list(after) for after in graph.after] + [[] for _ in self.reallocated]
+        before: list[list[int]] = [[] if train is None else [train] for train in graph.trained_by]
+        before += [[] for _ in self.reallocated]
+        for number, call in enumerate(self.reallocated):
+            train = graph.trained_by[call]
+            assert train is not None, "a reallocation is for a call of a trained role"
+            same[call].append(calls + number)
+            before[calls + number].append(train)
+        trainings = tuple(sorted({train for train in graph.trained_by if train is not None}))
+        early = [() if s or b else trainings for s, b in zip(same, before, strict=True)]
+        return tuple(tuple(s) for s in same), tuple(tuple(b) for b in before), tuple(early)
+
+    @cached_property
+    def spans(self) -> tuple[IntArray, ...]:
+        """For every call the (n, 2) first GPU and GPU after the last of its layouts."""
+        return tuple(np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts)
+
+    @cached_property
+    def _reallocations(self) -> dict[tuple[int, int], FloatArray]:
+        return {}
+
+    def reallocation_s(self, call: int, trained: IntArray, option: IntArray) -> FloatArray:
+        """Return (P,) seconds of sending weights from option ``trained`` of the role's training to ``option`` of the call."""
+        train = self.graph.trained_by[call]
+        assert train is not None, "only trained roles are reallocated"
+        found = np.empty(len(option))
+        for source in np.unique(trained):
+            row = self._reallocations.get((call, int(source)))
+            if row is None:
+                row = np.full(len(self.layouts[call]), np.nan)
+                self._reallocations[call, int(source)] = row
+            of_source = trained == source
+            for destination in np.unique(option[of_source]):
+                if np.isnan(row[destination]):
+                    layouts = self.layouts[train][source], self.layouts[call][destination]
+                    row[destination] = self.costs.reallocate(self.graph.calls[call].role, *layouts)[0]
+            found[of_source] = row[option[of_source]]
+        return found
+
+    def durations(self, plans: IntArray) -> FloatArray:
+        """Return (P, T) seconds of every task."""
+        of_calls = [seconds[plans[:, call]] for call, seconds in enumerate(self.seconds)]
+        moved = [self.reallocation_s(call, plans[:, self.graph.trained_by[call]], plans[:, call]) for call in self.reallocated]
+        return np.stack([*of_calls, *moved], axis=1)
+
+    def blocks(self, plans: IntArray) -> NDArray[np.bool_]:
+        """Return (P, T, N) whether a task occupies a GPU."""
+        gpu = np.arange(self.gpus)
+        of_calls = []
+        for call, span in enumerate(self.spans):
+            first, last = span[plans[:, call]].T
+            of_calls.append((gpu >= first[:, None]) & (gpu < last[:, None]))
+        moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
+        return np.stack([*of_calls, *moved], axis=1)
+
+    def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
+        """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
+
+        With ``calls`` only these count, and a copy of weights only if the training counts, too: a lower bound.
+        """
+        occupied = self.blocks(plans)
+        kept = np.zeros((len(plans), self.gpus))
+        working = np.zeros_like(kept)
+        for call, table in enumerate(self.memory):
+            if calls is not None and call not in calls:
+                continue
+            keeps, works, copy = table[plans[:, call]].T
+            train = self.graph.trained_by[call]
+            if train is not None and calls is not None and train not in calls:
+                copy = np.zeros_like(copy)
+            elif train is not None:
+                span, trained = self.spans[call][plans[:, call]], self.spans[train][plans[:, train]]
+                same = (span == trained).all(axis=1) & self._same_strategy(call, train, plans)
+                copy = np.where(same, 0.0, copy)
+            kept += occupied[:, call] * keeps[:, None]
+            np.maximum(working, occupied[:, call] * (works + copy)[:, None], out=working)
+        return kept + working
+
+    @cached_property
+    def _strategies(self) -> tuple[IntArray, ...]:
+        return tuple(
+            np.array([(one.strategy.dp, one.strategy.tp, one.strategy.pp) for one in of_call]) for of_call in self.layouts
+        )
+
+    def _same_strategy(self, call: int, train: int, plans: IntArray) -> NDArray[np.bool_]:
+        return np.asarray((self._strategies[call][plans[:, call]] == self._strategies[train][plans[:, train]]).all(axis=1))
+
+
+def chosen(options: CallOptions, layouts: Sequence[Layout]) -> IntArray:
+    """Return the (K,) options of these layouts.
+
+    Raises:
+        PlanningError: a call cannot run in its layout.
+    """
+    found = []
+    for call, layout, known in zip(options.graph.calls, layouts, options.layouts, strict=True):
+        if layout not in known:
+            raise PlanningError(f"call {call.name!r} cannot run on GPUs {layout.mesh.first} to {layout.mesh.last - 1}")
+        found.append(known.index(layout))
+    return np.array(found)
+
+
+def _seconds(call: Call, layout: Layout, costs: CallCosts) -> float:
+    seconds = costs.seconds(call, layout)
+    if not (seconds == math.inf or is_number(seconds, 0)):
+        raise PlanningError(
+            f"seconds of call {call.name!r} on {layout.mesh.gpus} GPUs as {layout.strategy} are {as_given(seconds)}; "
+            "a number of 0 or more, or infinity, is needed"
+        )
+    return float(seconds)
+
+
+def _memory(call: Call, layout: Layout, costs: CallCosts) -> CallMemory:
+    memory = CallMemory(*costs.memory(call, layout))
+    if not all(is_number(part, 0) for part in memory):
+        raise PlanningError(
+            f"bytes of call {call.name!r} on {layout.mesh.gpus} GPUs as {layout.strategy} are {as_given(tuple(memory))}; "
+            "numbers of 0 or more are needed"
+        )
+    return memory

@@ -1,0 +1,138 @@
+"""Defines ``StepPlan``: a layout for every model call of a step, when calls run in the steady state, and the lower bound."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from solver.dataflow.layout import Layout
+from solver.model.errors import shown
+from solver.model.html_tables import rows_table
+from solver.model.plurals import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "reallocation (s)")
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """A model call of a step plan.
+
+    Attributes:
+        name, role, kind: see ``Call``. layout: where it runs.
+        start_s: in the steady state, from the first start of the step's calls. seconds: that it takes.
+        kept_bytes, working_bytes: per GPU, between calls and while it runs (its own copy of the weights included).
+        reallocate_start_s, reallocate_s, reallocate_bytes: when weights start to be sent to it from the layout in which its
+            role is trained, the seconds of that, and the bytes; 0 where nothing is sent. The start may be before the step's.
+    """
+
+    name: str
+    role: str
+    kind: str
+    layout: Layout
+    start_s: float
+    seconds: float
+    kept_bytes: float
+    working_bytes: float
+    reallocate_start_s: float = 0.0
+    reallocate_s: float = 0.0
+    reallocate_bytes: float = 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When it ends."""
+        return self.start_s + self.seconds
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A plan of whole training steps.
+
+    Attributes:
+        graph: name of the algorithm. gpus: of the cluster. calls: in order of their start.
+        period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
+        first_steps_s: seconds of the first five steps together, the number that ReaL reports.
+        status: ``optimal`` (the gap that was asked for is proven) or ``stopped`` (by the counted work).
+        peak_bytes: of every GPU.
+        history: (evaluated plans, period) of every improvement.
+    """
+
+    graph: str
+    gpus: int
+    calls: tuple[PlannedCall, ...]
+    period_s: float
+    lower_bound_s: float
+    first_steps_s: float
+    status: str
+    peak_bytes: tuple[float, ...]
+    history: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Share of the period that a better plan could save at most."""
+        return 1 - self.lower_bound_s / self.period_s if self.period_s else 0.0
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds of calls and reallocations per step; those of waiting GPUs are not in it."""
+        trained = {call.role: call.layout for call in self.calls if call.kind == "train"}
+        moved = sum(call.reallocate_s * _together(call.layout, trained[call.role]) for call in self.calls if call.reallocate_s)
+        return sum(call.seconds * call.layout.mesh.gpus for call in self.calls) + moved
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per call, in order of start.
+
+        Returns:
+            Columns ``call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, seconds, kept_bytes, working_bytes,
+            reallocate_start_s, reallocate_s, reallocate_bytes``.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([self._row(call) for call in self.calls])
+
+    def to_json(self) -> str:
+        """Return the plan as JSON: its numbers, and ``calls`` with the rows of ``to_frame``."""
+        numbers = {
+            name: getattr(self, name)
+            for name in ("graph", "gpus", "period_s", "lower_bound_s", "gap", "first_steps_s", "status", "gpu_seconds")
+        }
+        return json.dumps({**numbers, "peak_bytes": self.peak_bytes, "calls": [self._row(call) for call in self.calls]})
+
+    def _row(self, call: PlannedCall) -> dict[str, object]:
+        mesh, strategy = call.layout.mesh, call.layout.strategy
+        where = {"first_gpu": mesh.first, "gpus": mesh.gpus, "dp": strategy.dp, "tp": strategy.tp, "pp": strategy.pp}
+        took = {"start_s": call.start_s, "seconds": call.seconds}
+        needs = {"kept_bytes": call.kept_bytes, "working_bytes": call.working_bytes}
+        moved = {name: getattr(call, name) for name in ("reallocate_start_s", "reallocate_s", "reallocate_bytes")}
+        return {"call": call.name, "role": call.role, "kind": call.kind, **where, **took, **needs, **moved}
+
+    def __repr__(self) -> str:
+        return f"{self._summary()}\n" + "\n".join("  ".join(row) for row in self._table())
+
+    def _repr_html_(self) -> str:
+        return rows_table(self._summary(), HEAD, self._table())
+
+    def _summary(self) -> str:
+        proof = f"at most {self.gap:.1%} above the shortest" if self.gap > 1e-9 else "proven shortest"
+        return (
+            f"Step plan of {self.graph} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step, {proof} "
+            f"({self.status}, bound {shown(self.lower_bound_s)} s)"
+        )
+
+    def _table(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                call.name, call.role, call.kind, f"{call.layout.mesh.first} to {call.layout.mesh.last - 1}",
+                str(call.layout.strategy), shown(call.start_s), shown(call.seconds), shown(call.reallocate_s),
+            )
+            for call in self.calls
+        ]  # fmt: skip
+
+
+def _together(one: Layout, other: Layout) -> int:
+    """Return the number of GPUs that at least one of two layouts has."""
+    common = max(0, min(one.mesh.last, other.mesh.last) - max(one.mesh.first, other.mesh.first))
+    return one.mesh.gpus + other.mesh.gpus - common

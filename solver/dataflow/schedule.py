@@ -1,0 +1,121 @@
+"""Times of following steps, for many plans side by side: when every task of every step runs, and the period of steps.
+
+Tasks are scheduled one by one. A task can start once everything that it waits for has ended and its GPUs are free. Among all
+tasks the one that can start first is next. Where several can start first, the one with the longest remaining path is next: the
+seconds until the last step ends if nothing ever waited for GPUs. The released code of ReaL runs tasks in the order in which
+they became ready instead, and so does ``order="fifo"``.
+
+The period is the mean time from one start of a task to the next. It is taken over the last half of the unrolled steps, but the
+last one, which no step follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.dataflow.options import CallOptions, FloatArray, IntArray
+
+Order = Literal["longest path", "fifo"]
+STEPS = 8  # that are unrolled
+
+
+@dataclass(frozen=True, eq=False)
+class UnrolledTimes:
+    """Times of P plans.
+
+    Attributes:
+        start_s, end_s: (P, T, S) of every task in each of S steps.
+        period_s: (P,) seconds per step in the steady state.
+    """
+
+    start_s: FloatArray
+    end_s: FloatArray
+
+    @property
+    def step_end_s(self) -> FloatArray:
+        """(P, S) when the last task of each step ends."""
+        return np.asarray(self.end_s.max(axis=1))
+
+    @property
+    def period_s(self) -> FloatArray:
+        """(P,) mean seconds from one start of a task to the next, over the last half of the steps but the last one."""
+        half = self.start_s.shape[2] // 2 - 1
+        return np.asarray((self.start_s[:, :, -2] - self.start_s[:, :, -2 - half]).max(axis=1) / half)
+
+
+def step_times(options: CallOptions, plans: IntArray, order: Order = "longest path", steps: int = STEPS) -> UnrolledTimes:
+    """Return when every task runs.
+
+    Args:
+        plans: (P, K) option of every call. steps: that follow each other.
+    """
+    seconds = options.durations(plans)
+    occupied = options.blocks(plans)
+    together = np.einsum("ptn,pun->ptu", occupied, occupied, dtype=np.float32) > 0
+    return _Unrolled(options, seconds, together, order, steps).run()
+
+
+class _Unrolled:
+    """State of P plans: what has been scheduled, and from when each task could run."""
+
+    def __init__(
+        self, options: CallOptions, seconds: FloatArray, together: NDArray[np.bool_], order: Order, steps: int
+    ) -> None:
+        self.plans, self.tasks = seconds.shape
+        self.steps, self.order = steps, order
+        self.seconds, self.together = seconds, together
+        self.follows = np.zeros((len(options.task_graph), self.tasks, self.tasks), bool)  # [steps later, task, its follower]
+        self.missing = np.zeros((self.plans, self.tasks, steps + len(self.follows)), np.int16)
+        for later, waits in enumerate(options.task_graph):
+            for task, waited in enumerate(waits):
+                self.follows[later, list(waited), task] = True
+            self.missing[:, :, later:] += self.follows[later].sum(axis=0)[None, :, None].astype(np.int16)
+        self.ready_s = np.zeros(self.missing.shape)
+        self.left_s = self._remaining_paths()
+
+    def _remaining_paths(self) -> FloatArray:
+        """Return (P, T, S) seconds of the longest path from the start of a task to the end of the last step."""
+        left = np.zeros(self.missing.shape)
+        tasks = sorted(range(self.tasks), key=lambda task: self._depth(task))
+        for step in range(self.steps - 1, -1, -1):
+            for task in tasks:
+                tails = [left[:, followers, step + later] for later, followers in enumerate(self.follows[:, task])]
+                left[:, task, step] = self.seconds[:, task] + np.concatenate(tails, axis=1).max(axis=1, initial=0.0)
+        return left
+
+    def _depth(self, task: int) -> int:
+        """Return the number of tasks on the longest path that follows a task in its step."""
+        return max((1 + self._depth(int(after)) for after in np.flatnonzero(self.follows[0, task])), default=0)
+
+    def run(self) -> UnrolledTimes:
+        """Schedule one task of every plan at a time."""
+        plan = np.arange(self.plans)
+        start_s = np.zeros((self.plans, self.tasks, self.steps))
+        end_s = np.zeros_like(start_s)
+        step_of = np.zeros((self.plans, self.tasks), np.int64)
+        free_s = np.zeros((self.plans, self.tasks))
+        for _ in range(self.tasks * self.steps):
+            at = step_of[:, :, None]
+            ready = np.take_along_axis(self.ready_s, at, axis=2)[:, :, 0]
+            waits = (np.take_along_axis(self.missing, at, axis=2)[:, :, 0] > 0) | (step_of == self.steps)
+            can_start = np.where(waits, np.inf, np.maximum(ready, free_s))
+            first = can_start if self.order == "longest path" else np.where(waits, np.inf, ready)
+            path = np.take_along_axis(self.left_s, at, axis=2)[:, :, 0]
+            least = first.min(axis=1)
+            task = np.where(first <= least[:, None], path, -np.inf).argmax(axis=1)
+            step = step_of[plan, task]
+            begins = can_start[plan, task]
+            ends = begins + self.seconds[plan, task]
+            start_s[plan, task, step], end_s[plan, task, step] = begins, ends
+            step_of[plan, task] += 1
+            free_s = np.maximum(free_s, np.where(self.together[plan, task], ends[:, None], 0.0))
+            for later, follows in enumerate(self.follows):
+                after = follows[task]
+                self.missing[plan, :, step + later] -= after
+                now = self.ready_s[plan, :, step + later]
+                self.ready_s[plan, :, step + later] = np.maximum(now, np.where(after, ends[:, None], 0.0))
+        return UnrolledTimes(start_s, end_s)

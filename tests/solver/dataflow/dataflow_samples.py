@@ -1,0 +1,83 @@
+"""Small clusters with random costs, and an independent simulation of following steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from solver.dataflow.graph import Call, dpo, grpo, ppo, remax
+from solver.dataflow.layout import Layout, missing_share
+from solver.dataflow.options import CallMemory, CallOptions
+
+ALGORITHMS = (ppo, grpo, remax, dpo)
+
+
+class RandomCosts:
+    """Seconds that fall with the number of GPUs, times random factors; reallocation by what is missing."""
+
+    def __init__(self, seed: int, link: float = 1.0, allowed: float = 1.0) -> None:
+        self.seed, self.link, self.allowed = seed, link, allowed
+
+    def _random(self, *key: object) -> float:
+        digits = [sum(ord(c) * 31**k for k, c in enumerate(repr(part))) % (1 << 31) for part in key]
+        return float(np.random.default_rng([self.seed, *digits]).random())
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        weight = 1 + 9 * self._random(call.name)
+        s, mesh = layout.strategy, layout.mesh
+        whole = s.tp == mesh.gpus  # one layout is always there
+        if not whole and self._random(call.name, mesh.first, mesh.gpus, s.dp, s.pp) > self.allowed:
+            return math.inf
+        return weight * (0.5 + self._random(call.name, s.dp, s.tp, s.pp)) / layout.mesh.gpus**0.8
+
+    def memory(self, call: Call, layout: Layout) -> CallMemory:
+        share = 1 / (layout.strategy.tp * layout.strategy.pp)
+        size = 1 + 3 * self._random(call.role)
+        return CallMemory(8 * size * share if call.kind == "train" else 0.0, size * share, 2 * size * share)
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        near, far = missing_share(source, destination, 8)
+        return float((near + 5 * far).max()) * self.link, float((near + far).sum())
+
+
+def sample(seed: int, gpus: int = 4, link: float = 1.0) -> CallOptions:
+    graph = ALGORITHMS[seed % len(ALGORITHMS)]()
+    return CallOptions.of(graph, gpus, min(gpus, 8), RandomCosts(seed, link))
+
+
+def random_plans(options: CallOptions, count: int, rng: np.random.Generator) -> np.ndarray:
+    return np.stack([rng.integers(0, len(seconds), count) for seconds in options.seconds], axis=1)
+
+
+def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng: np.random.Generator | None = None) -> dict:
+    """Ends of every (step, task), one GPU at a time; ``order`` is longest path, fifo or random (any order that waits allow)."""
+    seconds, busy = options.durations(plan[None])[0], options.blocks(plan[None])[0]
+    graph_waits = {
+        (s, t): [(s - ago, u) for ago, waits in enumerate(options.task_graph) if s >= ago for u in waits[t]]
+        for s in range(steps) for t in range(options.tasks)
+    }  # fmt: skip
+    waits = {(s, t): [*before, *([(s - 1, t)] if s else [])] for (s, t), before in graph_waits.items()}
+    path: dict[tuple[int, int], float] = {}
+
+    def left(one: tuple[int, int]) -> float:
+        if one not in path:
+            path[one] = seconds[one[1]] + max((left(other) for other in waits if one in graph_waits[other]), default=0.0)
+        return path[one]
+
+    free = np.zeros(options.gpus)
+    ends: dict[tuple[int, int], float] = {}
+    while len(ends) < len(waits):
+        open_ = [one for one in waits if one not in ends and all(other in ends for other in waits[one])]
+        ready = {one: max((ends[other] for other in graph_waits[one]), default=0.0) for one in open_}
+        start = {one: max(ready[one], free[busy[one[1]]].max()) for one in open_}
+        if order == "random":
+            assert rng is not None
+            one = open_[rng.integers(len(open_))]
+        else:
+            first = start if order == "longest path" else ready
+            least = min(first.values())
+            one = max((o for o in open_ if first[o] <= least), key=lambda o: (left(o), -o[1]))
+        ends[one] = start[one] + seconds[one[1]]
+        free[busy[one[1]]] = ends[one]
+    return ends

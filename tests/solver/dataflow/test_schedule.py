@@ -1,0 +1,77 @@
+"""Times of following steps against a simulation of single GPUs, and bounds on the period of any order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from dataflow_samples import followed, random_plans, sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solver.dataflow.bound import heaviest_chain_s, never_together, period_bound_s
+from solver.dataflow.schedule import step_times
+
+
+@pytest.mark.parametrize("order", ["longest path", "fifo"])
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000))
+def test_times_are_those_of_a_simulation_of_single_gpus(order: str, seed: int) -> None:
+    options = sample(seed)
+    plans = random_plans(options, 4, np.random.default_rng(seed))
+    times = step_times(options, plans, order, steps=4)  # type: ignore[arg-type]
+    for at, plan in enumerate(plans):
+        ends = followed(options, plan, order, 4)
+        for (step, task), end_s in ends.items():
+            assert times.end_s[at, task, step] == pytest.approx(end_s, abs=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000))
+def test_no_order_has_a_shorter_period_than_the_bound(seed: int) -> None:
+    options, rng = sample(seed), np.random.default_rng(seed)
+    plans = random_plans(options, 3, rng)
+    bounds = period_bound_s(options, plans)
+    assert (step_times(options, plans).period_s >= bounds - 1e-9).all()
+    for plan, bound_s in zip(plans, bounds, strict=True):
+        steps = 6
+        ends = followed(options, plan, "random", steps, rng)
+        last = max(end_s for (step, _), end_s in ends.items() if step == steps - 1)
+        assert last >= steps * bound_s - 1e-9 - 2 * sum(
+            options.durations(plan[None])[0]
+        )  # the first and last step overlap less
+        # every step's tasks fit into the time, so in all the work of all steps does
+        assert (
+            max(ends.values()) * options.gpus
+            >= steps * (options.durations(plan[None])[0] * options.blocks(plan[None])[0].sum(axis=1)).sum() - 1e-9
+        )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000))
+def test_tasks_that_the_graph_keeps_apart_never_run_together(seed: int) -> None:
+    options, rng = sample(seed), np.random.default_rng(seed)
+    (plan,) = random_plans(options, 1, rng)
+    ends = followed(options, plan, "random", 4, rng)
+    seconds = options.durations(plan[None])[0]
+    apart = never_together(options)
+    for (s, i), end_i in ends.items():
+        for (t, j), end_j in ends.items():
+            if apart[i, j] and (s, i) != (t, j):
+                assert end_i <= end_j - seconds[j] + 1e-9 or end_j <= end_i - seconds[i] + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 7))
+def test_the_heaviest_chain_is_that_of_all_sets(seed: int, tasks: int) -> None:
+    rng = np.random.default_rng(seed)
+    seconds = rng.random((3, tasks))
+    apart = rng.random((3, tasks, tasks)) < 0.6
+    apart |= apart.transpose(0, 2, 1)
+    found = heaviest_chain_s(seconds, apart)
+    for at in range(3):
+        best = 0.0
+        for mask in range(1 << tasks):
+            members = [t for t in range(tasks) if mask >> t & 1]
+            if all(apart[at, i, j] for i in members for j in members if i < j):
+                best = max(best, float(seconds[at, members].sum()))
+        assert found[at] == pytest.approx(best)
