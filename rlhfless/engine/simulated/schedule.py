@@ -7,7 +7,7 @@ Schedules are made in ``rlhfless.engine.simulated.start``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -80,11 +80,6 @@ class SimulatedSchedule:
         lengths: IntArray = self.members["target_tokens"][rows]
         return self._names[rows], times_s, lengths
 
-    def next_ends(self, count: int) -> IntArray:
-        """Return the boundaries of up to ``count`` next completions."""
-        ends: IntArray = self.finish[self.reported : self.reported + count]
-        return ends
-
     @property
     def over(self) -> bool:
         """Return whether nothing is left to commit."""
@@ -148,6 +143,22 @@ class SimulatedSchedule:
         """
         until = min(until, self.iterations.last)
         return self.iterations.kv_tokens[first:until] if self._together and until > first else None
+
+    def part(self, first: int, until: int) -> Iterations:
+        """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
+        return self.iterations.part(first, until)
+
+    def boundaries_s(self, first: int, until: int) -> Sequence[float]:
+        """Return the times of the boundaries from ``first`` on, before ``until``."""
+        return self.iterations.times(np.arange(first, until))
+
+    def next_completions_s(self, count: int, limit: int | None) -> list[float]:
+        """Return the times of up to ``count`` next completions, no later than the boundary ``limit``."""
+        ends = self.finish[self.reported : self.reported + count]
+        if limit is not None:
+            ends = ends[: int(ends.searchsorted(limit, side="right"))]
+        times_s: list[float] = self.iterations.times(ends).tolist()
+        return times_s
 
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""
