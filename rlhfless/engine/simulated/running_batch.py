@@ -220,8 +220,8 @@ class RunningBatch:
             return None
         tokens = self.iterations.kv_tokens(first, until)
         for group in self.coming:  # their contexts do not grow before they join
-            late, count = group.at - first, len(group.residents)
-            tokens[:late] = [held + count * (late - k) for k, held in enumerate(tokens[:late])] if late > 0 else []
+            late, count = max(group.at - first, 0), len(group.residents)
+            tokens[:late] = [held + count * (late - k) for k, held in enumerate(tokens[:late])]
         return tokens
 
     def remaining(self, at: int, reported: int) -> tuple[Members, int]:
@@ -256,7 +256,7 @@ class RunningBatch:
     def commit(self, until: int) -> tuple[int, int]:
         """See ``SimulatedSchedule``."""
         before = len(self._ended)
-        if until > self.done:
+        if until > self.done and (self._fresh or self.coming):
             started = self._fresh + [one for group in self.coming if group.at < until for one in group.residents]
             self._prefilled += [(one.joined, one.row[0], one.missing - 1) for one in started if one.missing > 1]
             self._fresh, self._seen = [], None
@@ -264,6 +264,9 @@ class RunningBatch:
         if self.coming:
             self.enter()
         count = self.ending_by(until)
+        if not count:
+            return before, before
+        self._seen = None
         for order in self.iterations.forget(count):
             one = self._residents.pop(order)
             self._ended.append(one)

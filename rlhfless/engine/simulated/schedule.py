@@ -71,6 +71,7 @@ class SimulatedSchedule:
         self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._chunks: Prefilled | None = None
+        self._contexts: IntArray | None = None  # of all unfinished responses together, by boundary
         self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
     def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
@@ -139,10 +140,28 @@ class SimulatedSchedule:
 
     def context_tokens(self, first: int, until: int) -> IntArray | None:
         """Return the context tokens of all unfinished responses together at the boundaries from ``first`` on, before ``until``
-        and the last one; None where there are none, or responses wait.
+        and the last one; None where there are none.
         """
         until = min(until, self.iterations.last)
-        return self.iterations.kv_tokens[first:until] if self._together and until > first else None
+        if until <= first or self.begins_with_completions:
+            return None
+        if self._contexts is None:
+            self._contexts = self.iterations.kv_tokens if self._together else self._sum_contexts()
+        return self._contexts[first:until]
+
+    def _sum_contexts(self) -> IntArray:
+        """Return the (I,) context tokens of all unfinished responses, waiting ones included, at every boundary."""
+        residency, horizon = self.residency, self.iterations.last
+        decodes = np.flatnonzero(residency.last > residency.ready)
+        ready, last, end = residency.ready[decodes], residency.last[decodes], self._last[residency.response[decodes]]
+        changes, growing = np.zeros((2, horizon + 1), np.int64)
+        for at, tokens, count in ((ready, -ready, 1), (last, last, -1), (end, ready - last, 0)):
+            np.add.at(changes, at, tokens)
+            np.add.at(growing, at, count)
+        context = self.members["prompt_tokens"] + self.members["generated_tokens"]
+        np.add.at(changes, self._last, -context)
+        tokens: IntArray = context.sum() + changes.cumsum() + growing.cumsum() * np.arange(horizon + 1)
+        return tokens[:horizon]
 
     def part(self, first: int, until: int) -> Iterations:
         """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""

@@ -57,7 +57,7 @@ class EventTimes:
             actors = list(self._live.values())
             self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
             return actors
-        due = {i for i in self._unknown | self._disturbed if i in self._live}
+        due = {i for i in self._unknown if i in self._live}
         self._disturbed.clear()
         while self._next and self._next[0][0] <= horizon_s:
             next_s, index = heapq.heappop(self._next)
