@@ -1,0 +1,274 @@
+"""Simulated rows of ``executor_speed.py``: what each of them runs, and how two trees run them in turn.
+
+Plans are made by this tree and given to every tree as bytes, so that an older tree with another interface for planning runs
+them, too. Each tree makes its own requests, latency model and rule. As a script this runs the rows that it is told to.
+
+    python tests/benchmarks/executor_rows.py INPUTS    # rows by their numbers on standard input, a line of JSON for each
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SAMPLES, LIMIT, PROFILE = 8, 2048, "l40s-qwen2.5-3b-tp2"
+GPUS = 2  # of an actor
+AIMS = {"none": 1_000_000, "tau": 100_000, "fold": 100_000, "draining fold": 100_000, "replan": 100_000}
+ACTORS = {2048: (8, 66), 16384: (16, 66, 80)}  # of rows with a rule, by responses
+TIMED = ("add", "advance", "cut", "peek_next_event_s", "next_completions_s", "running", "waiting", "generated_arrays")
+
+Row = dict[str, Any]
+
+
+class Input(NamedTuple):
+    """A step: prompt tokens and lengths, its plan without its rule, and the rule with its price of time."""
+
+    rule: str
+    prompt_tokens: Any
+    lengths: Any
+    plan: Any
+    price: float
+    levels: tuple[str, ...] = ("run_step",)
+
+    @property
+    def responses(self) -> int:
+        """Return how many there are."""
+        return int(self.lengths.size)
+
+
+def inputs(prompts: int) -> list[Input]:
+    """Return the steps that are measured, the largest of ``prompts`` prompts; needs this tree's interface for planning."""
+    from dataclasses import replace
+
+    from rlhfless.latency import load_profile
+    from rlhfless.scheduling import PlanningOptions, make_policy
+    from solver import Cluster, Workload
+    from solver.model.problem import PlanningProblem
+    from solver.planning.random_split import random_split
+
+    latency, made = load_profile(PROFILE), []
+    for responses, counts in ACTORS.items():
+        rng, largest = np.random.default_rng(0), responses == max(ACTORS)
+        count = max(prompts * responses // max(ACTORS) // SAMPLES, 2)
+        lengths = np.clip(rng.lognormal(5.3, 0.8, (count, SAMPLES)).astype(int), 1, LIMIT)
+        tokens = rng.integers(50, 200, count)
+        work = Workload.grid(tokens, lengths, max_response_tokens=LIMIT)
+        for rule in AIMS:
+            if rule in ("none", "tau"):
+                if largest:
+                    problem = PlanningProblem(work, Cluster(8, 8, GPUS), latency)
+                    policy = make_policy("random" if rule == "none" else "rlhfless")
+                    plan = policy.plan(problem, PlanningOptions(time_limit_s=0.05))
+                    levels = ("1 engine", "engines", "run_step", "run_step, read")
+                    made.append(Input(rule, tokens, lengths, replace(plan, rule=None), 0.0, levels[rule == "tau" :]))
+                if rule == "none":
+                    continue
+            for actors in (13,) if rule == "tau" else counts:
+                problem = PlanningProblem(work, Cluster(-(-actors * GPUS // 8), 8, GPUS), latency)
+                plan = random_split(problem, actors=min(actors, count))
+                w = problem.objective.time_weight
+                price = w * plan.gpu_seconds / ((1 - w) * GPUS * plan.makespan_s)  # as ``rlhfless.scheduling.fold`` does
+                made.append(Input(rule, tokens, lengths, plan, price))
+    return made
+
+
+def rows_of(steps: Sequence[Input]) -> list[tuple[str, str, str]]:
+    """Return the rule, the responses and actors, and the level of each row."""
+    rows = [("none", f"{steps[-1].responses:,}", "requests to rows")]
+    return rows + [(s.rule, f"{s.responses:,}, {len(s.plan.actors)} actors", level) for s in steps for level in s.levels]
+
+
+def runners(steps: Sequence[Input]) -> Iterator[Callable[[], tuple[float, int]]]:
+    """Yield the functions that run each row once; they return seconds of this process, and moves."""
+    from rlhfless.engine.protocol import Request
+    from rlhfless.engine.simulated.requests import Requests
+
+    kept: dict[int, Any] = {}
+
+    def requests_of(step: Input) -> Any:
+        if step.responses not in kept:
+            prompt, lengths = np.repeat(step.prompt_tokens, SAMPLES).tolist(), step.lengths.ravel().tolist()
+            columns = enumerate(zip(prompt, lengths, strict=True))
+            listed = [Request(i, p, LIMIT, target_tokens=n) for i, (p, n) in columns]
+            kept[step.responses] = listed, Requests(listed)
+        return kept[step.responses]
+
+    yield lambda: (_seconds(lambda: Requests(requests_of(steps[-1])[0])), 0)
+    for step in steps:
+        for level in step.levels:
+            yield lambda step=step, level=level: _run(step, level, requests_of(step)[1])
+
+
+def _seconds(once: Callable[[], object]) -> float:
+    began = time.process_time()
+    once()
+    return time.process_time() - began
+
+
+def _run(step: Input, level: str, requests: Any) -> tuple[float, int]:
+    """Run a step once at a level."""
+    from dataclasses import replace
+
+    from rlhfless.engine.simulated.engine import SimulatedEngine
+    from rlhfless.executor import run_step
+    from rlhfless.latency import load_profile
+    from solver import Cluster
+    from solver.model.admission import Admission
+
+    latency = load_profile(PROFILE)
+    cluster = Cluster(-(-len(step.plan.actors) * GPUS // 8), 8, GPUS)
+    if step.rule == "none" and level in ("1 engine", "engines"):
+        parts = [requests] if level == "1 engine" else [requests.take(actor.responses) for actor in step.plan.actors]
+
+        def decode() -> None:
+            for part in parts:
+                engine = SimulatedEngine(latency, Admission(latency.max_batch, latency.kv_capacity_tokens))
+                engine.add(part)
+                assert len(engine.advance(math.inf).completions) == len(part)
+
+        return _seconds(decode), 0
+    plan, records = replace(step.plan, rule=_rule(step, latency)), []
+
+    def run(engine: type = SimulatedEngine) -> None:
+        records.append(run_step(plan, requests, engine, latency, cluster))
+        if level == "run_step, read":
+            assert records[0].spans
+            assert len(records[0].completions) == len(records[0].actor_of)
+
+    if level == "engines":
+        engines, inside = _timed(SimulatedEngine)
+        run(engines)
+        return inside[0], records[0].moves
+    return _seconds(run), records[0].moves
+
+
+def _rule(step: Input, latency: Any) -> Any:
+    """Return the rule of a step, made by the tree that runs it."""
+    if step.rule == "none":
+        return None
+    if step.rule == "tau":
+        from rlhfless.scheduling.rlhfless import LocalCut
+
+        return LocalCut(0.7)
+    if step.rule == "replan":
+        from solver import Workload
+        from solver.lengths.survival import from_scenarios
+        from solver.replanning.replan import Replan
+
+        work = Workload.grid(step.prompt_tokens, step.lengths, max_response_tokens=LIMIT)
+        return Replan(from_scenarios(work), latency, step.price)
+    from rlhfless.scheduling.fold import SquareRootFold
+    from rlhfless.scheduling.fold_draining import DrainingFold
+
+    rule = SquareRootFold if step.rule == "fold" else DrainingFold
+    return rule(step.price, latency.affine, step.responses, len(step.plan.actors))
+
+
+def _timed(engine: type) -> tuple[type, list[float]]:
+    """Return the engines with stopwatches, and the seconds inside of them all."""
+    inside = [0.0]
+
+    def timed(name: str) -> Callable[..., Any]:
+        inner = getattr(engine, name)
+
+        def call(self: Any, *args: Any) -> Any:
+            began, before = time.process_time(), inside[0]
+            found = inner(self, *args)
+            inside[0] = before + time.process_time() - began  # what it calls of its own is in it once
+            return found
+
+        return call
+
+    return type("Timed", (engine,), {name: timed(name) for name in TIMED if hasattr(engine, name)}), inside
+
+
+class Tree:
+    """A process that runs rows with the packages of one folder.
+
+    Raises:
+        RuntimeError: the packages of another folder would be imported.
+    """
+
+    def __init__(self, folder: Path, steps: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(steps)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        found = Path(self._answer()["package"])
+        if folder.resolve() not in found.resolve().parents:
+            raise RuntimeError(f"{folder} was to be measured, but rlhfless is imported from {found}")
+
+    def _answer(self) -> Row:
+        assert self._process.stdout is not None
+        answer: Row = json.loads(self._process.stdout.readline())
+        return answer
+
+    def run(self, row: int) -> Row:
+        """Return ``seconds`` and ``moves`` of a row, or its ``error``."""
+        assert self._process.stdin is not None
+        print(row, file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def measured(steps: Sequence[Input], folders: Sequence[Path], rounds: int) -> list[Row]:
+    """Return the rows with the best ``seconds`` of each folder's packages, which run every row in turn; None where one of
+    them cannot run it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "steps.pickle"
+        file.write_bytes(pickle.dumps(list(steps)))
+        trees, found = [Tree(folder, file) for folder in folders], []
+        for number, (rule, size, level) in enumerate(rows_of(steps)):
+            runs = [[tree.run(number) for tree in trees] for _ in range(rounds + 1)][1:]  # the first warms caches up
+            errors = [next((one["error"] for one in of_tree if "error" in one), None) for of_tree in zip(*runs, strict=True)]
+            seconds = [
+                None if error else min(one["seconds"] for one in of_tree)
+                for error, of_tree in zip(errors, zip(*runs, strict=True), strict=True)
+            ]
+            moves = [one.get("moves") for one in runs[0]]
+            responses = int(size.split(",")[0]) if size.count(",") == 0 else int("".join(filter(str.isdigit, size.split(" ")[0])))
+            found.append(
+                {"rule": rule, "size": size, "level": level, "responses": responses, "seconds": seconds, "moves": moves,
+                 "errors": errors}
+            )  # fmt: skip
+        for tree in trees:
+            tree.close()
+    return found
+
+
+def main() -> None:
+    """Run the rows whose numbers come on standard input."""
+    import rlhfless
+
+    print(json.dumps({"package": rlhfless.__file__}), flush=True)
+    steps: list[Input] = []
+    functions: list[Callable[[], tuple[float, int]]] = []
+    for line in sys.stdin:
+        try:
+            if not functions:
+                steps = pickle.loads(Path(sys.argv[1]).read_bytes())
+                functions = list(runners(steps))
+            seconds, moves = functions[int(line)]()
+            print(json.dumps({"seconds": seconds, "moves": moves}), flush=True)
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
