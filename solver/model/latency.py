@@ -143,17 +143,17 @@ class IterationTable:
             self._refuse_beyond(fed, (kv_tokens + (count - 1) * batch) / fed)
         size, floor_s = max(float(batch), sizes[0]), self._lookup[2]
         i = bisect.bisect_right(inner_sizes, size)
-        u, rows = (size - sizes[i]) / size_steps[i], (t[i], t[i + 1])
-        below_u, until, sums = 1 - u, -math.inf, []
+        u, below, above = (size - sizes[i]) / size_steps[i], t[i], t[i + 1]
+        rest, until, sums = 1 - u, -math.inf, []
         for kv in range(kv_tokens, kv_tokens + count * batch, batch):
             context = kv / fed
             if context >= until:  # the next cell
                 j = bisect.bisect_right(inner_contexts, context)
                 until = inner_contexts[j] if j < len(inner_contexts) else math.inf
-                from_tokens, step, ((a, b), (c, d)) = contexts[j], context_steps[j], (row[j : j + 2] for row in rows)
+                from_tokens, step, a, b, c, d = contexts[j], context_steps[j], below[j], below[j + 1], above[j], above[j + 1]
             v = (context - from_tokens) / step
             w = 1 - v
-            value = below_u * (w * a + v * b) + u * (w * c + v * d)
+            value = rest * (w * a + v * b) + u * (w * c + v * d)
             from_s += value if value > floor_s else floor_s
             sums.append(from_s)
         return sums

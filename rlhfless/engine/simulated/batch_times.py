@@ -51,11 +51,13 @@ class BatchTimes:
     """
 
     __slots__ = (
-        "_boundary_s", "_latency", "_offset", "_passed", "_prefills", "_segment", "_size", "_took", "ends", "offset_of", "timed",
+        "_added_up_s", "_boundary_s", "_latency", "_offset", "_passed", "_prefills", "_segment", "_size", "_took", "ends",
+        "offset_of", "timed",
     )  # fmt: skip
 
     def __init__(self, latency: LatencyModel, base_s: float, ends: list[tuple[int, int]], offset_of: dict[int, int]) -> None:
         self._latency, self.ends, self.offset_of = latency, ends, offset_of
+        self._added_up_s = latency.added_up_s if latency.table is None else latency.table.added_up_s
         self._boundary_s, self._took = [base_s], [0.0]  # took: seconds since the segment's start
         self.timed = self._passed = 0  # passed: responses of ``ends`` that are complete at ``timed``
         self._size, self._offset = len(ends), sum(offset_of.values())  # of the batch in the iteration after ``timed``
@@ -155,7 +157,7 @@ class BatchTimes:
 
     def _sum_up(self, until: int, until_s: float) -> None:
         """Sum up to a boundary, or until one is after ``until_s``."""
-        latency, ends, (first, base_s, joins_s, prefill, _) = self._latency, self.ends, self._segment
+        latency, added_up_s, ends, (first, base_s, joins_s, prefill, _) = self._latency, self._added_up_s, self.ends, self._segment
         boundary_s, took, at, size = self._boundary_s, self._took, self.timed, self._size
         while at < until and boundary_s[-1] <= until_s:
             end, kv_tokens = ends[self._passed][0], self._offset + at * size
@@ -171,7 +173,7 @@ class BatchTimes:
                 count = min(end, until) - at
                 if until_s < math.inf:
                     count = min(count, AT_ONCE)
-                new = latency.added_up_s(took[-1], size, kv_tokens, count)
+                new = added_up_s(took[-1], size, kv_tokens, count)
             took += new
             boundary_s += [base_s + took_s for took_s in new]
             at += len(new)
