@@ -172,7 +172,7 @@ class SimulatedEngine:
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
         return responses, tokens
 
-    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[FloatArray, IntArray] | None:
+    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[Sequence[float], Sequence[int]] | None:
         """See ``SupportsContextTokens``."""
         schedule = self._schedule()
         coming = self._let_join(schedule, until_s=max(now_s, schedule.clock_s))
@@ -180,8 +180,9 @@ class SimulatedEngine:
         tokens = schedule.context_tokens(first, first + count if limit is None else min(limit, first + count))
         if tokens is None:
             return None
-        times_s, late = schedule.boundaries_s(first, first + len(tokens) + 1), sum([r.context_tokens for r in self._arriving[coming:]])
-        return np.array(times_s), np.array(tokens) + late
+        if late := sum([r.context_tokens for r in self._arriving[coming:]]):
+            tokens = [held + late for held in tokens]
+        return schedule.boundaries_s(first, first + len(tokens) + 1), tokens
 
     def tokens_of(self, response: int) -> int:
         """See ``SupportsContextTokens``."""

@@ -186,7 +186,7 @@ class RunningBatch:
         """Return how many unfinished responses are complete at a boundary."""
         return bisect.bisect_left(self.ends, (at + 1, -1))
 
-    def boundaries_s(self, first: int, until: int) -> Sequence[float]:
+    def boundaries_s(self, first: int, until: int) -> list[float]:
         """See ``SimulatedSchedule``."""
         return self.iterations.times(first, until)
 
@@ -213,7 +213,7 @@ class RunningBatch:
         order = self._order_of.get(response)
         return None if order is None else int(self._offset[order]) + self.done
 
-    def context_tokens(self, first: int, until: int) -> Sequence[int] | None:
+    def context_tokens(self, first: int, until: int) -> list[int] | None:
         """See ``SimulatedSchedule``; those that are coming are counted, too."""
         until = min(until, max(self.iterations.timed, first + AHEAD), self.iterations.last)
         if until <= first:

@@ -7,7 +7,7 @@ Schedules are made in ``rlhfless.engine.simulated.start``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +138,7 @@ class SimulatedSchedule:
         ahead = self.finishing[self.reported :]
         return self._names[ahead], self._tokens_at(self.done)[ahead]
 
-    def context_tokens(self, first: int, until: int) -> IntArray | None:
+    def context_tokens(self, first: int, until: int) -> list[int] | None:
         """Return the context tokens of all unfinished responses together at the boundaries from ``first`` on, before ``until``
         and the last one; None where there are none.
         """
@@ -147,7 +147,8 @@ class SimulatedSchedule:
             return None
         if self._contexts is None:
             self._contexts = self.iterations.kv_tokens if self._together else self._sum_contexts()
-        return self._contexts[first:until]
+        tokens: list[int] = self._contexts[first:until].tolist()
+        return tokens
 
     def _sum_contexts(self) -> IntArray:
         """Return the (I,) context tokens of all unfinished responses, waiting ones included, at every boundary."""
@@ -167,9 +168,10 @@ class SimulatedSchedule:
         """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
         return self.iterations.part(first, until)
 
-    def boundaries_s(self, first: int, until: int) -> Sequence[float]:
+    def boundaries_s(self, first: int, until: int) -> list[float]:
         """Return the times of the boundaries from ``first`` on, before ``until``."""
-        return self.iterations.times(np.arange(first, until))
+        times_s: list[float] = self.iterations.times(np.arange(first, until)).tolist()
+        return times_s
 
     def next_completions_s(self, count: int, limit: int | None) -> list[float]:
         """Return the times of up to ``count`` next completions, no later than the boundary ``limit``."""
