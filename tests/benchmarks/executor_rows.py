@@ -25,7 +25,7 @@ import numpy as np
 SAMPLES, LIMIT, PROFILE = 8, 2048, "l40s-qwen2.5-3b-tp2"
 GPUS = 2  # of an actor
 AIMS = {"none": 1_000_000, "tau": 100_000, "fold": 100_000, "draining fold": 100_000, "replan": 100_000}
-ACTORS = {2048: (8, 66), 16384: (16, 66, 80)}  # of rows with a rule, by responses
+ACTORS = {2048: (8, 66), 16384: (16, 66)}  # of rows with a rule, by responses
 TIMED = ("add", "advance", "cut", "peek_next_event_s", "next_completions_s", "running", "waiting", "generated_arrays")
 
 Row = dict[str, Any]
@@ -45,6 +45,11 @@ class Input(NamedTuple):
     def responses(self) -> int:
         """Return how many there are."""
         return int(self.lengths.size)
+
+    @property
+    def actors(self) -> int:
+        """Return how many the plan starts."""
+        return len(self.plan.actors)
 
 
 def inputs(prompts: int) -> list[Input]:
@@ -83,10 +88,12 @@ def inputs(prompts: int) -> list[Input]:
     return made
 
 
-def rows_of(steps: Sequence[Input]) -> list[tuple[str, str, str]]:
-    """Return the rule, the responses and actors, and the level of each row."""
-    rows = [("none", f"{steps[-1].responses:,}", "requests to rows")]
-    return rows + [(s.rule, f"{s.responses:,}, {len(s.plan.actors)} actors", level) for s in steps for level in s.levels]
+def rows_of(steps: Sequence[Input]) -> list[Row]:
+    """Return the rule, the responses, the actors and the level of each row."""
+    rows = [{"rule": "none", "responses": steps[-1].responses, "actors": None, "level": "requests to rows"}]
+    return rows + [
+        {"rule": s.rule, "responses": s.responses, "actors": s.actors, "level": level} for s in steps for level in s.levels
+    ]
 
 
 def runners(steps: Sequence[Input]) -> Iterator[Callable[[], tuple[float, int]]]:
@@ -127,7 +134,7 @@ def _run(step: Input, level: str, requests: Any) -> tuple[float, int]:
     from solver.model.admission import Admission
 
     latency = load_profile(PROFILE)
-    cluster = Cluster(-(-len(step.plan.actors) * GPUS // 8), 8, GPUS)
+    cluster = Cluster(-(-step.actors * GPUS // 8), 8, GPUS)
     if step.rule == "none" and level in ("1 engine", "engines"):
         parts = [requests] if level == "1 engine" else [requests.take(actor.responses) for actor in step.plan.actors]
 
@@ -172,7 +179,7 @@ def _rule(step: Input, latency: Any) -> Any:
     from rlhfless.scheduling.fold_draining import DrainingFold
 
     rule = SquareRootFold if step.rule == "fold" else DrainingFold
-    return rule(step.price, latency.affine, step.responses, len(step.plan.actors))
+    return rule(step.price, latency.affine, step.responses, step.actors)
 
 
 def _timed(engine: type) -> tuple[type, list[float]]:
@@ -227,26 +234,27 @@ class Tree:
         self._process.wait()
 
 
-def measured(steps: Sequence[Input], folders: Sequence[Path], rounds: int) -> list[Row]:
-    """Return the rows with the best ``seconds`` of each folder's packages, which run every row in turn; None where one of
-    them cannot run it."""
+def measured(
+    steps: Sequence[Input], folders: Sequence[Path], rounds: int, told: Callable[[Row], None] | None = None
+) -> list[Row]:
+    """Return the rows with the best ``seconds`` and the ``moves`` of each folder's packages, which run every row in turn.
+
+    Where one of them cannot run a row, its seconds are None and ``errors`` says why. ``told`` is called with each row.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "steps.pickle"
         file.write_bytes(pickle.dumps(list(steps)))
         trees, found = [Tree(folder, file) for folder in folders], []
-        for number, (rule, size, level) in enumerate(rows_of(steps)):
-            runs = [[tree.run(number) for tree in trees] for _ in range(rounds + 1)][1:]  # the first warms caches up
-            errors = [next((one["error"] for one in of_tree if "error" in one), None) for of_tree in zip(*runs, strict=True)]
+        for number, row in enumerate(rows_of(steps)):
+            runs = [[tree.run(number) for tree in trees] for _ in range(rounds)]
+            errors = [one.get("error") for one in runs[0]]
             seconds = [
                 None if error else min(one["seconds"] for one in of_tree)
                 for error, of_tree in zip(errors, zip(*runs, strict=True), strict=True)
             ]
-            moves = [one.get("moves") for one in runs[0]]
-            responses = int(size.split(",")[0]) if size.count(",") == 0 else int("".join(filter(str.isdigit, size.split(" ")[0])))
-            found.append(
-                {"rule": rule, "size": size, "level": level, "responses": responses, "seconds": seconds, "moves": moves,
-                 "errors": errors}
-            )  # fmt: skip
+            found.append({**row, "seconds": seconds, "moves": [one.get("moves") for one in runs[0]], "errors": errors})
+            if told is not None:
+                told(found[-1])
         for tree in trees:
             tree.close()
     return found

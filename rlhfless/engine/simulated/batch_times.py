@@ -157,7 +157,12 @@ class BatchTimes:
 
     def _sum_up(self, until: int, until_s: float) -> None:
         """Sum up to a boundary, or until one is after ``until_s``."""
-        latency, added_up_s, ends, (first, base_s, joins_s, prefill, _) = self._latency, self._added_up_s, self.ends, self._segment
+        latency, added_up_s, ends, (first, base_s, joins_s, prefill, _) = (
+            self._latency,
+            self._added_up_s,
+            self.ends,
+            self._segment,
+        )
         boundary_s, took, at, size = self._boundary_s, self._took, self.timed, self._size
         while at < until and boundary_s[-1] <= until_s:
             end, kv_tokens = ends[self._passed][0], self._offset + at * size

@@ -71,7 +71,10 @@ class _Part:
     def shrink(self) -> None:
         """Free the memory of the schedule's later iterations, which will not be committed."""
         if self.schedule is not None:
-            self.iterations, prefilled = self.schedule.part(self.first, self.until), self.schedule.prefilled(self.first, self.until)
+            self.iterations, prefilled = (
+                self.schedule.part(self.first, self.until),
+                self.schedule.prefilled(self.first, self.until),
+            )
             self.prefilled, self.schedule = prefilled._replace(iteration=prefilled.iteration - self.first), None
 
     def iteration_runs(self) -> list[IterationRun]:

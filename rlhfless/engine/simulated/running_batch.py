@@ -112,9 +112,9 @@ class RunningBatch:
                 return False
         starting = [*(self._fresh if at == self.done else ()), *residents]
         tokens, computing = self._charged(starting)
-        if self._latency.token_budget is not None:
-            if len(self.ends) - ended + len(rows) + tokens > self._latency.token_budget:
-                return False
+        fed, budget = len(self.ends) - ended + len(rows) + tokens, self._latency.token_budget
+        if budget is not None and fed > budget:
+            return False
         iterations.back_to(at)
         for one in residents:
             iterations.insert(one.end, one.order, one.offset)

@@ -69,7 +69,11 @@ def checked_triggers(rule: RuntimeRule, triggers: Any, counts: ActorCounts, obse
     if triggers.completions is None:
         return np.zeros(len(counts.actor), np.int64), shared
     completions = np.asarray(triggers.completions)
-    if completions.shape != counts.actor.shape or completions.dtype.kind not in "iu" or np.minimum.reduce(completions, initial=0) < 0:
+    if (
+        completions.shape != counts.actor.shape
+        or completions.dtype.kind not in "iu"
+        or np.minimum.reduce(completions, initial=0) < 0
+    ):
         raise RuleError(
             f"rule {_name(rule)} returned completions={triggers.completions!r} for {len(counts.actor)} actors; a whole number "
             "for each of them is needed, 0 for none"
