@@ -15,7 +15,6 @@ iteration feeds more than ``token_budget`` tokens. ``solver.timing.mixed_prefill
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -306,14 +305,6 @@ class LatencyModel:
             return self.table.one(fed, kv_tokens)
         kv_s = self.per_kv_token_s * kv_tokens
         return self.base_s + self.per_response_s * batch + kv_s + self.prefill_per_token_s * prompt_tokens
-
-    def added_up_s(self, from_s: float, batch: int, kv_tokens: int, count: int) -> list[float]:
-        """Return ``from_s`` plus the seconds of 1 to ``count`` iterations of a constant batch whose responses grow by one token
-        each, bit for bit the sums of ``one_iteration_s``."""
-        if self.table is not None:
-            return self.table.added_up_s(from_s, batch, kv_tokens, count)
-        seconds = (self.one_iteration_s(batch, kv_tokens + k * batch) for k in range(count))
-        return list(itertools.accumulate(seconds, initial=from_s))[1:]
 
     def prefill_s(self, tokens: ArrayLike, calls: ArrayLike = 1) -> FloatArray:
         """Return the seconds to prefill ``tokens`` context tokens in ``calls`` calls; each call has a cost even without tokens.

@@ -7,7 +7,9 @@ the whole state at the last boundary whose time is known. Who joins or leaves ch
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +59,7 @@ class BatchTimes:
 
     def __init__(self, latency: LatencyModel, base_s: float, ends: list[tuple[int, int]], offset_of: dict[int, int]) -> None:
         self._latency, self.ends, self.offset_of = latency, ends, offset_of
-        self._added_up_s = latency.added_up_s if latency.table is None else latency.table.added_up_s
+        self._added_up_s = partial(_added_up_s, latency) if latency.table is None else latency.table.added_up_s
         self._boundary_s, self._took = [base_s], [0.0]  # took: seconds since the segment's start
         self.timed = self._passed = 0  # passed: responses of ``ends`` that are complete at ``timed``
         self._size, self._offset = len(ends), sum(offset_of.values())  # of the batch in the iteration after ``timed``
@@ -222,10 +224,13 @@ class BatchTimes:
 
     def part(self, first: int, until: int, batch: IntArray, kv_tokens: IntArray) -> Iterations:
         """Return the iterations from one boundary to another with their (I,) batches and KV tokens."""
-        part = Iterations(self._latency, self._boundary_s[first], batch, kv_tokens)
-        part.boundary_s, part.timed = np.array(self._boundary_s[first : until + 1]), until - first
-        if within := [p for p in self._prefills if first <= p.at < until]:
-            at, seconds, tokens, responses = zip(*within, strict=True)
-            part.prefill_at, part.prefill_s = np.array(at) - first, np.array(seconds)
-            part.computed_tokens, part.computing = np.array(tokens), np.array(responses)
-        return part
+        within = [p for p in self._prefills if first <= p.at < until]
+        at, tokens, responses = np.array([(p.at, p.tokens, p.responses) for p in within], dtype=np.int64).reshape(-1, 3).T
+        seconds, boundary_s = np.array([p.seconds for p in within]), np.array(self._boundary_s[first : until + 1])
+        return Iterations(boundary_s, batch, kv_tokens, at - first, seconds, tokens, responses)
+
+
+def _added_up_s(latency: LatencyModel, from_s: float, batch: int, kv_tokens: int, count: int) -> list[float]:
+    """Return ``IterationTable.added_up_s`` of a latency model that has no table."""
+    seconds = (latency.one_iteration_s(batch, kv_tokens + k * batch) for k in range(count))
+    return list(itertools.accumulate(seconds, initial=from_s))[1:]

@@ -77,7 +77,7 @@ class SimulatedSchedule:
     def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
         """Return the responses of the completions from one place of ``finishing`` to another, their times and lengths."""
         rows = self.finishing[before:reported]
-        times_s = self.iterations.times(self.finish[before:reported])
+        times_s = self.iterations.boundary_s[self.finish[before:reported]]
         lengths: IntArray = self.members["target_tokens"][rows]
         return self._names[rows], times_s, lengths
 
@@ -170,7 +170,7 @@ class SimulatedSchedule:
 
     def boundaries_s(self, first: int, until: int) -> list[float]:
         """Return the times of the boundaries from ``first`` on, before ``until``."""
-        times_s: list[float] = self.iterations.times(np.arange(first, until)).tolist()
+        times_s: list[float] = self.iterations.boundary_s[first:until].tolist()
         return times_s
 
     def next_completions_s(self, count: int, limit: int | None) -> list[float]:
@@ -178,7 +178,7 @@ class SimulatedSchedule:
         ends = self.finish[self.reported : self.reported + count]
         if limit is not None:
             ends = ends[: int(ends.searchsorted(limit, side="right"))]
-        times_s: list[float] = self.iterations.times(ends).tolist()
+        times_s: list[float] = self.iterations.boundary_s[ends].tolist()
         return times_s
 
     def _tokens_at(self, at: int) -> IntArray:
@@ -271,8 +271,6 @@ class SimulatedSchedule:
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
         np.add.at(prefill, rows, residency.computed(at)[begun])
-        if len(first):
-            self.iterations.end_s(at)
         new = np.isnan(start_s[rows])
         start_s[rows[new]] = self.iterations.boundary_s[first[new]]
         new = np.isnan(first_token_s[rows]) & (residency.ready[begun] < np.minimum(residency.last[begun], at))
@@ -312,7 +310,7 @@ class SimulatedSchedule:
         if self._final_facts is None:
             self._final_facts = self._facts(self.iterations.last)[1:]
         rows = self.finishing[places.start : places.stop : places.step]
-        end_s = self.iterations.times(self._last[rows])
+        end_s = self.iterations.boundary_s[self._last[rows]]
         start_s, first_token_s, prefill = (x[rows] for x in self._final_facts)
         ends = (np.where(np.isnan(x), end_s, x).tolist() for x in (first_token_s, start_s))
         names = self._names[rows].tolist()
