@@ -8,6 +8,7 @@ them, too. Each tree makes its own requests, latency model and rule. As a script
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 import os
@@ -96,8 +97,8 @@ def rows_of(steps: Sequence[Input]) -> list[Row]:
     ]
 
 
-def runners(steps: Sequence[Input]) -> Iterator[Callable[[], tuple[float, int]]]:
-    """Yield the functions that run each row once; they return seconds of this process, and moves."""
+def runners(steps: Sequence[Input]) -> Iterator[Callable[[], Row]]:
+    """Yield the functions that run each row once; they return ``seconds`` of this process, ``moves`` and ``looks``."""
     from rlhfless.engine.protocol import Request
     from rlhfless.engine.simulated.requests import Requests
 
@@ -111,10 +112,41 @@ def runners(steps: Sequence[Input]) -> Iterator[Callable[[], tuple[float, int]]]
             kept[step.responses] = listed, Requests(listed)
         return kept[step.responses]
 
-    yield lambda: (_seconds(lambda: Requests(requests_of(steps[-1])[0])), 0)
+    yield lambda: {"seconds": _seconds(lambda: Requests(requests_of(steps[-1])[0]))}
     for step in steps:
         for level in step.levels:
             yield lambda step=step, level=level: _run(step, level, requests_of(step)[1])
+
+
+def least_us(repeats: int = 20_000) -> Row:
+    """Return the least microseconds per piece of work, each in a loop by itself: ``iteration``, the time of an iteration of a
+    batch that is asked for five; ``record``, what a record and the receiver's engine keep of a move."""
+    from rlhfless.engine.protocol import Request
+    from rlhfless.engine.simulated.requests import changed, row_of
+    from rlhfless.executor import StepRecord
+    from rlhfless.latency import load_profile
+    from solver.model.runtime_rules import Move
+
+    table, record, heap = load_profile(PROFILE).table, StepRecord("run", 0, None, 0.0), list[tuple[float, int]]()
+    request = Request(7, 100, LIMIT, target_tokens=300, generated_tokens=50)
+
+    def iterations() -> None:
+        for _ in range(repeats // 5):
+            table.added_up_s(0.0, 100, 40_000, 5)
+
+    def moves() -> None:
+        for number in range(repeats):
+            move, at_s = Move(7, 12), float(number)
+            record.event(at_s, "move", "actor-3", responses=1, to={"actor-12": [move.response]})
+            what = {"kv_tokens": 150.0, "bytes": 5_529_600, "from_actor": "actor-3", "response": 7}
+            record.span("actor-3", "migrate", at_s, at_s + 1, **what)
+            record.span("actor-12", "transfer", at_s, at_s + 1, background=True, **what)
+            heapq.heappush(heap, (at_s, row_of(changed(request, available_s=at_s))[0]))
+            heapq.heappop(heap)
+
+    return {
+        name: 1e6 * min(_seconds(of) for _ in range(3)) / repeats for name, of in (("iteration", iterations), ("record", moves))
+    }
 
 
 def _seconds(once: Callable[[], object]) -> float:
@@ -123,7 +155,7 @@ def _seconds(once: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def _run(step: Input, level: str, requests: Any) -> tuple[float, int]:
+def _run(step: Input, level: str, requests: Any) -> Row:
     """Run a step once at a level."""
     from dataclasses import replace
 
@@ -144,7 +176,7 @@ def _run(step: Input, level: str, requests: Any) -> tuple[float, int]:
                 engine.add(part)
                 assert len(engine.advance(math.inf).completions) == len(part)
 
-        return _seconds(decode), 0
+        return {"seconds": _seconds(decode)}
     plan, records = replace(step.plan, rule=_rule(step, latency)), []
 
     def run(engine: type = SimulatedEngine) -> None:
@@ -153,17 +185,33 @@ def _run(step: Input, level: str, requests: Any) -> tuple[float, int]:
             assert records[0].spans
             assert len(records[0].completions) == len(records[0].actor_of)
 
-    if level == "engines":
-        engines, inside = _timed(SimulatedEngine)
-        run(engines)
-        return inside[0], records[0].moves
-    return _seconds(run), records[0].moves
+    engines, inside = _timed(SimulatedEngine)
+    seconds = _seconds(lambda: run(engines)) if level == "engines" else _seconds(run)
+    seconds = inside[0] if level == "engines" else seconds
+    return {"seconds": seconds, "moves": records[0].moves, "looks": getattr(records[0].rule, "looks", 0)}
+
+
+class _Counting:
+    """A rule that counts how often it is asked to decide."""
+
+    looks = 0
+
+    def decide(self, now_s: float, state: Any) -> Any:
+        """Count, and decide as the rule does."""
+        self.looks += 1
+        return super().decide(now_s, state)  # type: ignore[misc]
 
 
 def _rule(step: Input, latency: Any) -> Any:
-    """Return the rule of a step, made by the tree that runs it."""
+    """Return the rule of a step, made by the tree that runs it, which counts how often it is asked."""
     if step.rule == "none":
         return None
+    rule = _plain_rule(step, latency)
+    rule.__class__ = type("Counting", (_Counting, type(rule)), {})
+    return rule
+
+
+def _plain_rule(step: Input, latency: Any) -> Any:
     if step.rule == "tau":
         from rlhfless.scheduling.rlhfless import LocalCut
 
@@ -222,7 +270,7 @@ class Tree:
         return answer
 
     def run(self, row: int) -> Row:
-        """Return ``seconds`` and ``moves`` of a row, or its ``error``."""
+        """Return ``seconds``, ``moves`` and ``looks`` of a row, or its ``error``."""
         assert self._process.stdin is not None
         print(row, file=self._process.stdin, flush=True)
         return self._answer()
@@ -237,7 +285,7 @@ class Tree:
 def measured(
     steps: Sequence[Input], folders: Sequence[Path], rounds: int, told: Callable[[Row], None] | None = None
 ) -> list[Row]:
-    """Return the rows with the best ``seconds`` and the ``moves`` of each folder's packages, which run every row in turn.
+    """Return the rows, which the packages of all folders run in turn: the best ``seconds`` of each, ``moves`` and ``looks``.
 
     Where one of them cannot run a row, its seconds are None and ``errors`` says why. ``told`` is called with each row.
     """
@@ -252,7 +300,8 @@ def measured(
                 None if error else min(one["seconds"] for one in of_tree)
                 for error, of_tree in zip(errors, zip(*runs, strict=True), strict=True)
             ]
-            found.append({**row, "seconds": seconds, "moves": [one.get("moves") for one in runs[0]], "errors": errors})
+            counts = {name: [one.get(name) for one in runs[0]] for name in ("moves", "looks")}
+            found.append({**row, "seconds": seconds, **counts, "errors": errors})
             if told is not None:
                 told(found[-1])
         for tree in trees:
@@ -266,14 +315,13 @@ def main() -> None:
 
     print(json.dumps({"package": rlhfless.__file__}), flush=True)
     steps: list[Input] = []
-    functions: list[Callable[[], tuple[float, int]]] = []
+    functions: list[Callable[[], Row]] = []
     for line in sys.stdin:
         try:
             if not functions:
                 steps = pickle.loads(Path(sys.argv[1]).read_bytes())
                 functions = list(runners(steps))
-            seconds, moves = functions[int(line)]()
-            print(json.dumps({"seconds": seconds, "moves": moves}), flush=True)
+            print(json.dumps(functions[int(line)]()), flush=True)
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
 

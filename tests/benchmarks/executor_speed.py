@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from executor_rows import AIMS, Row, inputs, measured
+from executor_rows import AIMS, Row, inputs, least_us, measured
 from executor_steps import PROMPTS as STEP_PROMPTS
 from executor_steps import torch_steps
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -130,11 +130,29 @@ def slower(rows: Sequence[Row], against: Sequence[Path]) -> list[str]:
 
 def markdown(rows: Sequence[Row], against: Sequence[Path]) -> str:
     """Return the table of details/executor.md."""
-    columns = ["rule", "responses", "actors", "moves", "level", "ms", "responses/s", "aim", *(f"{p.name}, ms" for p in against)]
+    columns = [
+        "rule",
+        "responses",
+        "actors",
+        "moves",
+        "looks",
+        "level",
+        "ms",
+        "responses/s",
+        "aim",
+        *(f"{p.name}, ms" for p in against),
+    ]
     lines = [columns, ["---"] * len(columns)]
     for row in rows:
         ms = ["" if s is None else f"{1e3 * s:,.0f}" for s in row["seconds"]]
-        what = [row["rule"], f"{row['responses']:,}", row["actors"] or "", row["moves"][0] or "", row["level"]]
+        what = [
+            row["rule"],
+            f"{row['responses']:,}",
+            row["actors"] or "",
+            row["moves"][0] or "",
+            row["looks"][0] or "",
+            row["level"],
+        ]
         lines.append([*what, ms[0], per_s(row), f"{AIMS[row['rule']]:,}", *ms[1:]])
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -155,7 +173,8 @@ def main() -> None:
     if options.only != "torch":
         folders = [Path(rlhfless.__file__).parent.parent, *options.against]
         rows = measured(inputs(32 if options.tiny else PROMPTS), folders, options.rounds, told)
-        found |= {"against": [folder.name for folder in options.against], "simulated": rows}
+        found |= {"against": [folder.name for folder in options.against], "simulated": rows, "least_us": least_us()}
+        print(*(f"{name}: at least {us:.2f} us" for name, us in found["least_us"].items()), sep="\n")
         print(*slower(rows, options.against), sep="\n")
     if options.only != "simulated":
         found |= torch_rows(options.rounds, options.tiny)
