@@ -282,17 +282,15 @@ class Tree:
         self._process.wait()
 
 
-def measured(
-    steps: Sequence[Input], folders: Sequence[Path], rounds: int, told: Callable[[Row], None] | None = None
-) -> list[Row]:
-    """Return the rows, which the packages of all folders run in turn: the best ``seconds`` of each, ``moves`` and ``looks``.
+def measured(steps: Sequence[Input], folders: Sequence[Path], rounds: int) -> Iterator[Row]:
+    """Yield the rows, which the packages of all folders run in turn: the best ``seconds`` of each, ``moves`` and ``looks``.
 
-    Where one of them cannot run a row, its seconds are None and ``errors`` says why. ``told`` is called with each row.
+    Where one of them cannot run a row, its seconds are None and ``errors`` says why.
     """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "steps.pickle"
         file.write_bytes(pickle.dumps(list(steps)))
-        trees, found = [Tree(folder, file) for folder in folders], []
+        trees = [Tree(folder, file) for folder in folders]
         for number, row in enumerate(rows_of(steps)):
             runs = [[tree.run(number) for tree in trees] for _ in range(rounds)]
             errors = [one.get("error") for one in runs[0]]
@@ -301,12 +299,9 @@ def measured(
                 for error, of_tree in zip(errors, zip(*runs, strict=True), strict=True)
             ]
             counts = {name: [one.get(name) for one in runs[0]] for name in ("moves", "looks")}
-            found.append({**row, "seconds": seconds, **counts, "errors": errors})
-            if told is not None:
-                told(found[-1])
+            yield {**row, "seconds": seconds, **counts, "errors": errors}
         for tree in trees:
             tree.close()
-    return found
 
 
 def main() -> None:

@@ -172,8 +172,12 @@ def main() -> None:
     found |= {"machine": platform.machine(), "cores": os.cpu_count(), "numpy": np.__version__}
     if options.only != "torch":
         folders = [Path(rlhfless.__file__).parent.parent, *options.against]
-        rows = measured(inputs(32 if options.tiny else PROMPTS), folders, options.rounds, told)
+        rows: list[Row] = []
         found |= {"against": [folder.name for folder in options.against], "simulated": rows, "least_us": least_us()}
+        for row in measured(inputs(32 if options.tiny else PROMPTS), folders, options.rounds):
+            told(row)
+            rows.append(row)
+            options.json.write_text(json.dumps(found, indent=1) + "\n")  # what is measured stays if it is interrupted
         print(*(f"{name}: at least {us:.2f} us" for name, us in found["least_us"].items()), sep="\n")
         print(*slower(rows, options.against), sep="\n")
     if options.only != "simulated":
