@@ -117,7 +117,7 @@ class SimulatedEngine:
         """See the protocol."""
         batch = self._upcoming
         if not self._arriving and isinstance(batch, RunningBatch) and batch.iterations.last_by(to_s) <= batch.done:
-            return Progress((), ())
+            return Progress([], [])
         committed = CommittedParts()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
