@@ -66,7 +66,7 @@ def inputs(prompts: int) -> list[Input]:
     latency, made = load_profile(PROFILE), []
     for responses, counts in ACTORS.items():
         rng, largest = np.random.default_rng(0), responses == max(ACTORS)
-        count = max(prompts * responses // max(ACTORS) // SAMPLES, 2)
+        count = max(prompts * responses // max(ACTORS), 2)
         lengths = np.clip(rng.lognormal(5.3, 0.8, (count, SAMPLES)).astype(int), 1, LIMIT)
         tokens = rng.integers(50, 200, count)
         work = Workload.grid(tokens, lengths, max_response_tokens=LIMIT)
