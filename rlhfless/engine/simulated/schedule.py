@@ -161,8 +161,8 @@ class SimulatedSchedule:
             np.add.at(growing, at, count)
         context = self.members["prompt_tokens"] + self.members["generated_tokens"]
         np.add.at(changes, self._last, -context)
-        tokens: IntArray = context.sum() + changes.cumsum() + growing.cumsum() * np.arange(horizon + 1)
-        return tokens[:horizon]
+        total: IntArray = context.sum() + changes.cumsum() + growing.cumsum() * np.arange(horizon + 1)
+        return total[:horizon]
 
     def part(self, first: int, until: int) -> Iterations:
         """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
