@@ -51,15 +51,11 @@ class Iterations:
 
     def part(self, first: int, until: int) -> Self:
         """Return a copy of the iterations from boundary ``first`` to boundary ``until``."""
-        arrays = (self.boundary_s[first : until + 1], self.batch[first:until], self.kv_tokens[first:until])
         within = slice(*self.prefill_at.searchsorted([first, until]))
-        prefills = (
-            self.prefill_at[within] - first,
-            self.prefill_s[within],
-            self.computed_tokens[within],
-            self.computing[within],
-        )
-        return type(self)(*(x.copy() for x in arrays), *prefills)
+        return type(self)(
+            self.boundary_s[first : until + 1].copy(), self.batch[first:until].copy(), self.kv_tokens[first:until].copy(),
+            self.prefill_at[within] - first, self.prefill_s[within], self.computed_tokens[within], self.computing[within],
+        )  # fmt: skip
 
     def end_s(self, index: int) -> float:
         """Return the time of a boundary."""
