@@ -1,6 +1,7 @@
 """How fast a step is simulated, and how much of a real iteration is neither forward pass nor sampling.
 
-    python tests/benchmarks/executor_speed.py [--json FILE] [--rounds 5] [--against FOLDER ...] [--only simulated] [--markdown]
+    python tests/benchmarks/executor_speed.py [--json FILE] [--rounds 5] [--against FOLDER ...] [--only simulated]
+        [--rules tau fold] [--markdown]
 
 Simulated: 16,384 and 2,048 responses (8 of each prompt, lognormal lengths, at most 2,048 tokens) on Qwen2.5-3B on two L40S per
 actor. ``engine`` is ``SimulatedEngine.add`` and ``advance``: all responses on one engine, and split over as many engines as the
@@ -165,6 +166,7 @@ def main() -> None:
         "--against", type=Path, nargs="*", default=[], help="folders of other trees that run the same rows in turn"
     )
     parser.add_argument("--only", choices=("simulated", "torch"), help="leave out the other part; its raw numbers stay")
+    parser.add_argument("--rules", nargs="+", choices=tuple(AIMS), default=tuple(AIMS), help="rules of the simulated rows")
     parser.add_argument("--markdown", action="store_true", help="print the table of details/executor.md in the end")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes: tries the script, its numbers say nothing")
     options = parser.parse_args()
@@ -174,7 +176,8 @@ def main() -> None:
         folders = [Path(rlhfless.__file__).parent.parent, *options.against]
         rows: list[Row] = []
         found |= {"against": [folder.name for folder in options.against], "simulated": rows, "least_us": least_us()}
-        for row in measured(inputs(32 if options.tiny else PROMPTS), folders, options.rounds):
+        steps = [step for step in inputs(32 if options.tiny else PROMPTS) if step.rule in options.rules]
+        for row in measured(steps, folders, options.rounds):
             told(row)
             rows.append(row)
             options.json.write_text(json.dumps(found, indent=1) + "\n")  # what is measured stays if it is interrupted
