@@ -21,7 +21,7 @@ from solver.model.workload import IntArray
 AT_ONCE = 16  # iterations that are summed together at most where a time is looked for
 
 
-class Prefilled(NamedTuple):
+class BeginningPrefill(NamedTuple):
     """Prefill at the start of iteration ``at``: its seconds, computed tokens besides those that are decoded, and responses."""
 
     at: int
@@ -30,7 +30,7 @@ class Prefilled(NamedTuple):
     responses: int
 
 
-class Segment(NamedTuple):
+class TimedSegment(NamedTuple):
     """Iterations whose times are summed from one boundary, ``first``, on: its time, and seconds of responses that join there.
 
     ``replaced``: prefill that had begun there before.
@@ -39,8 +39,8 @@ class Segment(NamedTuple):
     first: int
     base_s: float
     joins_s: float
-    prefill: Prefilled | None
-    replaced: Prefilled | None
+    prefill: BeginningPrefill | None
+    replaced: BeginningPrefill | None
 
 
 class BatchTimes:
@@ -63,8 +63,8 @@ class BatchTimes:
         self._boundary_s, self._took = [base_s], [0.0]  # took: seconds since the segment's start
         self.timed = self._passed = 0  # passed: responses of ``ends`` that are complete at ``timed``
         self._size, self._offset = len(ends), sum(offset_of.values())  # of the batch in the iteration after ``timed``
-        self._segment = Segment(0, base_s, 0.0, None, None)
-        self._prefills: list[Prefilled] = []
+        self._segment = TimedSegment(0, base_s, 0.0, None, None)
+        self._prefills: list[BeginningPrefill] = []
 
     @property
     def last(self) -> int:
@@ -104,7 +104,7 @@ class BatchTimes:
             del self.offset_of[order]
         return orders
 
-    def restart(self, prefill_tokens: int, computing: int, joins: int) -> Segment:
+    def restart(self, prefill_tokens: int, computing: int, joins: int) -> TimedSegment:
         """Sum from ``timed`` on; the iteration there has this prefill for ``computing`` responses, and so many responses join.
 
         Returns the segment before.
@@ -116,14 +116,14 @@ class BatchTimes:
             if latency.mixes:
                 iteration_s = latency.one_iteration_s(self._size, self._offset + at * self._size, prefill_tokens)
                 seconds = iteration_s * prefill_tokens / (self._size + prefill_tokens)
-                prefill = Prefilled(at, seconds, prefill_tokens, computing)
+                prefill = BeginningPrefill(at, seconds, prefill_tokens, computing)
             else:
-                prefill = Prefilled(at, latency.recompute_s(prefill_tokens), prefill_tokens - computing, computing)
+                prefill = BeginningPrefill(at, latency.recompute_s(prefill_tokens), prefill_tokens - computing, computing)
             self._prefills.append(prefill)
-        self._segment = Segment(at, self._boundary_s[at], latency.join_s * joins, prefill, replaced)
+        self._segment = TimedSegment(at, self._boundary_s[at], latency.join_s * joins, prefill, replaced)
         return before
 
-    def undo(self, before: Segment) -> None:
+    def undo(self, before: TimedSegment) -> None:
         """Go back to the segment before this one, whose start is ``timed``, after who joined was removed."""
         if self._segment.prefill is not None:
             self._prefills.pop()

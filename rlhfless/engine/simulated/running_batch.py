@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.simulated.batch_times import BatchTimes, Segment
+from rlhfless.engine.simulated.batch_times import BatchTimes, TimedSegment
 from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import MEMBER, Members
 from rlhfless.engine.simulated.schedule import NOBODY, Prefilled
@@ -58,7 +58,7 @@ class Group(NamedTuple):
 
     at: int
     residents: list[Resident]
-    before: Segment
+    before: TimedSegment
 
 
 class RunningBatch:
