@@ -89,12 +89,14 @@ class SquareRootFold:
         wanted = max(1, math.ceil(math.sqrt(self._root.squared(unfinished, share_s)) - 1e-9))
         leaving, cuts = max(0, len(counts.actor) - wanted), []
         if leaving:
-            ranked = [
-                state.view_of(actor)
-                for actor in counts.actor[np.lexsort((counts.actor, counts.unfinished + counts.arriving))].tolist()
-            ]
-            room = ReceiverRoom(state)
-            cuts = [cut for thin in ranked[:leaving] if (cut := hand_over(thin, ranked[leaving:], room)) is not None]
+            order = np.lexsort((counts.actor, counts.unfinished + counts.arriving))
+            thin, others = order[:leaving], order[leaving:]
+            free_slots = int(np.maximum(counts.free_slots[others], 0).sum())
+            thin = thin[(counts.arriving[thin] == 0) & (counts.unfinished[thin] <= free_slots)]  # for others there is no room
+            if len(thin):
+                receivers, room = [state.view_of(actor) for actor in counts.actor[others].tolist()], ReceiverRoom(state)
+                views = map(state.view_of, counts.actor[thin].tolist())
+                cuts = [cut for view in views if (cut := hand_over(view, receivers, room)) is not None]
         self.actors = len(counts.actor) - len(cuts)
         self._wait = self._root.completions_until_fewer(unfinished, self.actors, share_s)
         return list(cuts)

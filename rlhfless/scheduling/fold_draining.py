@@ -59,15 +59,14 @@ class DrainingFold:
         """Choose surplus actors to drain, then send the next response of every drained or too full actor whose link is free."""
         counts, unfinished, share_s = state.counts, state.unfinished_count, self._root.share_s(state)
         ids, load = counts.actor, counts.unfinished + counts.arriving
-        if (missing := int(ids.max(initial=-1)) + 1 - len(self._stays)) > 0:
+        if (missing := int(np.maximum.reduce(ids, initial=-1)) + 1 - len(self._stays)) > 0:
             self._stays = np.append(self._stays, np.ones(missing, dtype=bool))
             self._free_s = np.append(self._free_s, np.full(missing, -np.inf))
         staying = self._fold(counts, load, self._root.squared(unfinished, share_s))
         free_s = self._free_s[ids]
         sends = (free_s <= now_s + 1e-9) & (counts.unfinished > 0)
-        leaving = np.flatnonzero(~staying)
+        leaving, full = (~staying).nonzero()[0], (staying & sends).nonzero()[0]
         senders = leaving[sends[leaving]]
-        full = np.flatnonzero(staying & sends)
         moves: list[Move] = []
         sent: list[int] = []
         if len(senders) or (len(full) and _may_even_out(counts, load, staying, int(load[full].max()))):

@@ -15,6 +15,7 @@ iteration feeds more than ``token_budget`` tokens. ``solver.timing.mixed_prefill
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -131,6 +132,30 @@ class IterationTable:
         value: float = (1 - u) * low + u * high
         floor_s: float = self._lookup[2]
         return max(value, floor_s)
+
+    def added_up_s(self, from_s: float, batch: int, kv_tokens: int, count: int) -> list[float]:
+        """Return ``from_s`` plus the seconds of 1 to ``count`` iterations whose responses grow by one token each, bit for bit
+        the sums of ``one``."""
+        fed = max(float(batch), 1.0)
+        ((sizes, inner_sizes, size_steps), (contexts, inner_contexts, context_steps)), t = self._plain
+        if fed > self._last[0] or (kv_tokens + (count - 1) * batch) / fed > self._last[1]:
+            self._refuse_beyond(fed, (kv_tokens + (count - 1) * batch) / fed)
+        size, floor_s = max(float(batch), sizes[0]), self._lookup[2]
+        i = bisect.bisect_right(inner_sizes, size)
+        u, below, above = (size - sizes[i]) / size_steps[i], t[i], t[i + 1]
+        rest, until, sums = 1 - u, -math.inf, []
+        for kv in range(kv_tokens, kv_tokens + count * batch, batch):
+            context = kv / fed
+            if context >= until:  # the next cell
+                j = bisect.bisect_right(inner_contexts, context)
+                until = inner_contexts[j] if j < len(inner_contexts) else math.inf
+                from_tokens, step, a, b, c, d = contexts[j], context_steps[j], below[j], below[j + 1], above[j], above[j + 1]
+            v = (context - from_tokens) / step
+            w = 1 - v
+            value = rest * (w * a + v * b) + u * (w * c + v * d)
+            from_s += value if value > floor_s else floor_s
+            sums.append(from_s)
+        return sums
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ import numpy as np
 
 from solver.lengths.remaining import RemainingLengths
 from solver.model.latency import LatencyModel
-from solver.model.runtime_rules import ActorView, Decision, Move, StepState, Trigger
+from solver.model.runtime_rules import ActorCounts, ActorView, Decision, Move, StepState, Trigger, Triggers, trigger_of
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.migrations import LinkSchedule, Migration, MigrationRound, plan_round
 from solver.replanning.running_responses import survivors_of
@@ -102,7 +102,7 @@ class Replan:
     _links: LinkSchedule = field(default_factory=LinkSchedule, repr=False)
     _round: MigrationRound | None = field(default=None, repr=False)
     _next_round_s: float = field(default=-math.inf, repr=False)  # when the next round is due
-    _trigger: Trigger | None = field(default=None, repr=False)
+    _next_s: float | None = field(default=None, repr=False)  # when it wants to be asked next
     _started: bool = field(default=False, repr=False)
     _last_actors: int = field(default=0, repr=False)  # when links were last served
 
@@ -110,17 +110,21 @@ class Replan:
         self._classes = ActorClasses.of(self.latency)
 
     def next_trigger(self, view: ActorView) -> Trigger | None:
-        """Return the time of the next round or free link; before the first round, this actor's first completion."""
-        return self._trigger if self._started else Trigger(completions=view.completed + 1)
+        """See ``next_triggers``."""
+        return trigger_of(self, view)
+
+    def next_triggers(self, counts: ActorCounts) -> Triggers:
+        """Trigger at the time of the next round or free link; before the first round, at each actor's next completion."""
+        return Triggers(time_s=self._next_s) if self._started else Triggers(counts.completed + 1)
 
     def decide(self, now_s: float, state: StepState) -> list[Decision]:
         """Return the decisions of ``replan``; an empty list before the time of the next round or link, or when one actor is
         left."""
-        if self._started and (self._trigger is None or now_s < (self._trigger.time_s or 0.0) - 1e-9):
+        if self._started and (self._next_s is None or now_s < self._next_s - 1e-9):
             return []
-        self._started = True
-        if len(state.actors) < 2 or self.price <= 0:
-            self._trigger = None
+        self._started, actors = True, len(state.counts.actor)
+        if actors < 2 or self.price <= 0:
+            self._next_s = None
             return []
         if now_s >= self._next_round_s - 1e-9 or self._round is None:
             complete = np.asarray(state.complete, dtype=bool)
@@ -132,22 +136,22 @@ class Replan:
                 MIN_PAUSE_ITERATIONS * self._classes.base_s, survivors.left_s / ROUNDS_IN_TIME_LEFT, round_s / MAX_ROUND_SHARE
             )
             self._next_round_s = now_s + pause
-        elif len(state.actors) < self._last_actors:
+        elif actors < self._last_actors:
             self._close_released(state)
-        self._last_actors = len(state.actors)
+        self._last_actors = actors
         sent = self._round.send(now_s, self._links, state.complete)
         moves = _with_room(sent, state)
         if len(moves) < len(sent):  # room that the last round counted on is taken: next round soon
             self._next_round_s = now_s + self._classes.base_s
         link_s = max(self._round.next_s(now_s, self._links), now_s + self._classes.base_s)
         next_s = min(self._next_round_s, link_s)
-        self._trigger = Trigger(time_s=next_s) if math.isfinite(next_s) else None
+        self._next_s = next_s if math.isfinite(next_s) else None
         return [*moves]
 
     def _close_released(self, state: StepState) -> None:
         """Exclude actors that have been released since the last round as receivers."""
         assert self._round is not None
-        live = {view.actor for view in state.actors}
+        live = set(state.counts.actor.tolist())
         for k, actor in enumerate(self._round.receivers.ids):
             if actor not in live:
                 self._round.receivers.close(k)
@@ -161,10 +165,10 @@ def _with_room(sent: Sequence[Migration], state: StepState) -> list[Move]:
     """
     if not sent:
         return []
-    views = {view.actor: view for view in state.actors}
-    involved = {actor for sender, move in sent for actor in (sender, move.to_actor) if actor in views}
-    slots = {actor: views[actor].free_slots for actor in involved}
-    memory = {actor: views[actor].free_kv_tokens for actor in involved}
+    live = set(state.counts.actor.tolist())
+    involved = {actor: state.view_of(actor) for sender, move in sent for actor in (sender, move.to_actor) if actor in live}
+    slots = {actor: view.free_slots for actor, view in involved.items()}
+    memory = {actor: view.free_kv_tokens for actor, view in involved.items()}
     reserved = state.held_tokens
     feasible = []
     for sender, move in sent:

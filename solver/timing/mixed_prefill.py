@@ -125,6 +125,11 @@ def schedule_general(
                 del ends[i]
                 rows.append((i, joined.pop(i), end, ctx[i], missing[i], end - left[i]))
                 used -= ctx[i] + growth[i] * left[i] if preempt else counts[i]
+        if not (preempt or queue or feeding):  # nothing changes any more what is left
+            in_order = sorted((end, i) for i, end in ends.items())
+            rows += [(i, joined[i], end, ctx[i], missing[i], end - left[i]) for end, i in in_order]
+            now = in_order[-1][0] if in_order else now
+            break
         evicts = preempt and used > capacity and len(joined) > 1
         while evicts and used > capacity and len(joined) > 1:
             i, joined_at = joined.popitem()  # the youngest

@@ -27,7 +27,7 @@ SMALLEST = {
     "step_costs": "--tiny --json OUT",
     "flip_rate": "--tiny -o OUT",
     "draft_speed": "--tiny -o OUT",
-    "executor_speed": "--tiny --rounds 1 --json OUT",
+    "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",

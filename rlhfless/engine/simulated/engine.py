@@ -94,29 +94,30 @@ class SimulatedEngine:
     def next_completions_s(self, count: int) -> FloatArray:
         """See the protocol. Includes arrivals as ``peek_next_event_s`` does."""
         schedule, later, taken = self._schedule(), 0, 0
-        times_s: list[FloatArray] = []
+        times_s: list[float] = []
         while True:
             taken += self._let_join(schedule, taken, count=count)
             limit = self._next_arrival_index(schedule, taken)
-            ends = schedule.next_ends(count)
-            if limit is not None:
-                ends = ends[: int(ends.searchsorted(limit, side="right"))]
-            times_s.append(schedule.iterations.times(ends))
-            count -= len(ends)
+            known_s = schedule.next_completions_s(count, limit)
+            times_s += known_s
+            count -= len(known_s)
             if limit is None or not count:
                 break
             if schedule.shares:
                 joins_s = max(schedule.iterations.end_s(limit), self._arriving[taken].available_s)
-                times_s.append(np.full(count, joins_s))
+                times_s += [joins_s] * count
                 break
             if later == len(self._later):
-                self._later.append(self._after_arrivals(schedule, limit, schedule.reported + len(ends), taken))
+                self._later.append(self._after_arrivals(schedule, limit, schedule.reported + len(known_s), taken))
             schedule, taken = self._later[later][0], taken + self._later[later][1]
             later += 1
-        return times_s[0] if len(times_s) == 1 else np.concatenate(times_s)
+        return np.array(times_s)
 
     def advance(self, to_s: float) -> Progress:
         """See the protocol."""
+        batch = self._upcoming
+        if not self._arriving and isinstance(batch, RunningBatch) and batch.iterations.last_by(to_s) <= batch.done:
+            return Progress([], [])
         committed = CommittedParts()
         while True:
             # right after a cut the clock may be ahead: then there is nothing to commit, and the schedule may change again
@@ -171,7 +172,7 @@ class SimulatedEngine:
             tokens = np.append(tokens, [r.generated_tokens for r in self._arriving])
         return responses, tokens
 
-    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[FloatArray, IntArray] | None:
+    def context_tokens_ahead(self, now_s: float, count: int) -> tuple[Sequence[float], Sequence[int]] | None:
         """See ``SupportsContextTokens``."""
         schedule = self._schedule()
         coming = self._let_join(schedule, until_s=max(now_s, schedule.clock_s))
@@ -179,8 +180,9 @@ class SimulatedEngine:
         tokens = schedule.context_tokens(first, first + count if limit is None else min(limit, first + count))
         if tokens is None:
             return None
-        times_s = schedule.iterations.times(np.arange(first, first + len(tokens) + 1))
-        return times_s, tokens + sum([r.context_tokens for r in self._arriving[coming:]])
+        if late := sum([r.context_tokens for r in self._arriving[coming:]]):
+            tokens = [held + late for held in tokens]
+        return schedule.boundaries_s(first, first + len(tokens) + 1), tokens
 
     def tokens_of(self, response: int) -> int:
         """See ``SupportsContextTokens``."""

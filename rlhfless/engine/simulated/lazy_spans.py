@@ -10,6 +10,7 @@ import numpy as np
 
 from rlhfless.engine.common.spans import IterationRun, PrefillPart, spans_of
 from rlhfless.engine.protocol import EngineSpan
+from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.running_batch import RunningBatch
 from rlhfless.engine.simulated.schedule import NOBODY, SimulatedSchedule
 
@@ -64,38 +65,39 @@ class _Part:
 
     def __init__(self, schedule: SimulatedSchedule | RunningBatch, first: int, until: int) -> None:
         self.schedule: SimulatedSchedule | RunningBatch | None = schedule
-        self.iterations, self.prefilled = schedule.iterations, NOBODY  # what ``schedule`` says, where there is one
-        self.first, self.until = first, until
+        self.iterations: Iterations | None = None  # once there is no schedule
+        self.prefilled, self.first, self.until = NOBODY, first, until
 
     def shrink(self) -> None:
         """Free the memory of the schedule's later iterations, which will not be committed."""
         if self.schedule is not None:
-            prefilled = self.schedule.prefilled(self.first, self.until)
+            self.iterations, prefilled = (
+                self.schedule.part(self.first, self.until),
+                self.schedule.prefilled(self.first, self.until),
+            )
             self.prefilled, self.schedule = prefilled._replace(iteration=prefilled.iteration - self.first), None
-            self.iterations, self.first, self.until = self.iterations.part(self.first, self.until), 0, self.until - self.first
 
     def iteration_runs(self) -> list[IterationRun]:
         """Return its iterations as runs, each from one with a prefill to the next."""
-        done, first, until = self.iterations, self.first, self.until
-        if until == first:
+        if self.until == self.first:
             return []
-        low, high = np.searchsorted(done.prefill_at, [first, until])
-        at, prefill_s = done.prefill_at[low:high] - first, done.prefill_s[low:high]
-        at_s, batch, kv_tokens = done.boundary_s[first : until + 1], done.batch[first:until], done.kv_tokens[first:until]
+        self.shrink()
+        done, joined = self.iterations, self.prefilled
+        assert done is not None
+        at, prefill_s, at_s = done.prefill_at, done.prefill_s, done.boundary_s
         seconds = np.diff(at_s)
         seconds[at] -= prefill_s
         begins = at if len(at) and not at[0] else np.append(0, at)
         before = len(begins) - len(at)  # 1 where the first run has no prefill
         start_s, decode_from_s = at_s[begins], at_s[begins]
         decode_from_s[before:] += prefill_s
-        end_s = at_s[np.append(begins[1:], until - first)]
-        joined = self.prefilled if self.schedule is None else self.schedule.prefilled(first, until)
+        end_s = at_s[np.append(begins[1:], done.last)]
         who = list(zip(joined.response.tolist(), joined.tokens.tolist(), strict=True))
-        after = joined.iteration.searchsorted(at + first, side="right").tolist()
-        counts = zip(done.computing[low:high].tolist(), done.computed_tokens[low:high].tolist(), strict=True)
+        after = joined.iteration.searchsorted(at, side="right").tolist()
+        counts = zip(done.computing.tolist(), done.computed_tokens.tolist(), strict=True)
         computed = [who[slice(*edges)] for edges in zip([0, *after[:-1]], after, strict=True)] if after else []
         parts: list[PrefillPart | None] = [None] * before
         parts += [PrefillPart(*count, chunks) for count, chunks in zip(counts, computed, strict=True)]
-        sums = (np.add.reduceat(column, begins) for column in (batch, seconds * batch, seconds * kv_tokens))
+        sums = (np.add.reduceat(column, begins) for column in (done.batch, seconds * done.batch, seconds * done.kv_tokens))
         columns = (column.tolist() for column in (start_s, decode_from_s, end_s, *sums))
         return list(map(IterationRun, *columns, parts))

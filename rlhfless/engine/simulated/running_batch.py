@@ -1,8 +1,8 @@
 """A batch in which all responses of a simulated actor decode, changed in place where one joins or leaves.
 
 Nobody waits for a slot or memory, is evicted, shares a prompt, or computes its context over several iterations. So who joins or
-leaves adds or takes away its part of all later iterations, and nothing else of the schedule changes; times are computed anew
-from there on. All other futures are computed from scratch (``rlhfless.engine.simulated.start``).
+leaves changes the times from there on (``rlhfless.engine.simulated.batch_times``), and nothing else of the schedule. All other
+futures are computed from scratch (``rlhfless.engine.simulated.start``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.simulated.iteration_times import Iterations, TimedSegment
+from rlhfless.engine.simulated.batch_times import BatchTimes, TimedSegment
+from rlhfless.engine.simulated.iteration_times import Iterations
 from rlhfless.engine.simulated.requests import MEMBER, Members
 from rlhfless.engine.simulated.schedule import NOBODY, Prefilled
 from solver.model.admission import Admission
@@ -34,13 +35,15 @@ class Resident:
     Attributes:
         row: its state when it joined; joined: boundary at which it did; end: boundary at which it is complete.
         order: of admission. context: KV tokens when it joined; missing: those of them that were not cached.
+        offset: its KV tokens less the number of the iteration, which is constant.
     """
 
-    __slots__ = ("context", "end", "joined", "missing", "order", "row")
+    __slots__ = ("context", "end", "joined", "missing", "offset", "order", "row")
 
     def __init__(self, row: Row, order: int, joined: int) -> None:
         self.row, self.order, self.joined = row, order, joined
         self.context, self.end = row[1] + row[4], joined + row[3] - row[4]
+        self.offset = self.context - joined
         self.missing = 0 if row[5] else self.context - row[6]
 
     @property
@@ -51,7 +54,7 @@ class Resident:
 
 
 class Group(NamedTuple):
-    """Responses that join together at a boundary that is not committed yet; ``before``: the times without them."""
+    """Responses that join together at a boundary that is not committed yet; ``before``: the segment of times without them."""
 
     at: int
     residents: list[Resident]
@@ -62,24 +65,27 @@ class RunningBatch:
     """The future of a batch from the boundary ``base_s`` on, and what is committed of it; see ``SimulatedSchedule``.
 
     Args:
-        members: who is in the batch. iterations: theirs, from ``base_s`` on.
+        members: who is in the batch.
 
     Attributes:
         coming: groups that join after the committed boundary, earliest first; waited_for: responses in these.
-        ends: boundaries at which unfinished responses are complete, with their order of admission, earliest first.
+        iterations: their times. ends: boundaries at which unfinished responses are complete, with their order of admission,
+            earliest first.
     """
 
     shares = begins_with_completions = False
     no_evictions = True
 
-    def __init__(self, members: Members, iterations: Iterations, latency: LatencyModel, admission: Admission) -> None:
-        self.iterations, self._latency, self._admission = iterations, latency, admission
-        self.base_s = self.clock_s = iterations.end_s(0)
+    def __init__(self, members: Members, base_s: float, latency: LatencyModel, admission: Admission) -> None:
+        self._latency, self._admission = latency, admission
+        self.base_s = self.clock_s = base_s
         self.done, self.coming, self.waited_for = 0, list[Group](), 0
         self._residents = {order: Resident(row, order, 0) for order, row in enumerate(members.tolist())}
         self._ended: list[Resident] = []
+        self._left: list[tuple[int, int, int]] = []  # joined, left and offset of those who left
         self._fresh: list[Resident] = []  # joined at the committed boundary, by admission
         self.ends = sorted((one.end, order) for order, one in self._residents.items())
+        self.iterations = BatchTimes(latency, base_s, self.ends, {order: one.offset for order, one in self._residents.items()})
         self._reserved_tokens = sum(one.reserved_tokens for one in self._residents.values())
         self._orders, room = len(members), 2 * len(members) + 64
         self._order_of = {one.row[0]: order for order, one in self._residents.items()}  # of responses that are there
@@ -106,23 +112,19 @@ class RunningBatch:
                 return False
         starting = [*(self._fresh if at == self.done else ()), *residents]
         tokens, computing = self._charged(starting)
-        if self._latency.token_budget is not None:
-            size = int(iterations.batch[at]) if at < iterations.last else 0
-            if size + len(rows) + tokens > self._latency.token_budget:
-                return False
-        before = iterations.segment()
-        for one in residents:
-            iterations.change(at, one.end, 1, one.context)
-            iterations.last = max(iterations.last, one.end)
-        if not reserves and iterations.most_kv_tokens(at) > admission.kv_capacity_tokens:
-            for one in residents:
-                iterations.change(at, one.end, -1, one.context)
-            iterations.last = before.last
+        fed, budget = len(self.ends) - ended + len(rows) + tokens, self._latency.token_budget
+        if budget is not None and fed > budget:
             return False
-        iterations.restart(at, tokens, computing, len(starting))
+        iterations.back_to(at)
+        for one in residents:
+            iterations.insert(one.end, one.order, one.offset)
+        if not reserves and iterations.most_kv_tokens() > admission.kv_capacity_tokens:
+            for one in residents:
+                iterations.remove(one.end, one.order)
+            return False
+        before = iterations.restart(tokens, computing, len(starting))
         for one in residents:
             self._residents[one.order] = one
-            bisect.insort(self.ends, (one.end, one.order))
             self._reserved_tokens += one.reserved_tokens
         self._orders += len(residents)
         self.coming.append(Group(at, residents, before))
@@ -133,8 +135,8 @@ class RunningBatch:
         """Take back the groups that join at this time or later."""
         while self.coming and self.iterations.end_s(self.coming[-1].at) >= from_s:
             at, residents, before = self.coming.pop()
+            self.iterations.back_to(at)
             for one in residents:
-                self.iterations.change(at, one.end, -1, one.context)
                 self._remove(one)
             self._orders -= len(residents)
             self.waited_for -= len(residents)
@@ -147,14 +149,14 @@ class RunningBatch:
         named = self._order_of if responses is None else [r for r in responses if r in self._order_of]
         residents = [self._residents[order] for order in sorted(self._order_of[r] for r in named)]
         states = [self._state(one, self.done) for one in residents]
+        self.iterations.back_to(self.done)
         for one in residents:
-            self.iterations.change(self.done, one.end, -1, one.context + self.done - one.joined)
+            self._left.append((one.joined, self.done, one.offset))
             self._remove(one)
             self._there[one.order] = False
             del self._order_of[one.row[0]]
         self._fresh = [one for one in self._fresh if one.order in self._residents]
-        self.iterations.last = self.ends[-1][0] if self.ends else self.done
-        self.iterations.restart(self.done, *self._charged(self._fresh), len(self._fresh))
+        self.iterations.restart(*self._charged(self._fresh), len(self._fresh))
         self._seen = None
         return states
 
@@ -164,7 +166,8 @@ class RunningBatch:
         return sum(charged), sum(tokens > 0 for tokens in charged)
 
     def _remove(self, one: Resident) -> None:
-        del self._residents[one.order], self.ends[bisect.bisect_left(self.ends, (one.end, one.order))]
+        del self._residents[one.order]
+        self.iterations.remove(one.end, one.order)
         self._reserved_tokens -= one.reserved_tokens
 
     # --- what holds at a boundary -----------------------------------------------------------------------------------------
@@ -183,9 +186,14 @@ class RunningBatch:
         """Return how many unfinished responses are complete at a boundary."""
         return bisect.bisect_left(self.ends, (at + 1, -1))
 
-    def next_ends(self, count: int) -> IntArray:
-        """Return the boundaries of up to ``count`` next completions."""
-        return np.array([end for end, _ in self.ends[:count]], dtype=np.int64)
+    def boundaries_s(self, first: int, until: int) -> list[float]:
+        """See ``SimulatedSchedule``."""
+        return self.iterations.times(first, until)
+
+    def next_completions_s(self, count: int, limit: int | None) -> list[float]:
+        """See ``SimulatedSchedule``."""
+        end_s = self.iterations.end_s
+        return [end_s(end) for end, _ in self.ends[:count] if limit is None or end <= limit]
 
     def in_batch_and_queue(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """See ``SimulatedSchedule``. Who joined at the committed boundary is still in the queue."""
@@ -205,15 +213,15 @@ class RunningBatch:
         order = self._order_of.get(response)
         return None if order is None else int(self._offset[order]) + self.done
 
-    def context_tokens(self, first: int, until: int) -> IntArray | None:
+    def context_tokens(self, first: int, until: int) -> list[int] | None:
         """See ``SimulatedSchedule``; those that are coming are counted, too."""
         until = min(until, max(self.iterations.timed, first + AHEAD), self.iterations.last)
         if until <= first:
             return None
-        tokens = self.iterations.kv_tokens[first:until].copy()
-        for group in self.coming:
-            if group.at > first:
-                tokens[: group.at - first] += sum([one.context for one in group.residents])
+        tokens = self.iterations.kv_tokens(first, until)
+        for group in self.coming:  # their contexts do not grow before they join
+            late, count = max(group.at - first, 0), len(group.residents)
+            tokens[:late] = [held + count * (late - k) for k, held in enumerate(tokens[:late])]
         return tokens
 
     def remaining(self, at: int, reported: int) -> tuple[Members, int]:
@@ -248,7 +256,7 @@ class RunningBatch:
     def commit(self, until: int) -> tuple[int, int]:
         """See ``SimulatedSchedule``."""
         before = len(self._ended)
-        if until > self.done:
+        if until > self.done and (self._fresh or self.coming):
             started = self._fresh + [one for group in self.coming if group.at < until for one in group.residents]
             self._prefilled += [(one.joined, one.row[0], one.missing - 1) for one in started if one.missing > 1]
             self._fresh, self._seen = [], None
@@ -256,13 +264,15 @@ class RunningBatch:
         if self.coming:
             self.enter()
         count = self.ending_by(until)
-        for _, order in self.ends[:count]:
+        if not count:
+            return before, before
+        self._seen = None
+        for order in self.iterations.forget(count):
             one = self._residents.pop(order)
             self._ended.append(one)
             self._there[order] = False
             del self._order_of[one.row[0]]
             self._reserved_tokens -= one.reserved_tokens
-        del self.ends[:count]
         return before, len(self._ended)
 
     def enter(self) -> None:
@@ -282,9 +292,20 @@ class RunningBatch:
 
     def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
         """See ``SimulatedSchedule``."""
-        ended = self._ended[before:reported]
+        ended, end_s = self._ended[before:reported], self.iterations.end_s
         names, lengths = np.array([(one.row[0], one.row[3]) for one in ended], dtype=np.int64).T
-        return names, self.iterations.times(np.array([one.end for one in ended])), lengths
+        return names, np.array([end_s(one.end) for one in ended]), lengths
+
+    def part(self, first: int, until: int) -> Iterations:
+        """See ``SimulatedSchedule``."""
+        stays = [(one.joined, one.end, one.offset) for one in (*self._ended, *self._residents.values())]
+        joined, left, offset = np.array([*stays, *self._left], dtype=np.int64).reshape(-1, 3).T
+        batch, offsets = np.zeros((2, max(int(left.max(initial=0)), until) + 1), np.int64)
+        for total, value in ((batch, 1), (offsets, offset)):
+            np.add.at(total, joined, value)
+            np.add.at(total, left, -value)
+        batch, offsets = (total.cumsum()[first:until] for total in (batch, offsets))
+        return self.iterations.part(first, until, batch, offsets + np.arange(first, until) * batch)
 
     def prefilled(self, first: int, until: int) -> Prefilled:
         """See ``SimulatedSchedule``."""

@@ -71,19 +71,15 @@ class SimulatedSchedule:
         self._seen_until = -1.0  # the boundary at which something else is to be seen
         self._changes: IntArray | None = None  # boundaries at which batch or queue change
         self._chunks: Prefilled | None = None
+        self._contexts: IntArray | None = None  # of all unfinished responses together, by boundary
         self._final_facts: tuple[FloatArray, FloatArray, IntArray] | None = None  # of completions
 
     def ended(self, before: int, reported: int) -> tuple[IntArray, FloatArray, IntArray]:
         """Return the responses of the completions from one place of ``finishing`` to another, their times and lengths."""
         rows = self.finishing[before:reported]
-        times_s = self.iterations.times(self.finish[before:reported])
+        times_s = self.iterations.boundary_s[self.finish[before:reported]]
         lengths: IntArray = self.members["target_tokens"][rows]
         return self._names[rows], times_s, lengths
-
-    def next_ends(self, count: int) -> IntArray:
-        """Return the boundaries of up to ``count`` next completions."""
-        ends: IntArray = self.finish[self.reported : self.reported + count]
-        return ends
 
     @property
     def over(self) -> bool:
@@ -142,12 +138,48 @@ class SimulatedSchedule:
         ahead = self.finishing[self.reported :]
         return self._names[ahead], self._tokens_at(self.done)[ahead]
 
-    def context_tokens(self, first: int, until: int) -> IntArray | None:
+    def context_tokens(self, first: int, until: int) -> list[int] | None:
         """Return the context tokens of all unfinished responses together at the boundaries from ``first`` on, before ``until``
-        and the last one; None where there are none, or responses wait.
+        and the last one; None where there are none.
         """
         until = min(until, self.iterations.last)
-        return self.iterations.kv_tokens[first:until] if self._together and until > first else None
+        if until <= first or self.begins_with_completions:
+            return None
+        if self._contexts is None:
+            self._contexts = self.iterations.kv_tokens if self._together else self._sum_contexts()
+        tokens: list[int] = self._contexts[first:until].tolist()
+        return tokens
+
+    def _sum_contexts(self) -> IntArray:
+        """Return the (I,) context tokens of all unfinished responses, waiting ones included, at every boundary."""
+        residency, horizon = self.residency, self.iterations.last
+        decodes = np.flatnonzero(residency.last > residency.ready)
+        ready, last, end = residency.ready[decodes], residency.last[decodes], self._last[residency.response[decodes]]
+        changes, growing = np.zeros((2, horizon + 1), np.int64)
+        for at, tokens, count in ((ready, -ready, 1), (last, last, -1), (end, ready - last, 0)):
+            np.add.at(changes, at, tokens)
+            np.add.at(growing, at, count)
+        context = self.members["prompt_tokens"] + self.members["generated_tokens"]
+        np.add.at(changes, self._last, -context)
+        total: IntArray = context.sum() + changes.cumsum() + growing.cumsum() * np.arange(horizon + 1)
+        return total[:horizon]
+
+    def part(self, first: int, until: int) -> Iterations:
+        """Return the iterations from boundary ``first`` to boundary ``until``, which must be computed already."""
+        return self.iterations.part(first, until)
+
+    def boundaries_s(self, first: int, until: int) -> list[float]:
+        """Return the times of the boundaries from ``first`` on, before ``until``."""
+        times_s: list[float] = self.iterations.boundary_s[first:until].tolist()
+        return times_s
+
+    def next_completions_s(self, count: int, limit: int | None) -> list[float]:
+        """Return the times of up to ``count`` next completions, no later than the boundary ``limit``."""
+        ends = self.finish[self.reported : self.reported + count]
+        if limit is not None:
+            ends = ends[: int(ends.searchsorted(limit, side="right"))]
+        times_s: list[float] = self.iterations.boundary_s[ends].tolist()
+        return times_s
 
     def _tokens_at(self, at: int) -> IntArray:
         """Return (n,) tokens of every row at a boundary."""
@@ -239,8 +271,6 @@ class SimulatedSchedule:
         joined[rows] = True
         start_s, first_token_s, prefill = (members[name].copy() for name in ("start_s", "first_token_s", "prefill_tokens"))
         np.add.at(prefill, rows, residency.computed(at)[begun])
-        if len(first):
-            self.iterations.end_s(at)
         new = np.isnan(start_s[rows])
         start_s[rows[new]] = self.iterations.boundary_s[first[new]]
         new = np.isnan(first_token_s[rows]) & (residency.ready[begun] < np.minimum(residency.last[begun], at))
@@ -280,7 +310,7 @@ class SimulatedSchedule:
         if self._final_facts is None:
             self._final_facts = self._facts(self.iterations.last)[1:]
         rows = self.finishing[places.start : places.stop : places.step]
-        end_s = self.iterations.times(self._last[rows])
+        end_s = self.iterations.boundary_s[self._last[rows]]
         start_s, first_token_s, prefill = (x[rows] for x in self._final_facts)
         ends = (np.where(np.isnan(x), end_s, x).tolist() for x in (first_token_s, start_s))
         names = self._names[rows].tolist()

@@ -67,13 +67,7 @@ def followed(
     left = remain["target_tokens"] - remain["generated_tokens"]
     if not previous.no_evictions or len(previous.half_computed(at)) or (running and left.min() <= 0):
         return None
-    context, horizon = remain["prompt_tokens"] + remain["generated_tokens"], int(left.max(initial=0))
-    ending, held = np.zeros((2, horizon + 1), np.int64)
-    np.add.at(ending, left, 1)
-    np.add.at(held, left, context)
-    batch = running - ending.cumsum()[:horizon]
-    kv_tokens = int(context.sum()) - held.cumsum()[:horizon] + np.arange(horizon) * batch
-    after = RunningBatch(remain, Iterations(latency, base_s, batch, kv_tokens), latency, admission)
+    after = RunningBatch(remain, base_s, latency, admission)
     if len(admitted):
         if not after.join(0, admitted.tolist()):
             return None

@@ -118,10 +118,10 @@ class RuleDriver(Generic[A]):
         """Ask for all triggers at once; only actors that wait for other completions than before are looked at."""
         counts, live = state.counts, self.step.live
         completions, shared = checked_triggers(self.rule, rule.next_triggers(counts), counts, self._observed_s)
-        if (missing := int(counts.actor.max(initial=-1)) + 1 - len(self._asked)) > 0:
+        if (missing := int(np.maximum.reduce(counts.actor, initial=-1)) + 1 - len(self._asked)) > 0:
             self._asked = np.append(self._asked, np.zeros(missing, np.int64))
         wanted = np.where(completions > 0, np.maximum(completions, counts.completed + 1), 0)
-        other = np.flatnonzero(wanted != self._asked[counts.actor])
+        other = (wanted != self._asked[counts.actor]).nonzero()[0]
         for index, count in zip(counts.actor[other].tolist(), wanted[other].tolist(), strict=True):
             live[index].trigger_completions = count or None
             self.changed.add(index)

@@ -16,6 +16,8 @@ from solver.model.errors import PlanningError, is_number, is_whole
 from solver.model.runtime_rules import ActorCounts, Cut, Decision, Move, RuntimeRule, Trigger, Triggers
 from solver.model.workload import IntArray
 
+NEVER = Trigger()
+
 A = TypeVar("A", bound=Actor)
 
 
@@ -60,12 +62,18 @@ def checked_triggers(rule: RuntimeRule, triggers: Any, counts: ActorCounts, obse
     """
     if not isinstance(triggers, Triggers):
         raise RuleError(f"rule {_name(rule)} returned {triggers!r}; next_triggers must return Triggers")
-    shared = checked_trigger(rule, Trigger(None, triggers.time_s, triggers.step_completions), None, observed_s)
-    assert shared is not None
+    shared = NEVER
+    if triggers.time_s is not None or triggers.step_completions is not None:
+        shared = Trigger(None, triggers.time_s, triggers.step_completions)
+        checked_trigger(rule, shared, None, observed_s)
     if triggers.completions is None:
         return np.zeros(len(counts.actor), np.int64), shared
     completions = np.asarray(triggers.completions)
-    if completions.shape != counts.actor.shape or completions.dtype.kind not in "iu" or completions.min(initial=0) < 0:
+    if (
+        completions.shape != counts.actor.shape
+        or completions.dtype.kind not in "iu"
+        or np.minimum.reduce(completions, initial=0) < 0
+    ):
         raise RuleError(
             f"rule {_name(rule)} returned completions={triggers.completions!r} for {len(counts.actor)} actors; a whole number "
             "for each of them is needed, 0 for none"

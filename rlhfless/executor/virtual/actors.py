@@ -81,6 +81,7 @@ class VirtualActor(Actor):
     counted_s: float = -math.inf  # its engine's clock when its tokens were last counted
     next_s: float = -math.inf  # lower bound on its next completion, see ``event_times.py``
     foreseen_s: tuple[float, ...] = ()  # the same of its next completions, while nothing changes for its engine
+    foresees: int = 1  # how many of them are asked for next
     trigger_s: float = -math.inf  # the same of the completion at which the rule wants to be asked
     trigger_is_tight: bool = False  # it was asked for that completion, not only for its next one
     counting: SupportsTokenArrays | None = field(init=False)  # its engine, if it is one

@@ -155,12 +155,14 @@ class VirtualBackend:
 
     def note_tokens(self, actor: VirtualActor) -> None:
         """Enter the tokens of an actor's responses, and their signals, as of now; those of arriving ones stay as they left."""
-        step, on_way = self.step, list(self.transfers.available_s)
-        before = step.observed_tokens[on_way] if on_way else None
+        observed, on_way = self.step.observed_tokens, list(self.transfers.available_s) if actor.arriving else []
         responses, tokens = actor.tokens()
-        step.observed_tokens[responses] = tokens
-        if before is not None:
-            step.observed_tokens[on_way] = before
+        if on_way:
+            before = observed[on_way]
+            observed[responses] = tokens
+            observed[on_way] = before
+        else:
+            observed[responses] = tokens
         self.note_signals(actor)
 
     def note_signals(self, actor: VirtualActor) -> None:

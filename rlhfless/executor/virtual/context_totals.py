@@ -24,6 +24,7 @@ class ContextTotals:
         self._until_s = np.where(np.isin(np.arange(actors), list(step.live)), -np.inf, np.inf)  # until when each row is right
         self._from_s = np.full((actors, ITERATIONS + 2), np.inf)  # times from which its values hold
         self._tokens = np.zeros((actors, ITERATIONS + 2), np.int64)
+        self._flat_from_s, self._flat_tokens = self._from_s.ravel(), self._tokens.ravel()  # the same memory
         self._next = np.arange(actors) * (ITERATIONS + 2) + 1  # place of the next time of each row
 
     def at(self, now_s: float) -> int:
@@ -34,15 +35,15 @@ class ContextTotals:
             transfers.disturbed.clear()
         for index in (self._until_s <= now_s).nonzero()[0].tolist():
             self._enter(index, now_s)
-        times_s, next_ = self._from_s.ravel(), self._next
-        while (late := times_s[next_] <= now_s).any():
+        times_s, next_ = self._flat_from_s, self._next
+        while np.count_nonzero(late := times_s[next_] <= now_s):
             next_ += late
-        return int(self._tokens.ravel()[next_ - 1].sum()) - transfers.unknown_tokens
+        return int(np.add.reduce(self._flat_tokens[next_ - 1])) - transfers.unknown_tokens
 
     def _enter(self, index: int, now_s: float) -> None:
         """Make the row of an actor anew."""
         actor, from_s, tokens = self._step.live.get(index), self._from_s[index], self._tokens[index]
-        from_s.fill(np.inf)
+        from_s[1] = np.inf
         tokens[0], self._until_s[index], self._next[index] = 0, np.inf, index * len(from_s) + 1
         if actor is None:
             return
@@ -56,6 +57,7 @@ class ContextTotals:
         times_s, values = ahead
         until = listed + len(values)
         from_s[listed:until], tokens[listed:until], self._until_s[index] = times_s[:-1], values, times_s[-1]
+        from_s[until] = np.inf
 
     def _listed(self, actor: VirtualActor, now_s: float) -> int:
         """Return the context tokens of an actor from a list of its responses.

@@ -15,7 +15,7 @@ import numpy as np
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.virtual.actors import VirtualActor
 
-AT_ONCE = 4  # completions that an engine is asked for together, while nothing changes for it
+AT_ONCE = 8  # completions that an engine is asked for together, at most: twice as many as before while nothing changes for it
 FORESEEN = 4  # completions that an engine is asked for beyond twice its share
 NEAR = 32  # completions of the step that are waited for one by one
 
@@ -32,7 +32,6 @@ class EventTimes:
         self._live, self._may_be_lazy, self._all_begun = live, lazy, False
         self._foreseen = all(actor.foreseeing is not None for actor in live.values())
         self._unknown = set(live)  # whose next completion was not asked for since the engine has changed
-        self._disturbed: set[int] = set()  # which were given, or lost, responses since engines were last advanced
         self._next: list[tuple[float, int]] = []
         self._triggers: list[tuple[float, int]] = []
 
@@ -42,9 +41,8 @@ class EventTimes:
 
     def changed(self, actor: VirtualActor) -> None:
         """Note that an engine was given, or lost, responses."""
-        actor.next_s, actor.foreseen_s = -math.inf, ()
+        actor.next_s, actor.foreseen_s, actor.foresees = -math.inf, (), 1
         self._unknown.add(actor.index)
-        self._disturbed.add(actor.index)
 
     def advanced(self, actor: VirtualActor, to_s: float, completions: int) -> None:
         """Note how many completions an advance has committed; where one was due and there is none, it was only a bound."""
@@ -57,8 +55,7 @@ class EventTimes:
             actors = list(self._live.values())
             self._all_begun = self._may_be_lazy and all(actor.engine.clock_s > actor.ready_s for actor in actors)
             return actors
-        due = {i for i in self._unknown | self._disturbed if i in self._live}
-        self._disturbed.clear()
+        due = {i for i in self._unknown if i in self._live}
         while self._next and self._next[0][0] <= horizon_s:
             next_s, index = heapq.heappop(self._next)
             if index in self._live and self._live[index].next_s == next_s:
@@ -73,7 +70,8 @@ class EventTimes:
         asked = [i for i in self._unknown if i in self._live]
         for actor in map(self._live.__getitem__, asked):
             if not actor.foreseen_s:
-                actor.foreseen_s = tuple(actor.next_completions_s(AT_ONCE).tolist()) or (math.inf,)
+                actor.foreseen_s = tuple(actor.next_completions_s(actor.foresees).tolist()) or (math.inf,)
+                actor.foresees = min(2 * actor.foresees, AT_ONCE)
             actor.next_s = actor.foreseen_s[0]
             heapq.heappush(self._next, (actor.next_s, actor.index))
         self._unknown.clear()

@@ -33,7 +33,7 @@ class VirtualObserver:
         self.step, self.backend = step, backend
         self._open: IntArray = np.zeros(0, np.int64)  # actors that were not cut
         self._totals = ContextTotals(step, backend)
-        self._table: IntArray = np.zeros((max(step.live, default=-1) + 1, 5), np.int64)
+        self._table: IntArray = np.zeros((5, max(step.live, default=-1) + 1), np.int64)
 
     def show_state(self, now_s: float, to: Callable[[ShownState], Sequence[Decision]]) -> Sequence[Decision]:
         """See ``Observer``. Tokens are counted, and signals looked up, if the rule reads them or keeps the state."""
@@ -59,15 +59,14 @@ class VirtualObserver:
         """Return the counts of the actors that were not cut."""
         live, changed = self.step.live, self.backend.changed
         rows = [live[i] for i in changed if i in live]
-        if rows:
-            self._table[[a.index for a in rows]] = [
-                (a.assigned, a.completed, a.expecting - a.arriving, a.arriving, max(0, a.engine.slots - a.expecting))
-                for a in rows
-            ]
+        for a in rows:
+            self._table[:, a.index] = (
+                a.assigned, a.completed, a.expecting - a.arriving, a.arriving, max(0, a.engine.slots - a.expecting)
+            )  # fmt: skip
         if len(rows) < len(changed) or any(a.closing for a in rows) or not len(self._open):
             self._open = np.array([i for i, a in live.items() if not a.closing], dtype=np.int64)
         changed.clear()
-        return ActorCounts(self._open, *self._table[self._open].T)
+        return ActorCounts(self._open, *self._table.take(self._open, axis=1))
 
 
 class _Snapshot:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import LatencyModel
+from solver import LatencyModel, PlanningError
 from solver.model.latency import IterationTable
 
 TABLE = IterationTable(
@@ -26,3 +29,16 @@ def test_one_iteration_takes_what_it_takes_among_others(some, measured):
     some = [*some, (4, 400), (16, 1600), (64, 64 * 900), (1, 0)]
     together = model.iteration_s(*np.array(some).T)
     assert [model.one_iteration_s(batch, kv) for batch, kv in some] == together.tolist()
+
+
+@given(st.integers(1, 256), st.integers(0, 800), st.integers(1, 80), st.floats(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_iterations_of_a_growing_batch_are_added_up_one_by_one(batch, context, count, from_s):
+    each = (TABLE.one(batch, batch * (context + k)) for k in range(count))
+    assert TABLE.added_up_s(from_s, batch, batch * context, count) == list(itertools.accumulate(each, initial=from_s))[1:]
+
+
+def test_a_batch_that_grows_beyond_the_table_is_refused():
+    assert len(TABLE.added_up_s(0.0, 8, 8 * 890, 11)) == 11
+    with pytest.raises(PlanningError, match="901 KV tokens per fed token"):
+        TABLE.added_up_s(0.0, 8, 8 * 890, 12)
