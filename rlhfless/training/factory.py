@@ -145,6 +145,10 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
+    if overrides.algorithm is not None and config.optimizer.minibatches != "batch":
+        raise TrainError(
+            f"minibatches is {config.optimizer.minibatches!r}, but an algorithm object makes its own updates; choose 'batch'"
+        )
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(

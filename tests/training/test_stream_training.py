@@ -21,6 +21,8 @@ from rlhfless.training.loop import Trainer, train
 
 PPO = {"algorithm": "ppo", "kl_coef": 0.05, "critic": "model", "learning_rate": 1e-3}
 GRPO = {"kl_coef": 0.05, "num_updates": 2, "learning_rate": 1e-3}
+GRPO_PARTS = {**GRPO, "minibatches": "prompts"}
+PPO_PARTS = {**PPO, "num_updates": 3, "minibatches": "prompts"}
 
 
 class RaggedTrainer(Trainer):
@@ -45,8 +47,11 @@ def farthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> 
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
-@pytest.mark.parametrize("order", ["completion", "canonical"])
-@pytest.mark.parametrize("options", [GRPO, PPO], ids=["grpo", "ppo"])
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [(GRPO, "canonical"), (PPO, "completion"), (GRPO_PARTS, "completion"), (PPO_PARTS, "canonical")],
+    ids=["grpo", "ppo", "grpo-minibatches", "ppo-minibatches"],
+)
 def test_weights_are_those_of_a_batch(options: dict[str, Any], order: str, tmp_path: Path, model: Path) -> None:
     batch, learned = run(config(**options), tmp_path / "batch", model)
     stream, streamed = run(config(learning="stream", stream_order=order, **options), tmp_path / "stream", model)
@@ -55,6 +60,34 @@ def test_weights_are_those_of_a_batch(options: dict[str, Any], order: str, tmp_p
     assert farthest(learned, streamed) < 1e-4
     same = ["prompt_id", "sample", "response", "reward", "response_tokens"]
     pd.testing.assert_frame_equal(batch.rollouts[same], stream.rollouts[same])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [GRPO, PPO], ids=["grpo", "ppo"])
+def test_twenty_steps_end_where_those_of_a_batch_do(options: dict[str, Any], tmp_path: Path, model: Path) -> None:
+    given = {**options, "steps": 20, "learning_rate": 1e-4, "save_every": 20, "policy": "static", "gpus": 2}
+    _, learned = run(config(**given), tmp_path / "batch", model)
+    _, streamed = run(config(learning="stream", **given), tmp_path / "stream", model)
+    start = Trainer(config(**given), model=model, progress=False).state.learner.algorithm.trained.state_dict()
+    assert farthest(learned, start) > 1e-3, "something was learned"
+    assert farthest(learned, streamed) < 1e-4
+
+
+def test_a_minibatch_is_learned_from_once_its_prompts_and_the_update_before_are_done(model: Path) -> None:
+    """Prompts of the second half that complete first wait for the update of the first half."""
+    given = config(learning="stream", steps=1, policy="static", gpus=1, reward_s_per_response=1e-3, **GRPO_PARTS)
+    trainer = RaggedTrainer(given, model=model, progress=False)
+    prompts = [problem.prompt_id for problem in trainer.problems_of(0)]
+    step = trainer.step()
+    work = step.record.work
+    completed_s = step.rollouts.groupby("prompt_id")["end_s"].max()[prompts].tolist()
+    assert [ran.item.call for ran in work] == [None, None, "optimizer", None, None, "optimizer"]
+    assert [ran.item.responses for ran in work if ran.item.call is None] == [tuple(range(3 * p, 3 * p + 3)) for p in range(4)]
+    first_update_s = work[2].end_s
+    assert first_update_s >= max(ran.end_s for ran in work[:2])
+    assert completed_s[2] < first_update_s <= work[3].start_s, "the third prompt waited for the first two to be learned from"
+    assert all(ran.start_s >= complete_s for ran, complete_s in zip([*work[:2], *work[3:5]], completed_s, strict=True))
+    assert step.learning["tokens"] == step.rollouts["response_tokens"].sum()
 
 
 def test_the_learner_works_beside_decoding_and_the_step_ends_with_the_optimizer(tmp_path: Path, model: Path) -> None:
@@ -190,6 +223,9 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
         ({"stream_order": "canonical"}, ("stream_order", "'canonical'")),
         ({"learning": "stream", "preparation": "overlap"}, ("'overlap'", "'stream'")),
         ({"learning": "stream", "preparation_actors": 2}, ("2 actors", "'stream'")),
+        ({"minibatches": "completion", "num_updates": 2}, ("'completion'", "sorted by length", "'prompts'")),
+        ({"minibatches": "prompts", "num_updates": 5}, ("num_updates is 5", "4 prompts")),
+        ({"minibatches": "prompts", "num_updates": 2, "old_logprobs_from": "recomputed"}, ("'recomputed'", "'engine'")),
     ],
 )
 def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:

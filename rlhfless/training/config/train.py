@@ -15,6 +15,7 @@ from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
+from solver.model.plurals import counted
 
 ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {kind.name: kind for kind in (GrpoConfig, PpoConfig)}
 SECTIONS: dict[str, type[Options]] = {
@@ -72,6 +73,16 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
+        if self.minibatches > rollout.prompts_per_step:
+            raise TrainError(
+                f"num_updates is {self.minibatches} with minibatches 'prompts', but a step has only "
+                f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
+            )
+        if self.minibatches > 1 and self.algorithm.old_logprobs_from == "recomputed":
+            raise TrainError(
+                "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
+                "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
+            )
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -102,6 +113,11 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
+
+    @property
+    def minibatches(self) -> int:
+        """Return the number of mini-batches of a step; 1 learns from the whole batch."""
+        return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""
