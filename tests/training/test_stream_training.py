@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from error_messages import refused
-from training_samples import config, same_weights
+from training_samples import RaggedTrainer, config, farthest, same_weights
 
 from rlhfless.engine.torch.pretrained import load_model
 from rlhfless.trace import Trace, read_trace
@@ -25,26 +24,12 @@ GRPO_PARTS = {**GRPO, "minibatches": "prompts"}
 PPO_PARTS = {**PPO, "num_updates": 3, "minibatches": "prompts"}
 
 
-class RaggedTrainer(Trainer):
-    """Responses have a quarter of the limit's tokens, or a few more by their prompt, and the last prompt's all of them."""
-
-    def requests(self, problems: Any, step: int) -> list[Any]:
-        most, last = self.config.rollout.max_response_tokens, len(problems) - 1
-        lengths = [most if p == last else most // 4 + 2 * p for p in range(len(problems))]
-        return [replace(request, target_tokens=lengths[request.prompt]) for request in super().requests(problems, step)]
-
-
 def run(given: TrainConfig, folder: Path, model: Path) -> tuple[Trace, dict[str, torch.Tensor]]:
     """The trace of a run and its last weights, those of a critic included."""
     with Trainer(given, folder, model=model, progress=False) as trainer:
         trace = trainer.run()
         assert trace is not None
         return trace, {name: value.clone() for name, value in trainer.state.learner.algorithm.trained.state_dict().items()}
-
-
-def farthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    assert ours.keys() == theirs.keys()
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
 
 
 @pytest.mark.parametrize(
