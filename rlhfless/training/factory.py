@@ -181,7 +181,9 @@ def resolve(
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
     if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
-        raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
+        raise TrainError(
+            f"preparation {hardware.preparation!r} and several preparation_actors need the virtual clock; leave out executor"
+        )
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name

@@ -37,8 +37,8 @@ class PhaseSchedule:
     Attributes:
         prepare_end_s: when generation and preparation of all responses have ended.
         step_s: when learning has ended, too, and every actor has given its GPUs back.
-        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, and of the
-            learner from its allocation to the end of the step.
+        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, of freed
+            ones with loading before it, and of the learner from its allocation to the end of the step.
         busy: intervals in which a server works without a pause, in the order in which they start.
         rows: all preparation and learning, in the order in which they start.
         actor: (S,) the actor whose GPUs a server has, -1 for GPUs beside the actors.
@@ -57,8 +57,7 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
 
     Args:
         completion_s: (R,) when each response is complete, from the start of the step.
-        free_s: (N,) when each actor gives its GPUs back: at its cut, or when its last response is complete. Where models must
-            be loaded there first, add the time that this takes.
+        free_s: (N,) when each actor gives its GPUs back: at its cut, or when its last response is complete.
 
     Raises:
         PlanningError: a time is not finite, an array has another length, or ``work`` is no PhaseWork.
@@ -116,7 +115,8 @@ def _read(schedule: WorkSchedule, count: int, servers: Servers, work: PhaseWork,
     takes_time = schedule.end_s > schedule.start_s
     np.minimum.at(first, schedule.server[takes_time], schedule.start_s[takes_time])
     np.maximum.at(last, schedule.server[takes_time], schedule.end_s[takes_time])
-    held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0), 0.0)
+    load_s = np.where(servers.actor >= 0, work.load_s, 0.0)
+    held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0) + load_s, 0.0)
     held = np.where(servers.learner, np.maximum(step_s - servers.free_s, 0.0), held)
     gpu_s = work.gpus_per_actor * float(held.sum())
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))

@@ -68,8 +68,9 @@ class ClusterConfig(Options):
     """Stop an actor after this many idle seconds; 0 stops it at once. Default: as soon as waiting costs more than starting."""
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
-    preparation: Literal["after", "overlap"] = "after"
-    """Score responses after generation, or during it (overlap). ``overlap`` uses further GPUs. Results are the same."""
+    preparation: Literal["after", "overlap", "freed"] = "after"
+    """Score responses after generation, or during it (overlap, freed). ``overlap`` uses further GPUs, ``freed`` those of actors
+    that have completed their responses or were cut, on the virtual clock. Results are the same."""
     preparation_actors: Count = 1
     """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
@@ -131,7 +132,11 @@ class ClusterConfig(Options):
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
                 f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
             )
-
+        if self.preparation == "freed" and self.preparation_actors != 1:
+            raise TrainError(
+                f"preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every actor that "
+                "has given them back; leave it out"
+            )
         self._check_learning()
 
     def _check_learning(self) -> None:
