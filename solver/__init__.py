@@ -39,6 +39,8 @@ from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
 from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
+from solver.stage_fusion.learner import LearnerCandidate, LearnerPlan, choose_learner
+from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.drafted_latency import drafted
@@ -69,6 +71,8 @@ __all__ = [
     "KnownLengths",
     "Latencies",
     "LatencyModel",
+    "LearnerCandidate",
+    "LearnerPlan",
     "LengthForecast",
     "MixedClairvoyantBound",
     "MixedCluster",
@@ -94,12 +98,14 @@ __all__ = [
     "StepBound",
     "StepState",
     "SurvivalTable",
+    "TokenWork",
     "Trigger",
     "WorkInterval",
     "WorkItems",
     "WorkSchedule",
     "Workload",
     "best_length",
+    "choose_learner",
     "choose_prefixes",
     "clairvoyant_bound",
     "deduplicate",

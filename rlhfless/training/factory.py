@@ -46,6 +46,7 @@ from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
 
 class LengthPredictor(Protocol):
@@ -163,6 +164,11 @@ def resolve(
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
     cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+    if hardware.learner_grows and (hardware.learner_gpus or 0) % latency.gpus_per_actor:
+        raise TrainError(
+            f"learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
+            f"{counted(latency.gpus_per_actor, 'GPU')} of an actor"
+        )
     if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
             f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import StepRecord, WorkGpus, WorkItem
+from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
-from rlhfless.training.step_learning import LearnedStep, LearningParts
+from rlhfless.training.step_learner import step_learner
+from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
 
 
 class LearnedGroup(NamedTuple):
@@ -51,8 +52,7 @@ class StreamedLearning:
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
-        self._gpu_count = parts.config.cluster.learner_gpus or parts.latency.gpus_per_actor
-        self._gpus = WorkGpus.beside(parts.cluster, "learner", self._gpu_count, keeps_state=True, in_this_process=True)
+        self._on = step_learner(parts)
         self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches)
         self.work: Sequence[WorkItem] = ()
         if parts.on_pool:
@@ -110,17 +110,23 @@ class StreamedLearning:
         Args:
             given: function or seconds of a group in a mini-batch, or of its update (None).
         """
-        canonical, clock = self.parts.config.cluster.stream_order == "canonical", dict(self._learned)
+        p, clock = self.parts, dict(self._learned)
+        canonical = p.config.cluster.stream_order == "canonical"
         items: list[WorkItem] = []
+        update: tuple[int, ...] = ()
         for minibatch, groups in enumerate(self._minibatches):
-            update, first = tuple(range(len(items)))[-1:], len(items)
+            first = len(items)
             for group in groups:
                 before = tuple(range(len(items)))[-1:] if canonical else update
-                responses, of_group = self._responses(group), given(group, minibatch)
-                items.append(WorkItem("learn", gpus=self._gpus, responses=responses, items=before, detail=clock, **of_group))
-            every, detail = tuple(range(first, len(items))), self._learned if groups is self._minibatches[-1] else clock
-            of_update = given(None, minibatch)
-            items.append(WorkItem("learn", gpus=self._gpus, items=every, call="optimizer", detail=detail, **of_update))
+                responses = self._responses(group) if self._on.streams else tuple(range(len(p.problems) * p.samples))
+                of_group = given(group, minibatch)
+                items.append(WorkItem("learn", gpus=self._on.gpus, responses=responses, items=before, detail=clock, **of_group))
+            every, of_update = tuple(range(first, len(items))), given(None, minibatch)
+            count = self._on.servers if of_update.get("seconds") else 1  # passes at the end are shared by all servers
+            for part in range(count):
+                detail = self._learned if groups is self._minibatches[-1] and part == count - 1 else clock
+                items.append(WorkItem("learn", gpus=self._on.gpus, items=every, call="optimizer", detail=detail, **of_update))
+            update = tuple(range(len(items) - count, len(items)))
         return items
 
     # --- in a pool ----------------------------------------------------------------------------------------------------
@@ -152,9 +158,16 @@ class StreamedLearning:
         groups_s, updates_s = self._charged(updates_s)
         items = self._items(lambda group, minibatch: {"seconds": updates_s[minibatch] if group is None else groups_s[group]})
         add_work(record, items, self.parts.cluster)
+        if (plan := self._on.plan) is not None:
+            one, batch = plan.chosen, plan.batch
+            chosen = {"learning": one.learning, "gpus": one.gpus, "from_s": one.from_s, "grows": one.grows}
+            planned = {"planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds}
+            record.event(
+                record.start_s, "learner", **chosen, **planned, batch_step_s=batch.time_s, batch_gpu_s=batch.gpu_seconds
+            )
 
     def _charged(self, updates_s: list[float]) -> tuple[list[float], list[float]]:
-        """Return the seconds of each group and of each mini-batch's update.
+        """Return the seconds of each group, and of each mini-batch's update on each server.
 
         By the profile, a pass over a token takes what its prefill takes on an actor's GPUs, and passes of the batch are divided
         by tokens. Passes after the first update of the whole batch come at the end. What PPO could not learn from before a
@@ -166,8 +179,8 @@ class StreamedLearning:
         p, numbers, count = self.parts, self.numbers, len(updates_s)
         groups = [self._groups[g] for g in range(len(p.problems))]
         if p.profile is None:
-            return [group.seconds for group in groups], updates_s
-        per_token_s = p.profile.prefill_per_token_s * p.profile.gpus_per_actor / self._gpu_count
+            return [group.seconds for group in groups], [seconds / self._on.servers for seconds in updates_s]
+        per_token_s = p.profile.prefill_per_token_s / self._on.speed
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
         first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
@@ -175,4 +188,9 @@ class StreamedLearning:
         judging_s = p.samples * p.config.cluster.reward_s_per_response
         seconds = [judging_s + group.tokens / whole * passes_s for group in groups]
         waited_s = numbers.get("waited", 0.0) * first_s
-        return seconds, [(learn_s - first_s + waited_s) / count] * count
+        return seconds, [(learn_s - first_s + waited_s) / count / self._on.servers] * count
+
+
+def learning_of(parts: LearningParts) -> StepLearning:
+    """Return how a step is learned from."""
+    return StreamedLearning(parts) if parts.config.cluster.learning == "stream" else BatchLearning(parts)

@@ -117,6 +117,6 @@ def _read(schedule: WorkSchedule, count: int, servers: Servers, work: PhaseWork,
     np.maximum.at(last, schedule.server[takes_time], schedule.end_s[takes_time])
     load_s = np.where(servers.actor >= 0, work.load_s, 0.0)
     held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0) + load_s, 0.0)
-    held = np.where(servers.learner, np.maximum(step_s - servers.free_s, 0.0), held)
+    held = np.where(servers.learner, max(step_s - (work.learner_from_s or 0.0), 0.0), held)
     gpu_s = work.gpus_per_actor * float(held.sum())
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))

@@ -36,7 +36,8 @@ class PhaseWork:
         place: where preparation runs: on GPUs ``freed`` by actors, on GPUs ``beside`` the cluster, as many as the actors have,
             or on the ``learner``.
         gpus_per_actor: GPUs of one server.
-        load_s: seconds to load models on freed GPUs, right before their first item; they are held meanwhile.
+        load_s: seconds to load models on GPUs that are held meanwhile: on freed ones right before their first item, and on a
+            learner's that are allocated after the start of the step.
 
     Raises:
         PlanningError: seconds are negative or not finite, an array has another length, the learner has no whole server, or
@@ -150,7 +151,7 @@ def servers_of(work: PhaseWork, free_s: FloatArray) -> Servers:
     parts = [  # (free from, pool, first actor or -1, whether it is the learner)
         *([(at_s + work.load_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
         *([(0.0, 0, -1, False)] * actors if work.place == "beside" else []),
-        *[(work.learner_from_s or 0.0, 1, -1, True)] * learner,
+        *[(work.learner_from_s + work.load_s if work.learner_from_s else 0.0, 1, -1, True)] * learner,
     ]
     free, pool, actor, is_learner = (list(column) for column in zip(*parts, strict=True)) if parts else ([], [], [], [])
     return Servers(

@@ -64,7 +64,7 @@ def _gpus(work: PhaseWork, cluster: Cluster, actors: int) -> tuple[WorkGpus, Wor
         return both, both
     learner = WorkGpus.beside(
         cluster, "learner", size, servers=work.learner_servers, hold="step", takes_freed=work.learner_grows,
-        from_s=work.learner_from_s or 0.0, load_s=work.load_s if work.learner_grows else 0.0,
+        from_s=work.learner_from_s or 0.0, load_s=work.load_s,
     )  # fmt: skip
     if work.place == "learner" or (work.place == "freed" and work.learner_grows):
         return learner, learner

@@ -48,7 +48,8 @@ class WorkGpus:
             ``work``.
         from_s: when ``servers`` are allocated at the earliest, in seconds from the start of the step.
         load_s: seconds to load models on freed GPUs before their first item, where the actor's own weights and KV cache were
-            dropped. Charged on the virtual clock, as a span ``start``; on the wall clock functions load what they need.
+            dropped, and on ``servers`` with a ``from_s``. Charged on the virtual clock, as a span ``start``; on the wall clock
+            functions load what they need.
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
         keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
             dies on the wall clock, the step ends, because no other process could continue.

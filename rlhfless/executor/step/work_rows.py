@@ -106,7 +106,8 @@ def place_work(
         of_server = in_turn.get(number, [])
         if every[place].for_step(server):
             role = of_server[0].item.role if of_server else next(item for item in work if item.gpus == every[place]).role
-            holds.append(WorkHold(server, every[place], role, max(start_s, free[number]), math.inf))
+            load_s = _load_s(server, every[place])
+            holds.append(WorkHold(server, every[place], role, max(start_s, free[number] - load_s), math.inf, load_s))
         else:
             holds += _holds(server, every[place], of_server)
     _check_holders(holds)
@@ -115,18 +116,26 @@ def place_work(
 
 def _free_from(server: WorkServer, gpus: WorkGpus, free_s: float, start_s: float) -> float:
     """Return when a server may start its first item, if no actor needs its GPUs from ``free_s`` on."""
-    if server.actor is not None:
-        return free_s + gpus.load_s
-    return max(free_s, start_s + gpus.from_s) if gpus.from_s else free_s
+    return max(free_s, start_s + gpus.from_s if _is_late(server, gpus) else free_s) + _load_s(server, gpus)
+
+
+def _is_late(server: WorkServer, gpus: WorkGpus) -> bool:
+    """Return whether the server's own GPUs are allocated after the start of the step."""
+    return server.actor is None and gpus.from_s > 0
+
+
+def _load_s(server: WorkServer, gpus: WorkGpus) -> float:
+    """Return the seconds that it loads models, which GPUs that are allocated before the step have."""
+    return gpus.load_s if server.actor is not None or _is_late(server, gpus) else 0.0
 
 
 def _holds(server: WorkServer, gpus: WorkGpus, runs: Sequence[ItemRun]) -> list[WorkHold]:
     """Return what a server holds from its first item to its last, one row for each role that it has in turn.
 
-    A freed server loads its models right before its first item.
+    It loads its models right before its first item.
     """
     holds: list[WorkHold] = []
-    load_s = gpus.load_s if server.actor is not None else 0.0
+    load_s = _load_s(server, gpus)
     for run in (run for run in runs if run.end_s > run.start_s):
         if holds and holds[-1].role == run.item.role:
             holds[-1] = holds[-1]._replace(end_s=run.end_s)

@@ -26,7 +26,8 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling", "max_line_mib",
+    "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -82,6 +83,12 @@ class TrainConfig(Options):
             raise TrainError(
                 "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
                 "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
+            )
+
+        if self.cluster.learner_gpus == "auto" and self.algorithm.num_updates > 1:
+            raise TrainError(
+                f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
+                "give a number of learner_gpus, or num_updates 1"
             )
 
     @classmethod
