@@ -38,6 +38,7 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
+from solver.stage_fusion.cut import CutCandidate, CutPlan, choose_cut
 from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
 from solver.stage_fusion.learner import LearnerCandidate, LearnerPlan, choose_learner
 from solver.stage_fusion.token_work import TokenWork
@@ -57,7 +58,9 @@ __all__ = [
     "ClairvoyantBound",
     "Cluster",
     "Cut",
+    "CutCandidate",
     "CutLengthsWarning",
+    "CutPlan",
     "Decision",
     "Deduplication",
     "DraftLength",
@@ -105,6 +108,7 @@ __all__ = [
     "WorkSchedule",
     "Workload",
     "best_length",
+    "choose_cut",
     "choose_learner",
     "choose_prefixes",
     "clairvoyant_bound",
