@@ -124,6 +124,29 @@ def test_a_resumed_run_is_the_same_bit_for_bit(order: str, tmp_path: Path, dropp
     pd.testing.assert_frame_equal(whole.allocations, halves.allocations)
 
 
+@pytest.mark.full
+def test_on_the_wall_clock_a_resumed_canonical_run_has_the_same_bits_and_others_the_same_within_rounding(
+    tmp_path: Path, model: Path
+) -> None:
+    """The canonical run is beside one of the virtual clock, the other beside it: its order depends on the machine."""
+    options = {
+        "learning": "stream", "gpus": 1, "gpus_per_node": 1, "policy": "static", "max_response_tokens": 60, "kl_coef": 0.05,
+        "optimizer": "sgd", "learning_rate": 0.5,
+    }  # fmt: skip
+    _, expected = run(config(**options, steps=2, stream_order="canonical"), tmp_path / "virtual", model)
+    start = Trainer(config(**options), model=model, progress=False).model.state_dict()
+    assert farthest(expected, start) > 1e-3, "something was learned"
+    wall = {**options, "executor": "local"}
+    run(config(**wall, steps=1, stream_order="canonical"), tmp_path / "halves", model)
+    with Trainer(
+        config(**wall, steps=2, stream_order="canonical"), tmp_path / "halves", resume=True, progress=False
+    ) as trainer:
+        trainer.run()
+        assert farthest(trainer.model.state_dict(), expected) == 0
+    _, by_completion = run(config(**wall, steps=2), tmp_path / "completion", model)
+    assert farthest(by_completion, expected) < 1e-5
+
+
 def test_the_plan_chooses_the_learner_and_the_trace_says_what_it_expected(tmp_path: Path, model: Path) -> None:
     """The lengths are known, so what is left between plan and trace is the profile's fit."""
 
