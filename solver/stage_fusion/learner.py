@@ -155,12 +155,12 @@ class _LearnerSearch:
         per_token_s = self.work.prepare_per_token_s + self.work.learn_per_token_s
         tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
         if self.work.unlock == "response":
-            return generated, tokens * per_token_s
+            return generated, np.asarray(tokens * per_token_s, dtype=float)
         names, group = np.unique(workload.prompt_of, return_inverse=True)
         completion_s = np.zeros(len(names))
         np.maximum.at(completion_s, group, generated.completion_s)
-        seconds: FloatArray = np.bincount(group, tokens * per_token_s)
-        return replace(generated, completion_s=completion_s), seconds
+        seconds = np.bincount(group, weights=tokens * per_token_s)
+        return replace(generated, completion_s=completion_s), np.asarray(seconds, dtype=float)
 
     def best(self, gpus: tuple[int, ...]) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
