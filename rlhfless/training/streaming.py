@@ -53,7 +53,7 @@ class StreamedLearning:
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
         self._on = step_learner(parts)
-        self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches)
+        self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches_per_step)
         self.work: Sequence[WorkItem] = ()
         if parts.on_pool:
             self.work = self._items(lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)})
@@ -160,11 +160,12 @@ class StreamedLearning:
         add_work(record, items, self.parts.cluster)
         if (plan := self._on.plan) is not None:
             one, batch = plan.chosen, plan.batch
-            chosen = {"learning": one.learning, "gpus": one.gpus, "from_s": one.from_s, "grows": one.grows}
-            planned = {"planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds}
-            record.event(
-                record.start_s, "learner", **chosen, **planned, batch_step_s=batch.time_s, batch_gpu_s=batch.gpu_seconds
-            )
+            detail: dict[str, Any] = {
+                "learning": one.learning, "gpus": one.gpus, "from_s": one.from_s, "grows": one.grows,
+                "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds, "batch_step_s": batch.time_s,
+                "batch_gpu_s": batch.gpu_seconds,
+            }  # fmt: skip
+            record.event(record.start_s, "learner", None, **detail)
 
     def _charged(self, updates_s: list[float]) -> tuple[list[float], list[float]]:
         """Return the seconds of each group, and of each mini-batch's update on each server.
@@ -182,7 +183,7 @@ class StreamedLearning:
             return [group.seconds for group in groups], [seconds / self._on.servers for seconds in updates_s]
         per_token_s = p.profile.prefill_per_token_s / self._on.speed
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
-        first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches
+        first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches_per_step
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
         whole = sum(group.tokens for group in groups)
         judging_s = p.samples * p.config.cluster.reward_s_per_response

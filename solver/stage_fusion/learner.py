@@ -75,7 +75,7 @@ class LearnerPlan:
         return f"LearnerPlan: {self.chosen} ({self.batch})"
 
 
-def speed_up(servers: int, loss_per_doubling: float) -> float:
+def speed_up(servers: float, loss_per_doubling: float) -> float:
     """Return how many times as fast several servers learn together as one.
 
     Example:

@@ -85,7 +85,7 @@ class Allowed:
             bool: "True or False",
             str: "a text",
         }
-        words = {Gt: "above", Ge: "at least", Le: "at most"}
+        words = {Gt: "above", Ge: "at least", Le: "at most", Lt: "below"}
         bounds = [f"{words[type(limit)]} {_bound(limit):g}" for limit in self.limits if limit != Lt(math.inf)]
         joined = " and ".join(bounds)
         number = " ".join([nouns.get(self.kinds[0], "a list of texts"), *(["of"] * joined.startswith("at ")), joined]).strip()

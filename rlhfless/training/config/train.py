@@ -74,12 +74,12 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
-        if self.minibatches > rollout.prompts_per_step:
+        if self.minibatches_per_step > rollout.prompts_per_step:
             raise TrainError(
-                f"num_updates is {self.minibatches} with minibatches 'prompts', but a step has only "
+                f"num_updates is {self.minibatches_per_step} with minibatches 'prompts', but a step has only "
                 f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
             )
-        if self.minibatches > 1 and self.algorithm.old_logprobs_from == "recomputed":
+        if self.minibatches_per_step > 1 and self.algorithm.old_logprobs_from == "recomputed":
             raise TrainError(
                 "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
                 "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
@@ -122,7 +122,7 @@ class TrainConfig(Options):
         return self.task.prompts // self.rollout.prompts_per_step
 
     @property
-    def minibatches(self) -> int:
+    def minibatches_per_step(self) -> int:
         """Return the number of mini-batches of a step; 1 learns from the whole batch."""
         return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
 

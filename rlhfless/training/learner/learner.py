@@ -78,7 +78,7 @@ class LocalLearner:
 
     Args:
         algorithm: with its optimizer.
-        minibatches: of a step, each learned from as a batch of its own; see ``rlhfless.training.minibatches``.
+        minibatches_per_step: each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
 
@@ -91,13 +91,13 @@ class LocalLearner:
         algorithm: Algorithm,
         *,
         ranks: Ranks = ONE,
-        minibatches: int = 1,
+        minibatches_per_step: int = 1,
         lr_scheduler_type: str = "constant",
         warmup_steps: int = 0,
         lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.algorithm, self.ranks, self.minibatches = algorithm, ranks, minibatches
+        self.algorithm, self.ranks, self.minibatches_per_step = algorithm, ranks, minibatches_per_step
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
         self._seconds = 0.0  # of the pieces of a step so far
         self._updates: list[dict[str, float]] = []  # numbers of its mini-batches so far
@@ -116,7 +116,7 @@ class LocalLearner:
         Raises:
             InputError: an option or a value is unknown.
         """
-        rates = {
+        rates: dict[str, Any] = {
             option: options.pop(option)
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps")
             if option in options
@@ -125,7 +125,7 @@ class LocalLearner:
         if options.pop("minibatches", "batch") == "batch":
             configuration.pop("minibatches", None)  # as in checkpoints that are older than this option
         else:
-            rates["minibatches"], options["num_updates"] = options["num_updates"], 1
+            rates["minibatches_per_step"], options["num_updates"] = options["num_updates"], 1
         algorithm = make_algorithm(name, model, ranks=ranks, **options)
         return cls(algorithm, ranks=ranks, configuration=configuration, **rates)
 
@@ -133,7 +133,7 @@ class LocalLearner:
         """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
         with self._training():
-            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.minibatches)])
+            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.minibatches_per_step)])
         self._next_rate()
         return {**numbers, "learning_rate": rate}
 
