@@ -48,12 +48,12 @@ class FusionOptions:
             return None
         if phases.seconds:
             raise InputError(
-                "--prepare-s or --learn-s is given together with seconds per token; give constants of a step or seconds per token"
+                "--prepare-s or --learn-s is given together with seconds per token; give constants of a step or rates"
             )
         return TokenWork(self.prepare_per_token_s, self.learn_per_token_s, "group", phases.learner_gpus)
 
     def phases(self, phases: NonGenerationPhases, workload: Workload, cluster: Cluster) -> NonGenerationPhases:
-        """Return the phases that generation is planned with: all work after it, on the learner's GPUs or else on all actors'."""
+        """Return the phases that generation is planned with: all work after it, on the learner's GPUs or else on all."""
         work = self.work(phases)
         if work is None:
             return phases

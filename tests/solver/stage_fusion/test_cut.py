@@ -1,4 +1,4 @@
-"""The choice of a cut: its generation is what the executor does, its bound is one, and no cut is never beaten by a worse one."""
+"""The choice of a cut: its generation is what the executor does, its bound is one, and no choice is worse than no cut."""
 
 from __future__ import annotations
 
