@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rlhfless.executor import WorkItem, phase_work_items
 from rlhfless.scheduling import SchedulingPolicy
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from solver.model.plan import Plan
 from solver.stage_fusion.bound import StepBound, step_bound
 from solver.stage_fusion.work import PhaseWork
-
-if TYPE_CHECKING:
-    from rlhfless.simulate.steps import LoggedStep, SimulationConfig
-
-FUSIONS = ("none", "prepare", "learn")
 
 
 def fused_items(setting: SimulationConfig, logged: LoggedStep, policy: SchedulingPolicy, plan: Plan) -> list[WorkItem]:

@@ -19,7 +19,6 @@ from rlhfless.latency.effects import Effects
 from rlhfless.predict import EwmaPredictor, Predictor
 from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate.drafts import SimulatedDrafts
-from rlhfless.simulate.fused_steps import FUSIONS
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
@@ -33,6 +32,7 @@ from solver.model.workload import Workload
 from solver.stage_fusion.token_work import TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
+FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding
 MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 

@@ -9,7 +9,8 @@ over its GPUs without loss; the optimizer's step and loading are free. Three tab
 1. Speed-ups: of generation and preparation together, on freed GPUs without a cut and with the best cut in hindsight; of whole
    steps on the same GPUs, RLHFuse (learning at the end) and streamed; of a learner beside the actors that is held for the
    step and prepares, too, streamed against everything after generation.
-2. The cut chosen on lengths of earlier answers to the same prompts, executed, beside the best in hindsight and no cut.
+2. The cut chosen on lengths of earlier answers to the same prompts, executed, beside the best in hindsight and no cut:
+   scenarios drawn from these answers, and those of the default predictor, which sees the same answers.
 3. The speed-up of generation and preparation over the ratio of preparation to generation, and over the weight of the tail.
 """
 
@@ -116,7 +117,7 @@ def speedups(steps: Sequence[Draw], profile: str, actors: int, algorithm: str) -
     return {"mean": mean, "ratio": ratio, "cuts": cuts}
 
 
-def chosen_before(steps: Sequence[Draw], profile: str, actors: int) -> dict[str, Any]:
+def chosen_before(steps: Sequence[Draw], profile: str, actors: int, *, predicts: bool = False) -> dict[str, Any]:
     """Return executed GRPO steps with the cut that earlier lengths choose, without a cut, and the best in hindsight."""
     rows = []
     for seed, draw in enumerate(steps):
@@ -126,7 +127,7 @@ def chosen_before(steps: Sequence[Draw], profile: str, actors: int) -> dict[str,
         cluster, latency = case.problem.one_kind
         prepare, learn, unlock = PASSES["GRPO"]
         work = TokenWork(prepare * case.pass_s, learn * case.pass_s, unlock)
-        expected = replace(case.problem, workload=draw.expected(seed))
+        expected = replace(case.problem, workload=draw.predicted() if predicts else draw.expected(seed))
         began = time.process_time()
         cut = choose_cut(case.plan, expected, work)
         took_s = time.process_time() - began
@@ -180,9 +181,12 @@ def main() -> None:
         for log, profile, actors in settings if (steps := draws(log)) for algorithm in PASSES
     ]  # fmt: skip
     before = {
-        log: chosen_before(steps, profile, actors)
+        f"{log}, {'default predictor' if predicts else 'drawn from earlier answers'}": chosen_before(
+            steps, profile, actors, predicts=predicts
+        )
         for log, profile, actors in (settings if arguments.tiny else (SETTINGS[0], SETTINGS[1], SETTINGS[3]))
         if (steps := draws(f"{log}, earlier answers"))
+        for predicts in (False, True)
     }
     gains = {} if arguments.tiny else curves()
     _print(table, before, gains, markdown=arguments.markdown)

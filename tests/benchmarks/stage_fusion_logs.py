@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from uncertainty_logs import rows
 
+from rlhfless.simulate import logged_steps
 from solver import Workload
 
 PROMPT_TOKENS = {"GSM8K": 110, "MATH-500": 85, "MGSM": 110}
@@ -33,6 +35,17 @@ class Draw(NamedTuple):
         drawn = self.history[np.arange(responses), rng.integers(0, answers, (scenarios, responses))]
         work = self.workload
         return Workload(work.prompt_tokens, work.prompt_of, drawn, max_response_tokens=work.max_response_tokens)
+
+    def predicted(self) -> Workload:
+        """Return the step with the lengths and scenarios that the default predictor has after the earlier answers."""
+        assert self.history is not None
+        work = self.workload
+        prompts, first = len(work.prompt_tokens), np.unique(work.prompt_of, return_index=True)[1]
+        earlier = [(0, p, int(n)) for p in range(prompts) for n in self.history[first[p]]]
+        now = [(1, int(p), int(n)) for p, n in zip(work.prompt_of, work.response_tokens, strict=True)]
+        table = pd.DataFrame(earlier + now, columns=["step", "prompt_id", "response_tokens"])
+        table = table.assign(run="log", epoch=table["step"], finish_reason="stop", prompt_tokens=int(work.prompt_tokens[0]))
+        return next(logged_steps(table, max_response_tokens=work.max_response_tokens, steps=[1])).predicted
 
 
 def draws(name: str) -> list[Draw]:
