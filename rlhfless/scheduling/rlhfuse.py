@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rlhfless.scheduling.baselines import Static
-from rlhfless.scheduling.policy import PlanningOptions
+from rlhfless.scheduling.policy import PlanningOptions, PolicyError
 from rlhfless.scheduling.receivers import ReceiverRoom, hand_over
 from solver.lengths.remaining import RemainingLengths
-from solver.model.errors import PlanningError, as_given, is_whole
+from solver.lengths.survival import from_scenarios
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.runtime_rules import ActorCounts, ActorView, Cut, Decision, StepState, Trigger, Triggers, trigger_of
+from solver.stage_fusion.cut import choose_cut
 
 
 @dataclass
@@ -88,15 +90,55 @@ class GlobalCut:
 
 @dataclass(frozen=True)
 class RLHFuse:
-    """RLHFuse: static groups with the global cut at ``threshold_share`` of the batch."""
+    """RLHFuse: static groups with the global cut.
+
+    Where the options say what preparation and learning take, share and number of actors are chosen for the whole step
+    (``solver.choose_cut``), and no cut if none is better. Actors are then ranked by the forecast.
+
+    Args:
+        threshold_share: R_t as a share of the batch, used where nothing is chosen; 0 never cuts.
+        actors: as many as fit when None.
+        keep: m, used where nothing is chosen; None: the fewest actors with room for what is left.
+        fuse: what runs while others decode: ``prepare``, or ``learn`` as well.
+
+    Raises:
+        PolicyError: the share lies outside 0 to 1, or ``fuse`` is unknown.
+    """
 
     threshold_share: float = 0.2
     actors: int | None = None
     name: str = "rlhfuse"
     clairvoyant: bool = False
+    keep: int | None = None
+    fuse: str = "prepare"
+
+    def __post_init__(self) -> None:
+        if not is_number(self.threshold_share, 0) or self.threshold_share > 1:
+            raise PolicyError(
+                f"threshold_share is {as_given(self.threshold_share)}; a share of the batch from 0 to 1 is needed"
+            )
+        if self.fuse not in ("prepare", "learn"):
+            raise PolicyError(f"fuse {as_given(self.fuse)} is unknown; choose prepare or learn")
 
     def plan(self, problem: PlanningProblem, options: PlanningOptions) -> Plan:
-        """See ``SchedulingPolicy``."""
+        """See ``SchedulingPolicy``.
+
+        Raises:
+            PlanningError: ``keep`` is above the number of actors.
+        """
         plan = Static(self.actors, hold="done", name=self.name).plan(problem, options)
-        total = len(problem.workload)
-        return replace(plan, rule=GlobalCut(max(1, round(self.threshold_share * total)), total))
+        total, remaining = len(problem.workload), None
+        if self.keep is not None and self.keep > len(plan.actors):
+            raise PlanningError(f"keep is {self.keep}, but the plan has {len(plan.actors)} actors; give at most as many")
+        threshold, keep = round(self.threshold_share * total), self.keep
+        if not self.threshold_share:
+            return plan
+        if options.work is not None:
+            unlock = "batch" if self.fuse == "prepare" else options.work.unlock
+            cut = choose_cut(plan, problem, replace(options.work, unlock=unlock))
+            if not cut.share:
+                return plan
+            threshold, keep = cut.threshold, cut.keep
+            forecast = None if options.forecast is None else options.forecast.remaining
+            remaining = from_scenarios(problem.workload) if forecast is None else forecast
+        return replace(plan, rule=GlobalCut(max(1, threshold), total, keep=keep, remaining=remaining))

@@ -33,8 +33,8 @@ FOLLOWED = 10  # cuts that are followed exactly
 class CutCandidate(NamedTuple):
     """A cut that was timed: its share of the batch (0: no cut) and actors that continue, and means over scenarios.
 
-    ``bound`` is a lower bound on its value, by which it was screened. Where it was not followed, ``time_s``, ``gpu_seconds`` and
-    ``value`` are NaN; where the kept actors have no room, ``bound`` is infinite.
+    ``bound`` is a lower bound on its value, by which it was screened. Where it was not followed to the end, ``time_s``,
+    ``gpu_seconds`` and ``value`` are NaN; where the kept actors have no room, ``bound`` is infinite.
     """
 
     share: float
@@ -139,8 +139,8 @@ class _CutSearch:
         holds = next((actor.release for actor in plan.actors if actor.release != "done"), None)
         if holds is not None and (work.learner_grows or "freed" in places):
             raise PlanningError(
-                f"the plan's actors hold their GPUs until the end of the {holds}, so none are freed; release them when they are "
-                "done, or let preparation run beside the cluster"
+                f"the plan's actors hold their GPUs until the end of the {holds}, so none are freed; release them when they "
+                "are done, or let preparation run beside the cluster"
             )
         if problem.workload.passes is not None:
             raise PlanningError(
@@ -220,8 +220,8 @@ class _CutSearch:
         admission = self.lines[0].admission[0]
         instead = f"keep {room} at a share of {share:g}" if room else "make no cut"
         raise PlanningError(
-            f"{max(keep)} actors of {admission.max_batch} slots and {admission.kv_capacity_tokens:,} KV tokens have no room for "
-            f"the responses that are left at a share of {share:g}; {instead}"
+            f"{max(keep)} actors of {admission.max_batch} slots and {admission.kv_capacity_tokens:,} KV tokens have no room "
+            f"for the responses that are left at a share of {share:g}; {instead}"
         )
 
     def _bounded(self, share: float, m: int, place: str, generated: list[Generated]) -> _Screened:

@@ -178,7 +178,7 @@ class CutTimeline:
         unfinished = np.flatnonzero(left > 0)
         expected = np.ones(len(unfinished)) if self.work is None else self.work(unfinished, tokens[unfinished])
         of_actor = np.bincount(self.actor_of[unfinished], expected, len(self.lines))
-        return np.lexsort((np.arange(len(of_actor)), -of_actor))
+        return np.argsort(-of_actor, kind="stable")
 
     def _dealt(self, moving: IntArray, unfinished: IntArray, kept: IntArray) -> IntArray:
         """Return the receiver of each moving response: one after another, the actor with the fewest responses."""

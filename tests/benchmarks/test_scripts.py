@@ -17,6 +17,7 @@ SMALLEST = {
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
+    "stage_fusion": "--tiny --markdown --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",

@@ -13,12 +13,13 @@ from solver.model.errors import PlanningError
 from solver.stage_fusion.work import PhaseWork
 
 
-def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int) -> list[WorkItem]:
+def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int, *, overlaps: bool = True) -> list[WorkItem]:
     """Return two items per response, the R preparations before the R learnings.
 
     Args:
         cluster: of the actors; GPUs of the learner come after its own, and after them those ``beside`` it.
         actors: of the plan; with ``place`` ``beside``, preparation has as many servers.
+        overlaps: False: preparation waits until all responses are complete, as without stage fusion.
 
     Raises:
         PlanningError: a server has another number of GPUs than an actor.
@@ -37,7 +38,11 @@ def phase_work_items(work: PhaseWork, cluster: Cluster, actors: int) -> list[Wor
         )
     prepare, learn = _gpus(work, cluster, actors)
     responses = range(len(work))
-    prepared = [WorkItem("prepare", seconds, gpus=prepare, responses=(r,)) for r, seconds in enumerate(work.prepare_s.tolist())]
+    every = tuple(responses)
+    prepared = [
+        WorkItem("prepare", seconds, gpus=prepare, responses=(r,) if overlaps else every)
+        for r, seconds in enumerate(work.prepare_s.tolist())
+    ]
     learned = [
         WorkItem("learn", seconds, gpus=learn, responses=(r,), items=waits_for, priority=1.0)
         for r, seconds, waits_for in zip(responses, work.learn_s.tolist(), _unlocking(work), strict=True)

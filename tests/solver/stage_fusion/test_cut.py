@@ -1,4 +1,4 @@
-"""The choice of a cut: its generation is what the executor does, its bound is one, and no cut is never beaten by a worse one."""
+"""The choice of a cut: its generation is what the executor does, its bound is one, and no choice is worse than no cut."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_chosen_cut_is_as_good_when_it_is_executed() -> None:
     cluster, latency = problem.one_kind
     work = TokenWork(1e-2, 0.0)
     chosen = choose_cut(plan, replace(problem, objective=Objective(1.0)), work)
-    assert 0 < chosen.share
+    assert chosen.share > 0
     step = Step(problem.workload, problem.workload, cluster, latency)
     items = phase_work_items(work.of(problem.workload), cluster, len(plan.actors))
     rule = GlobalCut(chosen.threshold, len(problem.workload), keep=chosen.keep, remaining=from_scenarios(problem.workload))
