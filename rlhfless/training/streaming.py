@@ -1,9 +1,10 @@
 """Learns from a step group by group while others decode: a prompt's responses are judged, then their gradient is added.
 
 The weights that generate are a copy, so gradients of finished groups can be summed before the optimizer steps, once, at the
-end (``Algorithm.begin``, ``add``, ``finish``). With mini-batches of prompts it steps after each (``minibatches.py``). In a pool,
-groups are work items of the step, in a thread of this process. On the virtual clock they run after generation, in the same
-order, and are placed into the step at their seconds.
+end (``Algorithm.begin``, ``add``, ``finish``). With mini-batches of prompts it steps after each (``minibatches.py``).
+
+In a pool, groups are work items of the step, in a thread of this process. On the virtual clock they run after generation, in
+the same order, and are placed into the step at their seconds.
 """
 
 from __future__ import annotations
