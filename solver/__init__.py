@@ -38,7 +38,10 @@ from solver.prefix_sharing.prefix_tree import PrefixTree
 from solver.replanning.actor_classes import ActorClasses
 from solver.replanning.replan import Replan, replan
 from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
+from solver.stage_fusion.cut import CutCandidate, CutPlan, choose_cut
 from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
+from solver.stage_fusion.learner import LearnerCandidate, LearnerPlan, choose_learner
+from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 from solver.timing.draft_length import DraftLength, best_length, length_table
 from solver.timing.drafted_latency import drafted
@@ -55,7 +58,9 @@ __all__ = [
     "ClairvoyantBound",
     "Cluster",
     "Cut",
+    "CutCandidate",
     "CutLengthsWarning",
+    "CutPlan",
     "Decision",
     "Deduplication",
     "DraftLength",
@@ -69,6 +74,8 @@ __all__ = [
     "KnownLengths",
     "Latencies",
     "LatencyModel",
+    "LearnerCandidate",
+    "LearnerPlan",
     "LengthForecast",
     "MixedClairvoyantBound",
     "MixedCluster",
@@ -94,12 +101,15 @@ __all__ = [
     "StepBound",
     "StepState",
     "SurvivalTable",
+    "TokenWork",
     "Trigger",
     "WorkInterval",
     "WorkItems",
     "WorkSchedule",
     "Workload",
     "best_length",
+    "choose_cut",
+    "choose_learner",
     "choose_prefixes",
     "clairvoyant_bound",
     "deduplicate",

@@ -32,6 +32,8 @@ class OptionValue(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value, or refuse it in the words of ``TrainError``."""
+        if value in self.allowed.choices:
+            return value
         try:
             return self.allowed.plain(self.allowed.kinds[0](value))
         except ValueError:
@@ -88,7 +90,7 @@ def _option(name: str, default: Any, allowed: Allowed, help_text: str) -> click.
         return click.Option([f"{flag}/--no-{flag[2:]}" if default else flag], is_flag=True, default=None, help=help_text)
     if allowed.kinds == (tuple,):
         return click.Option([flag.removesuffix("s"), name], multiple=True, help=help_text)
-    of_type = click.Choice(allowed.choices) if allowed.choices else OptionValue(allowed)
+    of_type = click.Choice(allowed.choices) if allowed.kinds == (str,) and allowed.choices else OptionValue(allowed)
     return click.Option([flag], type=of_type, help=help_text)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhfless.cli.draft_options import named_acceptance
+from rlhfless.cli.fusion_options import FusionOptions, fusion_options, step_json, step_text
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @max_response_tokens_option
 @admission_option
 @phases_options
+@fusion_options
 @click.option(
     "--pool",
     "pools",
@@ -101,6 +103,7 @@ def plan(
     time_weight: float,
     max_response_tokens: int | None,
     phases: NonGenerationPhases,
+    fusion: FusionOptions,
     prefill: PrefillOptions,
     pools: tuple[str, ...],
     deadline_s: float | None,
@@ -148,7 +151,8 @@ def plan(
             if isinstance(models, dict)
             else drafted(models, expected)
         )
-    problem = PlanningProblem(work, clusters, models, objective, phases, keep_together=prefill.keep_together, **options)
+    whole = fusion.phases(phases, work, cluster)
+    problem = PlanningProblem(work, clusters, models, objective, whole, keep_together=prefill.keep_together, **options)
     search: dict[str, Any] = {"time_limit_s": time_limit_s, "seed": seed, "deterministic": deterministic}
     text = ""
     if sharing is not None and prefill.together_if_cheaper:
@@ -161,11 +165,15 @@ def plan(
     if expected is not None:
         result = replace(result, drafting=Drafting(), acceptance=expected)
         text = "\n".join([f"drafts planned with {drafts}: {_per_pass(expected)}", *filter(None, [text])])
+    fused = fusion.step_of(result, problem, phases)
     if form == "json":
-        click.echo(json.dumps({"step": wanted, "profile": latency.name, **json.loads(result.to_json())}))
+        planned = json.loads(result.to_json()) | ({} if fused is None else {"whole_step": step_json(*fused)})
+        click.echo(json.dumps({"step": wanted, "profile": latency.name, **planned}))
         return
     click.echo(f"step {wanted} of {rollouts}: {logged.predicted}")
     click.echo(repr(result))
+    if fused is not None:
+        text = "\n".join([*filter(None, [text]), step_text(*fused)])
     if text:
         click.echo(text)
 

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from rlhfless.cli.draft_options import DraftOptions, draft_options
+from rlhfless.cli.fusion_options import ROWS, FusionOptions, fusion_options
 from rlhfless.cli.group import main
 from rlhfless.cli.log_options import LogOptions, log_options
 from rlhfless.cli.options import (
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 )
 @draft_options
 @phases_options
+@fusion_options
 @click.option(
     "--migration",
     type=click.Choice(["cheaper", "move", "recompute"]),
@@ -93,6 +95,7 @@ def simulate(
     hold: str,
     drafts: DraftOptions,
     phases: NonGenerationPhases,
+    fusion: FusionOptions,
     migration: str,
     time_limit_s: float,
     seed: int,
@@ -115,12 +118,15 @@ def simulate(
     if not names or len(set(names)) < len(names):
         raise InputError(f"--policies {policies!r} is empty or repeats a policy; give each once, separated by commas")
     by_default = click.get_current_context().get_parameter_source("policies") is ParameterSource.DEFAULT
+    work = fusion.work(phases)
+    if work is not None and by_default:
+        names += [name for name in ROWS if name not in names]
     chosen = drafts.policies(names, by_default)
     setting = SimulationConfig(
         cluster,
         latency,
         Objective(time_weight),
-        phases,
+        phases if work is None else replace(phases, learner_gpus=0),
         max_response_tokens=max_response_tokens,
         time_limit_s=time_limit_s,
         tau=tau,
@@ -129,6 +135,8 @@ def simulate(
         admission=admission,
         migration=migration,
         seed=seed,
+        work=work,
+        fuse=fusion.fuse,
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")

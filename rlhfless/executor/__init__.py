@@ -14,6 +14,7 @@ from rlhfless.executor.distributed.ray.pool import RayPool
 from rlhfless.executor.executor import Executor
 from rlhfless.executor.repeat import repeat
 from rlhfless.executor.step.failure import ActorError, StepFailed
+from rlhfless.executor.step.phase_work import phase_work_items
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.requests import requests
 from rlhfless.executor.step.rule_validation import RuleError
@@ -43,6 +44,7 @@ __all__ = [
     "WorkGpus",
     "WorkItem",
     "WorkServer",
+    "phase_work_items",
     "repeat",
     "requests",
     "run_step",

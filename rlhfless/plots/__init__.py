@@ -17,6 +17,7 @@ except ImportError as error:
 from rlhfless.plots.acceptance import AcceptanceInfo, acceptance_info, plot_acceptance
 from rlhfless.plots.before_after import BeforeAfterInfo, before_after_info, plot_before_after
 from rlhfless.plots.bound_curve import bound_of_sum
+from rlhfless.plots.cut_surface import CutSurfaceInfo, cut_surface_info, plot_cut_surface
 from rlhfless.plots.draft_length import DraftLengthInfo, draft_length_info, plot_draft_length
 from rlhfless.plots.export.files import save, save_data
 from rlhfless.plots.export.notebook_page import write_notebook_page
@@ -40,6 +41,7 @@ from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_in
 from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
+from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
@@ -59,6 +61,7 @@ __all__ = [
     "AccountInfo",
     "BeforeAfterInfo",
     "CurvesInfo",
+    "CutSurfaceInfo",
     "DraftLengthInfo",
     "FrontInfo",
     "GapInfo",
@@ -77,6 +80,7 @@ __all__ = [
     "SideBySideInfo",
     "SpecFrontInfo",
     "SpeedupMapInfo",
+    "StepFusionInfo",
     "StepsInfo",
     "TimeWeightInfo",
     "TimelineInfo",
@@ -88,6 +92,7 @@ __all__ = [
     "before_after_info",
     "bound_of_sum",
     "curves_info",
+    "cut_surface_info",
     "draft_length_info",
     "front_info",
     "gap_info",
@@ -106,6 +111,7 @@ __all__ = [
     "plot_account",
     "plot_before_after",
     "plot_curves",
+    "plot_cut_surface",
     "plot_draft_length",
     "plot_front",
     "plot_gap_history",
@@ -124,6 +130,7 @@ __all__ = [
     "plot_side_by_side",
     "plot_spec_front",
     "plot_speedup_map",
+    "plot_step_fusion",
     "plot_steps",
     "plot_time_weight",
     "plot_timeline",
@@ -137,6 +144,7 @@ __all__ = [
     "side_by_side_info",
     "spec_front_info",
     "speedup_map_info",
+    "step_fusion_info",
     "steps_info",
     "time_weight_info",
     "timeline_info",

@@ -31,6 +31,8 @@ POLICIES = (
 )  # fmt: skip
 DRAFTING_POLICIES = ("spec", "spec+fold", "spec+critical", "spec-fixed-N")
 """Policies that decode with drafts; N is a number of tokens, such as ``spec-fixed-4``."""
+FUSING_POLICIES = ("rlhfuse+stream", "stream")
+"""Policies that learn while others decode, with a cut and without."""
 
 
 def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None, hold: str = "generation") -> SchedulingPolicy:
@@ -57,6 +59,8 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         "lpt": LongestFirst,
         "trl": EqualChunks,
         "rlhfuse": lambda: RLHFuse(actors=static_actors),
+        "rlhfuse+stream": lambda: RLHFuse(actors=static_actors, name="rlhfuse+stream", fuse="learn"),
+        "stream": lambda: RLHFuse(0.0, actors=static_actors, name="stream", fuse="learn"),
         "rlhfless": lambda: RLHFless(tau),
         "spread": Spread,
         "fold": lambda: Fold(Spread(), rule=DrainingFold),
@@ -72,7 +76,9 @@ def make_policy(name: str, *, tau: float = 0.7, static_actors: int | None = None
         length = fixed_length(name)
         return Speculative(Drafting(max_draft_tokens=max(length, 8), length=length), name=name)
     if name not in makers:
-        raise PolicyError(f"policy {name!r} is unknown; choose from {', '.join((*POLICIES, *DRAFTING_POLICIES))}")
+        raise PolicyError(
+            f"policy {name!r} is unknown; choose from {', '.join((*POLICIES, *FUSING_POLICIES, *DRAFTING_POLICIES))}"
+        )
     return makers[name]()
 
 

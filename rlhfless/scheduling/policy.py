@@ -14,6 +14,7 @@ from solver.model.errors import PlanningError, as_given
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem, check_problem
 from solver.planning.search_options import check_search
+from solver.stage_fusion.token_work import TokenWork
 
 
 class PolicyError(ValueError):
@@ -31,6 +32,7 @@ class PlanningOptions:
         forecast: the predictor's own forecast of the problem's lengths, for policies that re-plan while the step runs; None
             where they use the scenarios of the workload.
         acceptance: the survival of drafts to expect, for policies that decode with drafts; None where it is unknown.
+        work: preparation and learning per token, for policies that place them into the step; None where they are no part of it.
 
     Raises:
         PlanningError: an option is of the wrong type or out of its range; the message names it.
@@ -41,6 +43,7 @@ class PlanningOptions:
     deterministic: bool = False
     forecast: LengthForecast | None = None
     acceptance: Acceptance | None = None
+    work: TokenWork | None = None
 
     def __post_init__(self) -> None:
         check_search(self.time_limit_s, self.seed, self.deterministic)
@@ -48,6 +51,8 @@ class PlanningOptions:
             raise PlanningError(f"forecast is {as_given(self.forecast)}; a LengthForecast or None is needed")
         if not isinstance(self.acceptance, Acceptance | None):
             raise PlanningError(f"acceptance is {as_given(self.acceptance)}; a solver.Acceptance or None is needed")
+        if not isinstance(self.work, TokenWork | None):
+            raise PlanningError(f"work is {as_given(self.work)}; a solver.TokenWork or None is needed")
 
 
 class SchedulingPolicy(Protocol):

@@ -22,12 +22,14 @@ from rlhfless.predict import Predictor
 from rlhfless.scheduling import PolicyError, PolicyFunction, SchedulingPolicy, as_policy
 from rlhfless.scheduling.planning_time import PlanningTime
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
+from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
 from rlhfless.trace import Trace, TraceError, step_metrics
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.plan import Plan
+from solver.stage_fusion.bound import StepBound
 
 
 def simulate(
@@ -77,6 +79,7 @@ def simulate_steps(
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
         without = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
+        whole = fused_bound(setting, logged)
         with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
         seen.append((logged, without))
         requests = logged.requests()
@@ -94,6 +97,7 @@ def simulate_steps(
                 step=logged.step,
                 start_s=clock_s[policy.name],
                 phases=setting.phases,
+                work=fused_items(setting, logged, policy, plan),
                 admission=setting.admission,
                 migration=setting.migration,
                 links=links_of(setting),
@@ -111,9 +115,7 @@ def simulate_steps(
                     **({} if setting.drafts is None else {"drafts": drafted}),
                     "step": logged.step,
                     "has_history": logged.has_history,
-                    "bound_gpu_seconds": bound.gpu_seconds(record.makespan_s)
-                    + setting.phases.step_gpu_s(record.makespan_s, 0.0),
-                    "bound_method": without.method(record.makespan_s) if bound is without else "with drafts",
+                    **_bound_columns(setting, record, bound, whole),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
                     **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if records[policy.name][1:] else 0.0)),
@@ -129,6 +131,19 @@ def simulate_steps(
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
     return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
+
+
+def _bound_columns(
+    setting: SimulationConfig, record: StepRecord, bound: ClairvoyantBound | DraftedClairvoyantBound, whole: StepBound | None
+) -> dict[str, Any]:
+    """Return the lower bound on GPU-seconds at the record's own time, and what it is."""
+    drafts = isinstance(bound, DraftedClairvoyantBound)
+    if whole is not None and not drafts:
+        gpu_s, method = whole.gpu_seconds((record.end_s - record.start_s) * (1 + 1e-9)), "whole step"
+    else:
+        gpu_s = bound.gpu_seconds(record.makespan_s) + setting.phases.step_gpu_s(record.makespan_s, 0.0)
+        method = "with drafts" if isinstance(bound, DraftedClairvoyantBound) else bound.method(record.makespan_s)
+    return {"bound_gpu_seconds": gpu_s, "bound_method": method}
 
 
 def engines_of(setting: SimulationConfig, logged: LoggedStep, plan: Plan, clairvoyant: bool) -> EngineFactory:

@@ -29,8 +29,10 @@ from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
+from solver.stage_fusion.token_work import TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
+FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding
 MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
@@ -49,6 +51,9 @@ class SimulationConfig:
         deterministic: policies of your own get it in their options (see ``solver.plan_generation``), and so do plans of one
             step. The shipped policies always plan by counted work, whatever it says.
         drafts: what drafted tokens are accepted, for policies that decode with drafts; None: such policies are refused.
+        work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
+        fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
+            (``rlhfless.simulate.fused_steps``).
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:
@@ -73,6 +78,8 @@ class SimulationConfig:
     effects: Effects | None = None
     deterministic: bool = False
     drafts: SimulatedDrafts | None = None
+    work: TokenWork | None = None
+    fuse: str = "none"
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
 
     def __post_init__(self) -> None:
@@ -81,6 +88,23 @@ class SimulationConfig:
         if not isinstance(self.drafts, SimulatedDrafts | None):
             raise InputError(f"drafts is {as_given(self.drafts)}; DrawnDrafts(...), LogDrafts(...) or None is needed")
         check_flags(deterministic=self.deterministic)
+        self._check_work()
+
+    def _check_work(self) -> None:
+        """Refuse work beside decoding that has no place."""
+        if not isinstance(self.work, TokenWork | None):
+            raise InputError(f"work is {as_given(self.work)}; TokenWork(...) or None is needed")
+        if self.fuse not in FUSIONS:
+            raise InputError(f"fuse {as_given(self.fuse)} is unknown; choose one of {', '.join(FUSIONS)}")
+        if self.work is None and self.fuse != "none":
+            raise InputError(f"fuse is {self.fuse!r}, but there is no work to fuse; give seconds per token as work")
+        if self.work is not None and self.phases != NonGenerationPhases():
+            raise InputError("work and phases are given together; give seconds per token or constants of a step, not both")
+        if self.fuse != "none" and self.hold == "step":
+            raise InputError(
+                f"fuse is {self.fuse!r}, but policy static holds its GPUs until the end of the step, so none are freed; choose "
+                "hold 'generation'"
+            )
 
     def problem(self, workload: Workload) -> PlanningProblem:
         """Return the problem of planning, bounding or timing this workload with the latency of execution.
@@ -116,7 +140,7 @@ class LoggedStep:
             problem = replace(problem, latency=setting.planned_latency)
         forecast, seed = None if clairvoyant else self.forecast, setting.seed + self.step
         acceptance = None if setting.drafts is None else setting.drafts.expected(self.step)
-        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast, acceptance)
+        return problem, PlanningOptions(setting.time_limit_s, seed, setting.deterministic, forecast, acceptance, setting.work)
 
     def requests(self) -> Requests:
         """Return one request per response with its true length, for simulated engines."""

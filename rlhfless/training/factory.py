@@ -46,6 +46,7 @@ from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
 
 class LengthPredictor(Protocol):
@@ -145,6 +146,10 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
+    if overrides.algorithm is not None and config.optimizer.minibatches != "batch":
+        raise TrainError(
+            f"minibatches is {config.optimizer.minibatches!r}, but an algorithm object makes its own updates; choose 'batch'"
+        )
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(
@@ -159,6 +164,11 @@ def resolve(
     per_node = hardware.gpus_of_node
     price = usd_per_gpu_hour(latency.kind)
     cluster = Cluster(hardware.gpus // per_node, per_node, latency.gpus_per_actor, latency.kind, price)
+    if hardware.learner_grows and (hardware.learner_gpus or 0) % latency.gpus_per_actor:
+        raise TrainError(
+            f"learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
+            f"{counted(latency.gpus_per_actor, 'GPU')} of an actor"
+        )
     if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
             f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
@@ -177,7 +187,9 @@ def resolve(
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
     if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
-        raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
+        raise TrainError(
+            f"preparation {hardware.preparation!r} and several preparation_actors need the virtual clock; leave out executor"
+        )
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name

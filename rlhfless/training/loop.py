@@ -38,9 +38,9 @@ from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards
-from rlhfless.training.step_learning import BatchLearning, LearningParts, StepLearning
+from rlhfless.training.step_learning import LearningParts
 from rlhfless.training.step_result import TrainedStep
-from rlhfless.training.streaming import StreamedLearning
+from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.tasks.given_rows import run_over
 from solver.lengths.forecast import LengthForecast, check_forecast
@@ -212,7 +212,8 @@ class Trainer:
         workload = self.workload(problems, forecast)
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
-        learning = self._learning(problems, step)
+        given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
+        learning = learning_of(LearningParts(*given, on_pool=self.actor_pool is not None))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
@@ -321,12 +322,6 @@ class Trainer:
             epoch, samples = record.step // self.config.steps_per_epoch, self.config.rollout.samples_per_prompt
             rows = completed_rows(problems, workload, record, self.tokenizer, epoch, samples)
             error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
-
-    def _learning(self, problems: Sequence[Problem], step: int) -> StepLearning:
-        """Return how the step is learned from."""
-        on_pool = self.actor_pool is not None
-        parts = LearningParts(self.state, self.rewards, problems, step, self.config, self.cluster, self.latency, on_pool)
-        return StreamedLearning(parts) if self.config.cluster.learning == "stream" else BatchLearning(parts)
 
 
 def train(

@@ -1,9 +1,10 @@
 """Makes work items of preparation (rewards, reference log-probabilities, values) and learning, and adds them to a record.
 
 Inputs are seconds per response, actors and the step's record. In the trace, preparation has its own allocations.
-``after``: preparation starts when all responses are complete, on the GPUs of generation. ``overlap``: each response is
-prepared as soon as it is complete, on GPUs outside the cluster (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4).
-Both compute the same numbers; on the virtual clock only the times differ.
+``after``: preparation starts when all responses are complete, on the GPUs of generation. ``freed``: each response is prepared
+once it is complete and an actor has given its GPUs back, on these (RLHFuse's inter-stage fusion, arXiv:2409.13221, section 4).
+``overlap``: as soon as it is complete, on GPUs outside the cluster. All compute the same numbers; on the virtual clock only the
+times differ.
 """
 
 from __future__ import annotations
@@ -87,14 +88,14 @@ def record_phases(
         charge = Charge.measured(tokens, learning, judging_s)
     else:
         charge = Charge.by_profile(latency, tokens, learning, config.reward_s_per_response)
-    overlaps, generated_s = config.preparation == "overlap", record.end_s - record.start_s
+    overlaps, frees = config.preparation == "overlap", config.preparation == "freed"
+    generated_s = record.end_s - record.start_s
     behind = cluster.nodes * cluster.actors_per_node
     first = behind if on_other_gpus or overlaps else 0
-    preparing = WorkGpus(
-        "prepare", tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors)), "prepare"
-    )
+    servers = tuple(_server(f"prepare-{k}", cluster, first + k) for k in range(config.preparation_actors))
+    preparing = WorkGpus("prepare", None if frees else servers, "prepare")
     learner = WorkGpus("learner", (_server("learner", cluster, behind if on_other_gpus else 0),), "learner")
-    ready_s, clock = 0.0 if overlaps else generated_s, {"clock": charge.clock}
+    ready_s, clock = 0.0 if overlaps or frees else generated_s, {"clock": charge.clock}
     work = [
         WorkItem("prepare", seconds, gpus=preparing, responses=(i,), after_s=ready_s, detail=clock)
         for i, seconds in enumerate(charge.prepare_s.tolist())

@@ -24,6 +24,8 @@ from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Problem
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.model.workload import Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,8 @@ class LearningParts:
 
     Attributes:
         state: of the run, with model, tokenizer and learner. problems: of the step, whose number is ``step``.
-        config: of the run. latency: of an actor. on_pool: generation runs on the wall clock, in a pool.
+        config: of the run. latency: of an actor. plan, workload: of the step, as predicted.
+        on_pool: generation runs on the wall clock, in a pool.
     """
 
     state: RunState
@@ -42,6 +45,8 @@ class LearningParts:
     config: TrainConfig
     cluster: Cluster
     latency: LatencyModel
+    plan: Plan
+    workload: Workload
     on_pool: bool
 
     @property

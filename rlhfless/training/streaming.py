@@ -1,8 +1,10 @@
 """Learns from a step group by group while others decode: a prompt's responses are judged, then their gradient is added.
 
 The weights that generate are a copy, so gradients of finished groups can be summed before the optimizer steps, once, at the
-end (``Algorithm.begin``, ``add``, ``finish``). In a pool, groups are work items of the step, in a thread of this process. On
-the virtual clock they run after generation, in the same order, and are placed into the step at their seconds.
+end (``Algorithm.begin``, ``add``, ``finish``). With mini-batches of prompts it steps after each (``minibatches.py``).
+
+In a pool, groups are work items of the step, in a thread of this process. On the virtual clock they run after generation, in
+the same order, and are placed into the step at their seconds.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import StepRecord, WorkGpus, WorkItem
+from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
+from rlhfless.training.minibatches import by_prompts
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response
 from rlhfless.training.rewards.response import Scores
-from rlhfless.training.step_learning import LearnedStep, LearningParts
+from rlhfless.training.step_learner import step_learner
+from rlhfless.training.step_learning import BatchLearning, LearnedStep, LearningParts, StepLearning
 
 
 class LearnedGroup(NamedTuple):
@@ -38,7 +42,7 @@ class StreamedLearning:
     """Learns from each group of a step once its responses are complete; see ``StepLearning``.
 
     Attributes:
-        work: in a pool, an item per group and one for the optimizer's step; on the virtual clock none.
+        work: in a pool, an item per group and one for each step of the optimizer; on the virtual clock none.
         failure: what ended an item, as it was raised.
         numbers: of the algorithm, after its step.
     """
@@ -49,9 +53,11 @@ class StreamedLearning:
         self.numbers: dict[str, float] = {}
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
-        self._gpu_count = parts.config.cluster.learner_gpus or parts.latency.gpus_per_actor
-        self._gpus = WorkGpus.beside(parts.cluster, "learner", self._gpu_count, keeps_state=True, in_this_process=True)
-        self.work: Sequence[WorkItem] = self._items() if parts.on_pool else ()
+        self._on = step_learner(parts)
+        self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches_per_step)
+        self.work: Sequence[WorkItem] = ()
+        if parts.on_pool:
+            self.work = self._items(lambda group, minibatch: {"run": partial(self._run_item, group, minibatch)})
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """See ``StepLearning``. The main thread begins, because a learner's processes end with the thread that started them."""
@@ -81,9 +87,14 @@ class StreamedLearning:
         tokens = sum(len(prompt) + len(response) for prompt, response in zip(batch.prompt_ids, batch.response_ids, strict=True))
         self._groups[group] = LearnedGroup(responses, scores, judging_s, time.perf_counter() - began, tokens)
 
-    def _finish(self) -> None:
-        p = self.parts
-        with streams_of(p.config.seed, p.step), one_thread(p.state.model.device):
+    def _update(self, minibatch: int) -> None:
+        """Take the optimizer's step on the groups of a mini-batch."""
+        p, last = self.parts, minibatch == len(self._minibatches) - 1
+        part = () if last else (len(p.problems) + 1 + minibatch,)
+        with streams_of(p.config.seed, p.step, *part), one_thread(p.state.model.device):
+            if not last:
+                p.state.learner.update()
+                return
             self.numbers = p.state.learner.finish()
         judging_s = sum(group.judging_s for group in self._groups.values())
         self._learned |= {"learning": self.numbers, "judging_s": judging_s}
@@ -91,36 +102,41 @@ class StreamedLearning:
     def _responses(self, group: int) -> tuple[int, ...]:
         return tuple(range(group * self.parts.samples, (group + 1) * self.parts.samples))
 
-    # --- as items of a pool -------------------------------------------------------------------------------------------
+    def _items(self, given: Callable[[int | None, int], dict[str, Any]]) -> list[WorkItem]:
+        """Return an item per group, and one for each mini-batch's update after those of its groups.
 
-    def _items(self) -> list[WorkItem]:
-        """Return the items of a pool; the detail of the last one is filled when it has run."""
-        groups = range(len(self.parts.problems))
-        clock = dict(self._learned)
-        items = [
-            WorkItem(
-                "learn", run=partial(self._item, group), gpus=self._gpus, responses=self._responses(group),
-                items=self._after(group), detail=clock,
-            )
-            for group in groups
-        ]  # fmt: skip
-        items.append(
-            WorkItem(
-                "learn", run=partial(self._item, None), gpus=self._gpus, items=tuple(groups), call="optimizer",
-                detail=self._learned,
-            )
-        )  # fmt: skip
+        A group waits for the update of the mini-batch before. In the canonical order it waits for the group before, too. The
+        detail of the last update is filled when it has run.
+
+        Args:
+            given: function or seconds of a group in a mini-batch, or of its update (None).
+        """
+        p, clock = self.parts, dict(self._learned)
+        canonical = p.config.cluster.stream_order == "canonical"
+        items: list[WorkItem] = []
+        update: tuple[int, ...] = ()
+        for minibatch, groups in enumerate(self._minibatches):
+            first = len(items)
+            for group in groups:
+                before = tuple(range(len(items)))[-1:] if canonical else update
+                responses = self._responses(group) if self._on.streams else tuple(range(len(p.problems) * p.samples))
+                of_group = given(group, minibatch)
+                items.append(WorkItem("learn", gpus=self._on.gpus, responses=responses, items=before, detail=clock, **of_group))
+            every, of_update = tuple(range(first, len(items))), given(None, minibatch)
+            count = self._on.servers if of_update.get("seconds") else 1  # passes at the end are shared by all servers
+            for part in range(count):
+                detail = self._learned if groups is self._minibatches[-1] and part == count - 1 else clock
+                items.append(WorkItem("learn", gpus=self._on.gpus, items=every, call="optimizer", detail=detail, **of_update))
+            update = tuple(range(len(items) - count, len(items)))
         return items
 
-    def _after(self, group: int) -> tuple[int, ...]:
-        """Return the groups that must be learned from before this one."""
-        return (group - 1,) if group and self.parts.config.cluster.stream_order == "canonical" else ()
+    # --- in a pool ----------------------------------------------------------------------------------------------------
 
-    def _item(self, group: int | None, completions: Sequence[Completion], results: Sequence[Any]) -> None:
-        """Run a group, or the optimizer's step (None); the pool tells of an exception in words only, so it is kept."""
+    def _run_item(self, group: int | None, minibatch: int, completions: Sequence[Completion], results: Sequence[Any]) -> None:
+        """Run a group, or an update (None); the pool tells of an exception in words only, so it is kept."""
         try:
             if group is None:
-                self._finish()
+                self._update(minibatch)
             else:
                 self._learn_from(group, {completion.response: completion for completion in completions})
         except BaseException as error:
@@ -131,52 +147,52 @@ class StreamedLearning:
 
     def _run_after(self, record: StepRecord) -> None:
         """Run everything after generation and place it into the step."""
-        completions, groups = record.completions, range(len(self.parts.problems))
-        complete_s = [max(completions[r].time_s for r in self._responses(group)) for group in groups]
-        canonical = self.parts.config.cluster.stream_order == "canonical"
-        order = list(groups) if canonical else sorted(groups, key=complete_s.__getitem__)
-        for group in order:
-            self._learn_from(group, completions)
-        finish_s = _seconds_of(self._finish)
-        seconds, finish_s = self._charged(finish_s)
-        clock = {"clock": self._learned["clock"]}
-        items = [
-            WorkItem(
-                "learn", seconds[group], gpus=self._gpus, responses=self._responses(group), items=self._after(group),
-                detail=self._learned if group == order[-1] and finish_s == 0 else clock,
-            )
-            for group in groups
-        ]  # fmt: skip
-        if finish_s > 0:  # else the last group's span has the numbers
-            items.append(
-                WorkItem("learn", finish_s, gpus=self._gpus, items=tuple(groups), call="optimizer", detail=self._learned)
-            )
+        completions, canonical = record.completions, self.parts.config.cluster.stream_order == "canonical"
+        updates_s = []
+        for minibatch, groups in enumerate(self._minibatches):
+            complete_s = {group: max(completions[r].time_s for r in self._responses(group)) for group in groups}
+            for group in groups if canonical else sorted(groups, key=complete_s.__getitem__):
+                self._learn_from(group, completions)
+            began = time.perf_counter()
+            self._update(minibatch)
+            updates_s.append(time.perf_counter() - began)
+        groups_s, updates_s = self._charged(updates_s)
+        items = self._items(lambda group, minibatch: {"seconds": updates_s[minibatch] if group is None else groups_s[group]})
         add_work(record, items, self.parts.cluster)
+        if (plan := self._on.plan) is not None:
+            one, batch = plan.chosen, plan.batch
+            detail: dict[str, Any] = {
+                "learning": one.learning, "gpus": one.gpus, "from_s": one.from_s, "grows": one.grows,
+                "planned_step_s": one.time_s, "planned_gpu_s": one.gpu_seconds, "batch_step_s": batch.time_s,
+                "batch_gpu_s": batch.gpu_seconds,
+            }  # fmt: skip
+            record.event(record.start_s, "learner", None, **detail)
 
-    def _charged(self, finish_s: float) -> tuple[list[float], float]:
-        """Return the seconds of each group and of the end of the step.
+    def _charged(self, updates_s: list[float]) -> tuple[list[float], list[float]]:
+        """Return the seconds of each group, and of each mini-batch's update on each server.
 
         By the profile, a pass over a token takes what its prefill takes on an actor's GPUs, and passes of the batch are divided
-        by tokens. Passes after the first update come at the end, and so does what PPO could not learn from earlier.
+        by tokens. Passes after the first update of the whole batch come at the end. What PPO could not learn from before a
+        mini-batch was complete comes with its update.
 
         Args:
-            finish_s: of the end, measured here.
+            updates_s: of the updates, measured here.
         """
-        p, numbers = self.parts, self.numbers
+        p, numbers, count = self.parts, self.numbers, len(updates_s)
         groups = [self._groups[g] for g in range(len(p.problems))]
         if p.profile is None:
-            return [group.seconds for group in groups], finish_s
-        per_token_s = p.profile.prefill_per_token_s * p.profile.gpus_per_actor / self._gpu_count
+            return [group.seconds for group in groups], [seconds / self._on.servers for seconds in updates_s]
+        per_token_s = p.profile.prefill_per_token_s / self._on.speed
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
-        first_s = learn_s / p.config.algorithm.num_updates
+        first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches_per_step
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
         whole = sum(group.tokens for group in groups)
         judging_s = p.samples * p.config.cluster.reward_s_per_response
         seconds = [judging_s + group.tokens / whole * passes_s for group in groups]
-        return seconds, learn_s - first_s + numbers.get("waited", 0.0) * first_s
+        waited_s = numbers.get("waited", 0.0) * first_s
+        return seconds, [(learn_s - first_s + waited_s) / count / self._on.servers] * count
 
 
-def _seconds_of(function: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
+def learning_of(parts: LearningParts) -> StepLearning:
+    """Return how a step is learned from."""
+    return StreamedLearning(parts) if parts.config.cluster.learning == "stream" else BatchLearning(parts)

@@ -37,8 +37,8 @@ class PhaseSchedule:
     Attributes:
         prepare_end_s: when generation and preparation of all responses have ended.
         step_s: when learning has ended, too, and every actor has given its GPUs back.
-        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, and of the
-            learner from its allocation to the end of the step.
+        gpu_s: GPU-seconds in addition to those of generation: of every other server from its first item to its last, of freed
+            ones with loading before it, and of the learner from its allocation to the end of the step.
         busy: intervals in which a server works without a pause, in the order in which they start.
         rows: all preparation and learning, in the order in which they start.
         actor: (S,) the actor whose GPUs a server has, -1 for GPUs beside the actors.
@@ -57,8 +57,7 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
 
     Args:
         completion_s: (R,) when each response is complete, from the start of the step.
-        free_s: (N,) when each actor gives its GPUs back: at its cut, or when its last response is complete. Where models must
-            be loaded there first, add the time that this takes.
+        free_s: (N,) when each actor gives its GPUs back: at its cut, or when its last response is complete.
 
     Raises:
         PlanningError: a time is not finite, an array has another length, or ``work`` is no PhaseWork.
@@ -72,8 +71,26 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
     """
     completion, free = checked_times(completion_s, free_s, work)
     servers = servers_of(work, free)
+    schedule = _scheduled(completion, work, servers)
+    prepare_end_s, step_s, gpu_s = _totals(schedule, completion, free, work, servers)
+    columns = [numbers.tolist() for numbers in (schedule.server, schedule.start_s, schedule.end_s)]
     count = len(work)
-    generated_s = max(float(completion.max(initial=0.0)), float(free.max(initial=0.0)))
+    rows = tuple(
+        PhaseRow(PREPARE if item < count else LEARN, item % count, *(column[item] for column in columns))
+        for item in schedule.order.tolist()
+    )
+    return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))
+
+
+def step_totals(completion_s: FloatArray, free_s: FloatArray, work: PhaseWork) -> tuple[float, float]:
+    """Return ``step_s`` and ``gpu_s`` of ``follow``, without its rows; arrays of times are not checked."""
+    servers = servers_of(work, free_s)
+    return _totals(_scheduled(completion_s, work, servers), completion_s, free_s, work, servers)[1:]
+
+
+def _scheduled(completion: FloatArray, work: PhaseWork, servers: Servers) -> WorkSchedule:
+    """Return the list schedule of R preparations and then as many learnings."""
+    count = len(work)
     gates = {"response": np.arange(count), "group": work.group, "batch": np.zeros(count, np.int64)}[work.unlock]
     gates = np.unique(gates, return_inverse=True)[1]
     none, places = np.full(count, NO_GATE), np.repeat([servers.prepare, servers.learn], count)
@@ -85,7 +102,7 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
         place=places,
         priority=np.repeat([0.0, 1.0], count),
     )
-    return _read(schedule_work(items, servers.free_s, servers.pool), count, servers, work, generated_s)
+    return schedule_work(items, servers.free_s, servers.pool)
 
 
 def checked_times(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> tuple[FloatArray, FloatArray]:
@@ -103,20 +120,18 @@ def checked_times(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -
     return completion, free
 
 
-def _read(schedule: WorkSchedule, count: int, servers: Servers, work: PhaseWork, generated_s: float) -> PhaseSchedule:
-    """Read times, rows and GPU-seconds from the list schedule of ``count`` preparations and as many learnings."""
-    prepare_end_s = max(generated_s, float(schedule.end_s[:count].max(initial=0.0)))
+def _totals(
+    schedule: WorkSchedule, completion: FloatArray, free: FloatArray, work: PhaseWork, servers: Servers
+) -> tuple[float, float, float]:
+    """Return when preparation ends, when the step ends, and the GPU-seconds of ``PhaseSchedule``."""
+    generated_s = max(float(completion.max(initial=0.0)), float(free.max(initial=0.0)))
+    prepare_end_s = max(generated_s, float(schedule.end_s[: len(work)].max(initial=0.0)))
     step_s = max(prepare_end_s, schedule.finished_s)
-    columns = [numbers.tolist() for numbers in (schedule.server, schedule.start_s, schedule.end_s)]
-    rows = tuple(
-        PhaseRow(PREPARE if item < count else LEARN, item % count, *(column[item] for column in columns))
-        for item in schedule.order.tolist()
-    )
     first, last = np.full(len(servers.free_s), np.inf), np.full(len(servers.free_s), -np.inf)
     takes_time = schedule.end_s > schedule.start_s
     np.minimum.at(first, schedule.server[takes_time], schedule.start_s[takes_time])
     np.maximum.at(last, schedule.server[takes_time], schedule.end_s[takes_time])
-    held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0), 0.0)
-    held = np.where(servers.learner, np.maximum(step_s - servers.free_s, 0.0), held)
-    gpu_s = work.gpus_per_actor * float(held.sum())
-    return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))
+    load_s = np.where(servers.actor >= 0, work.load_s, 0.0)
+    held = np.where(np.isfinite(first), last - np.where(np.isfinite(first), first, 0.0) + load_s, 0.0)
+    held = np.where(servers.learner, max(step_s - (work.learner_from_s or 0.0), 0.0), held)
+    return prepare_end_s, step_s, work.gpus_per_actor * float(held.sum())

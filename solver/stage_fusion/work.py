@@ -36,6 +36,8 @@ class PhaseWork:
         place: where preparation runs: on GPUs ``freed`` by actors, on GPUs ``beside`` the cluster, as many as the actors have,
             or on the ``learner``.
         gpus_per_actor: GPUs of one server.
+        load_s: seconds to load models on GPUs that are held meanwhile: on freed ones right before their first item, and on a
+            learner's that are allocated after the start of the step.
 
     Raises:
         PlanningError: seconds are negative or not finite, an array has another length, the learner has no whole server, or
@@ -57,6 +59,7 @@ class PhaseWork:
     learner_grows: bool = False
     place: str = "freed"
     gpus_per_actor: int = 1
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
         seconds = _seconds("prepare_s", self.prepare_s, None)
@@ -65,6 +68,8 @@ class PhaseWork:
         object.__setattr__(self, "group", _groups(self.group, len(seconds)))
         _check_known("unlock", self.unlock, UNLOCKS)
         _check_known("place", self.place, PLACES)
+        if not is_number(self.load_s, 0):
+            raise PlanningError(f"load_s is {as_given(self.load_s)}; a finite number of seconds of 0 or more is needed")
         self._check_learner()
 
     def _check_learner(self) -> None:
@@ -134,16 +139,19 @@ class Servers:
 
 
 def servers_of(work: PhaseWork, free_s: FloatArray) -> Servers:
-    """Return the servers of a step whose actors give their GPUs back at the (N,) times ``free_s``."""
+    """Return the servers of a step whose actors give their GPUs back at the (N,) times ``free_s``.
+
+    Models are then loaded there.
+    """
     actors, learner = len(free_s), work.learner_servers
     uses_freed = work.place == "freed" or work.learner_grows
     prepare = 1 if work.place == "learner" or (work.learner_grows and work.place == "freed") else 0
     learn = 1 if learner else prepare
     freed_pool = 1 if work.learner_grows else 0
     parts = [  # (free from, pool, first actor or -1, whether it is the learner)
-        *([(at_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
+        *([(at_s + work.load_s, freed_pool, actor, False) for actor, at_s in enumerate(free_s.tolist())] if uses_freed else []),
         *([(0.0, 0, -1, False)] * actors if work.place == "beside" else []),
-        *[(work.learner_from_s or 0.0, 1, -1, True)] * learner,
+        *[(work.learner_from_s + work.load_s if work.learner_from_s else 0.0, 1, -1, True)] * learner,
     ]
     free, pool, actor, is_learner = (list(column) for column in zip(*parts, strict=True)) if parts else ([], [], [], [])
     return Servers(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,6 +179,8 @@ class _ListScheduler:
 
     def __init__(self, items: WorkItems, free_s: FloatArray, places: IntArray) -> None:
         self.items = items
+        self.seconds, self.ready_s = items.seconds.tolist(), items.ready_s.tolist()  # lists: reading an array's entry is slow
+        self.place, self.priority = items.place.tolist(), items.priority.tolist()
         self.left: dict[int, int] = {}
         self.counts_for: dict[int, list[int]] = {}  # gates by item
         for item, gate in zip(*(numbers.tolist() for numbers in items.counting), strict=True):
@@ -187,7 +188,7 @@ class _ListScheduler:
             self.left[gate] = self.left.get(gate, 0) + 1
         self.waiting: dict[int, list[int]] = {}
         self.coming: list[tuple[float, int]] = []  # (ready_s, item), gate open
-        for item, (gate, ready_s) in enumerate(zip(items.waits_for.tolist(), items.ready_s.tolist(), strict=True)):
+        for item, (gate, ready_s) in enumerate(zip(items.waits_for.tolist(), self.ready_s, strict=True)):
             if gate == NO_GATE:
                 self.coming.append((ready_s, item))
             else:
@@ -196,7 +197,7 @@ class _ListScheduler:
         self.ready: dict[int, list[tuple[float, float, int]]] = {p: [] for p in set(places.tolist())}
         self.used: dict[int, list[tuple[float, int]]] = {p: [] for p in self.ready}  # idle servers that have worked
         self.unused: dict[int, list[tuple[float, int]]] = {p: [] for p in self.ready}  # idle servers that have not
-        self.places = places
+        self.places = places.tolist()
         self.freeing = [(at_s, server) for server, at_s in enumerate(free_s.tolist())]  # (time, server that becomes idle)
         heapq.heapify(self.freeing)
         self.running: list[tuple[float, int, int]] = []  # (end, item, server)
@@ -204,53 +205,47 @@ class _ListScheduler:
     def run(self) -> WorkSchedule:
         """Go from event to event: items end, gates open, servers become free, ready items start."""
         count = len(self.items)
-        server, start_s, end_s = np.full(count, -1), np.zeros(count), np.zeros(count)
+        server, start_s, end_s = [-1] * count, [0.0] * count, [0.0] * count
         order: list[int] = []
         now_s = -math.inf
         while len(order) < count:
             self._admit(now_s)
-            started = [s for p in self.ready for s in self._start(p)]
-            for item, chosen in started:
-                begin_s = max(now_s, float(self.items.ready_s[item]))
-                server[item], start_s[item], end_s[item] = chosen, begin_s, begin_s + self.items.seconds[item]
-                order.append(item)
-                heapq.heappush(self.running, (float(end_s[item]), item, chosen))
+            started = False
+            for place, ready in self.ready.items():
+                while ready and (idle := self.used[place] or self.unused[place]):
+                    item, chosen = heapq.heappop(ready)[2], heapq.heappop(idle)[1]
+                    begin_s = max(now_s, self.ready_s[item])
+                    server[item], start_s[item], end_s[item] = chosen, begin_s, begin_s + self.seconds[item]
+                    order.append(item)
+                    heapq.heappush(self.running, (end_s[item], item, chosen))
+                    started = True
             if started:
                 continue  # an item of no seconds may have ended at once
-            events = [heap[0][0] for heap in (self.coming, self.freeing, self.running) if heap]
-            later = [at_s for at_s in events if at_s > now_s]
+            later = [heap[0][0] for heap in (self.coming, self.freeing, self.running) if heap]
             if not later:
                 stuck = int(next(item for items in self.waiting.values() for item in items))
                 raise PlanningError(
                     f"work item {stuck} waits for a gate that never opens; remove the circle of items that wait for each other"
                 )
             now_s = min(later)
-        return WorkSchedule(server, start_s, end_s, np.array(order, dtype=np.int64))
+        return WorkSchedule(np.array(server, np.int64), np.array(start_s), np.array(end_s), np.array(order, np.int64))
 
     def _admit(self, now_s: float) -> None:
         """Take in what has happened by ``now_s``."""
         while self.running and self.running[0][0] <= now_s:
             end_s, item, server = heapq.heappop(self.running)
-            heapq.heappush(self.used[int(self.places[server])], (end_s, server))
+            heapq.heappush(self.used[self.places[server]], (end_s, server))
             for gate in self.counts_for.get(item, ()):
                 self.left[gate] -= 1
                 if self.left[gate] == 0:
                     for freed in self.waiting.pop(gate, ()):
-                        heapq.heappush(self.coming, (max(end_s, float(self.items.ready_s[freed])), freed))
+                        heapq.heappush(self.coming, (max(end_s, self.ready_s[freed]), freed))
         while self.freeing and self.freeing[0][0] <= now_s:
             at_s, server = heapq.heappop(self.freeing)
-            heapq.heappush(self.unused[int(self.places[server])], (at_s, server))
+            heapq.heappush(self.unused[self.places[server]], (at_s, server))
         while self.coming and self.coming[0][0] <= now_s:
             ready_s, item = heapq.heappop(self.coming)
-            heapq.heappush(self.ready[int(self.items.place[item])], (float(self.items.priority[item]), ready_s, item))
-
-    def _start(self, place: int) -> Sequence[tuple[int, int]]:
-        """Pair ready items of a place with its idle servers, and return the pairs (item, server)."""
-        pairs = []
-        while self.ready[place] and (self.used[place] or self.unused[place]):
-            _, server = heapq.heappop(self.used[place] or self.unused[place])
-            pairs.append((heapq.heappop(self.ready[place])[2], server))
-        return pairs
+            heapq.heappush(self.ready[self.place[item]], (self.priority[item], ready_s, item))
 
 
 def _array(name: str, values: ArrayLike, length: int | None, kind: type, pairs: bool = False) -> NDArray[Any]:

@@ -8,10 +8,14 @@ on a busy machine too; with ``--engine torch`` a tiny model decodes. What counts
 
 - lost: responses that a disturbed step did not deliver; doubled: entered twice; different: delivered with other tokens than the
   undisturbed step's. All of these must be 0, as must steps that were given up and what is left behind (processes, memory).
+- with ``--learning stream`` a learner in this program takes each prompt's responses while others decode, and counts them
+  (``chaos_learning.py``): responses not learned from, learned from again, and steps with another sum of gradients than the
+  undisturbed step's must be 0, too.
 - added seconds and GPU-seconds per kill: a disturbed step's minus its undisturbed one's, over the actors that were lost in it.
   A stopped actor costs the time until its silence counts (``--silence``) besides.
 
     python tests/benchmarks/chaos.py --kills 1000 -o tests/benchmarks/results/chaos.json
+    python tests/benchmarks/chaos.py --learning stream --kills 1000 -o tests/benchmarks/results/chaos_streaming.json
     python tests/benchmarks/chaos.py --pool ray --kills 200 --actors 6 --per-step 5 -o tests/benchmarks/results/chaos_ray.json
 """
 
@@ -32,6 +36,7 @@ from typing import Any
 
 import numpy as np
 from chaos_counts import Counts, Striker, counted, left_behind
+from chaos_learning import CountingLearner
 from counting_engine import CountingEngines
 
 from rlhfless.engine.protocol import Request
@@ -96,34 +101,36 @@ def step_of(seed: int, limit: int, policy: str, actors: int) -> tuple[Plan, list
 
 def chaos(
     kills: int, *, pool: str = "local", engine: str = "counting", seed: int = 0, actors: int = 8, per_step: int = 6,
-    stops: float = 0.03, limit: int = 500, silence_s: float = 2.0, watch: Any = None,
+    stops: float = 0.03, limit: int = 500, silence_s: float = 2.0, learning: str = "none", watch: Any = None,
 ) -> Counts:  # fmt: skip
     """Disturb steps until so many signals were sent to actors at work.
 
     Args:
         pool, engine: ``local`` or ``ray``; ``counting`` or ``torch``.
         per_step: signals in a step, at most. stops: share of them that are SIGSTOP. limit: longest response, in tokens.
-        silence_s: after which a stopped actor counts as lost.
+        silence_s: after which a stopped actor counts as lost. learning: ``stream``, or ``none``.
         watch: told the counts after every step.
     """
-    rng, counts = np.random.default_rng(seed), Counts()
+    rng, counts = np.random.default_rng(seed), Counts(streams=learning == "stream")
     engines, cluster = engines_of(engine, limit), Cluster(1, actors, 1)
     patient = Faults(retries=4 * per_step, restarts=4 * per_step, silence_factor=1.0, silence_floor_s=60.0)
     with left_behind(counts), pool_of(pool, actors, patient) as processes:
 
-        def run(plan: Plan, requests: list[Request]) -> StepRecord:
-            return processes.run_step(plan, requests, engines, LATENCY, cluster, migration="move")
+        def run(plan: Plan, requests: list[Request], learner: CountingLearner | None = None) -> StepRecord:
+            work = [] if learner is None else learner.work(cluster, len(requests), SAMPLES)
+            return processes.run_step(plan, requests, engines, LATENCY, cluster, migration="move", work=work)
 
-        def quietly(plan: Plan, requests: list[Request]) -> StepRecord:
+        def quietly(plan: Plan, requests: list[Request], learner: CountingLearner | None) -> StepRecord:
             """With every process up before: what starts in a disturbed step is due to its signals."""
             everywhere, _ = step_of(0, limit, "static", actors)
             while len(processes._idle) < actors:
                 run(everywhere, [replace(r, target_tokens=1) for r in step_of(0, limit, "static", actors)[1]])
-            return run(plan, requests)
+            return run(plan, requests, learner)
 
         while counts.kills < kills:
             plan, requests = step_of(seed + counts.steps, limit, POLICIES[counts.steps % len(POLICIES)], actors)
-            quiet = quietly(plan, requests)
+            learners = [CountingLearner() if counts.streams else None for _ in range(2)]
+            quiet = quietly(plan, requests, learners[0])
             many = min(per_step, kills - counts.kills)
             kinds = [signal.SIGSTOP if rng.random() < stops else signal.SIGKILL for _ in range(many)]
             striker = Striker(processes, rng.uniform(0, quiet.makespan_s, many).tolist(), kinds, int(rng.integers(1 << 30)))
@@ -131,13 +138,15 @@ def chaos(
             with counted() as entered:
                 striker.start()
                 try:
-                    loud = run(plan, requests)
+                    loud = run(plan, requests, learners[1])
                 except StepFailed as error:
                     loud, counts.given_up = error.record, counts.given_up + 1
                 finally:
                     striker.finish()
                     processes.faults = patient
             counts.enter(plan.policy, quiet, loud, entered, striker.sent)
+            if learners[0] is not None and learners[1] is not None:
+                counts.enter_learning(learners[0], learners[1], loud)
             if watch is not None:
                 watch(counts)
     return counts
@@ -148,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--pool", choices=("local", "ray"), default="local")
     parser.add_argument("--engine", choices=("counting", "torch"), default="counting")
+    parser.add_argument("--learning", choices=("none", "stream"), default="none", help="stream: learn while others decode")
     parser.add_argument("--per-step", type=int, default=6)
     parser.add_argument("--stops", type=float, default=0.03, help="share of the signals that stop an actor")
     parser.add_argument("--actors", type=int, default=8)
@@ -170,15 +180,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     counts = chaos(
         options.kills, pool=options.pool, engine=options.engine, seed=options.seed, actors=options.actors,
-        per_step=options.per_step, stops=options.stops, limit=options.limit, silence_s=options.silence, watch=watch,
+        per_step=options.per_step, stops=options.stops, limit=options.limit, silence_s=options.silence,
+        learning=options.learning, watch=watch,
     )  # fmt: skip
     print(file=sys.stderr)
     found = counts.summary()
     for name, value in found.items():
         print(f"{name:>32}  {value if not isinstance(value, float) else f'{value:.3f}'}")
     watch(counts)
-    if any(found[name] for name in ("lost", "doubled", "different", "given_up", "left_behind")):
-        sys.exit("responses were lost, doubled or different, a step was given up, or something was left behind")
+    wrong = ("lost", "doubled", "different", "given_up", "left_behind", "not_learned", "learned_again", "other_gradients")
+    if any(found.get(name) for name in wrong):
+        sys.exit("responses were lost, doubled, different or not learned once, a step was given up, or something was left")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chaos_learning import CountingLearner
 
 from rlhfless.executor import StepRecord
 from rlhfless.executor.distributed.pool.pool import ActorPool
@@ -39,6 +40,11 @@ class Counts:
     doubled: int = 0
     different: int = 0
     given_up: int = 0
+    streams: bool = False
+    not_learned: int = 0
+    learned_again: int = 0
+    other_gradients: int = 0
+    learned_early: int = 0
     left_behind: list[str] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -46,6 +52,12 @@ class Counts:
     def kills(self) -> int:
         """Signals sent to actors at work."""
         return self.signals.total()
+
+    @property
+    def learning(self) -> dict[str, int]:
+        """What came of streaming: responses not learned from, learned from again, or before generation ended; wrong sums."""
+        names = ("not_learned", "learned_again", "other_gradients", "learned_early")
+        return {name: getattr(self, name) for name in names}
 
     def enter(
         self, policy: str, quiet: StepRecord, loud: StepRecord, entered: Counter[int], sent: Sequence[signal.Signals]
@@ -69,6 +81,14 @@ class Counts:
             }
         )  # fmt: skip
 
+    def enter_learning(self, quiet: CountingLearner, loud: CountingLearner, record: StepRecord) -> None:
+        """Add what a disturbed step learned, beside the undisturbed one."""
+        self.not_learned += len(quiet.learned.keys() - loud.learned.keys())
+        self.learned_again += sum(n - 1 for n in loud.learned.values())
+        self.other_gradients += (loud.gradient, loud.finished) != (quiet.gradient, 1)
+        last_s = max(completion.time_s for completion in record.completions.values())
+        self.learned_early += sum(len(ran.item.responses) for ran in record.work if ran.end_s < last_s)
+
     def summary(self) -> dict[str, Any]:
         """Sums, and what a lost actor adds."""
         felt = [r for r in self.rows if r["lost_actors"]]
@@ -78,7 +98,8 @@ class Counts:
         return {
             "kills": self.kills, "signals": dict(self.signals), "steps": self.steps, "lost_actors": self.lost_actors,
             "retries": self.retries, "moves": self.moves, "lost": self.lost, "doubled": self.doubled,
-            "different": self.different, "given_up": self.given_up, "left_behind": self.left_behind, **added,
+            "different": self.different, **(self.learning if self.streams else {}),
+            "given_up": self.given_up, "left_behind": self.left_behind, **added,
             "undisturbed_s": float(np.mean([r["undisturbed_s"] for r in self.rows])) if self.rows else None,
             "undisturbed_gpu_s": float(np.mean([r["undisturbed_gpu_s"] for r in self.rows])) if self.rows else None,
         }  # fmt: skip

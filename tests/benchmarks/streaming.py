@@ -1,20 +1,25 @@
 """Steps that learn while others decode, beside steps that learn from the whole batch, on the wall clock and in turn.
 
-    python tests/benchmarks/streaming.py [--steps 5] [--json FILE]
+    python tests/benchmarks/streaming.py [--pairs 12] [--json FILE]
 
-Two runs of the shipped model on one actor process each, with the same prompts and forced ragged lengths. One learns by
-``stream``, in this process beside the actor, the other by ``batch``. Their steps alternate, and the order changes with every
-pair. The first pair is left out: processes start. Printed are seconds of whole steps and their ratio, and the largest
-difference of the weights at the end.
+Two processes each train the shipped model, with one actor process of their own, the same prompts, and the same forced ragged
+lengths. One learns by ``stream``, beside its actor, the other by ``batch``. Only one of them works at a time: their steps
+alternate, and the order changes with every pair. The first pair is left out, because processes start. Printed are seconds of
+whole steps, the ratio of each pair, and the largest difference of the weights at the end.
+
+On two cores nothing else should run: what streaming saves is the time in which the second core would idle.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ import numpy as np
 from rlhfless.training import TrainConfig, Trainer
 
 MODEL = Path(__file__).parents[2] / "data" / "models" / "arithmetic-grpo"
+PROMPTS, SAMPLES, TOKENS = 16, 4, 300
 
 
 class RaggedTrainer(Trainer):
@@ -35,11 +41,11 @@ class RaggedTrainer(Trainer):
         return [replace(r, target_tokens=int(lengths[r.prompt])) for r in super().requests(problems, step)]
 
 
-def trainer_of(learning: str, tokens: int, samples: int) -> RaggedTrainer:
+def trainer_of(learning: str, prompts: int, samples: int, tokens: int) -> RaggedTrainer:
     """One of the two runs."""
     options = TrainConfig.from_options(
         learning=learning, executor="local", device="cpu", gpus=1, gpus_per_node=1, policy="static", steps=1000, prompts=64,
-        prompts_per_step=8, samples_per_prompt=samples, max_response_tokens=tokens, kl_coef=0.05, idle_timeout_s=600.0,
+        prompts_per_step=prompts, samples_per_prompt=samples, max_response_tokens=tokens, kl_coef=0.05, idle_timeout_s=600.0,
         learning_rate=1e-5,
     )  # fmt: skip
     return RaggedTrainer(options, model=MODEL, rewards=variety, progress=False)
@@ -50,35 +56,70 @@ def variety(completions: list[str], **_: Any) -> list[float]:
     return [len(set(text)) / max(1, len(text)) for text in completions]
 
 
-def measured(steps: int, tokens: int, samples: int) -> dict[str, Any]:
-    """Return seconds of the steps of both runs, and how far their weights are apart."""
-    seconds: dict[str, list[float]] = {"stream": [], "batch": []}
-    with trainer_of("stream", tokens, samples) as stream, trainer_of("batch", tokens, samples) as batch:
-        both = [("stream", stream), ("batch", batch)]
-        for pair in range(steps + 1):
-            for name, trainer in both if pair % 2 else both[::-1]:
-                began = time.perf_counter()
-                trainer.step()
-                seconds[name].append(time.perf_counter() - began)
-        ours, theirs = (trainer.model.state_dict() for trainer in (stream, batch))
-        apart = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-    return {"seconds": {name: values[1:] for name, values in seconds.items()}, "weights_apart": apart}
+def serve(connection: Connection, learning: str, size: tuple[int, int, int]) -> None:
+    """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
+    with trainer_of(learning, *size) as trainer:
+        while connection.recv():
+            began = time.perf_counter()
+            step = trainer.step()
+            seconds = time.perf_counter() - began
+            connection.send({"step_s": seconds, "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s})
+        connection.send({name: value.numpy() for name, value in trainer.model.state_dict().items()})
+
+
+def measured(pairs: int, size: tuple[int, int, int]) -> dict[str, Any]:
+    """Return what both runs took in each pair of steps, and how far their weights are apart."""
+    context = multiprocessing.get_context("spawn")
+    sides: dict[str, Connection] = {}
+    processes = []
+    for learning in ("stream", "batch"):
+        sides[learning], theirs = context.Pipe()
+        processes.append(context.Process(target=serve, args=(theirs, learning, size)))
+        processes[-1].start()
+    found: list[dict[str, Any]] = []
+    for pair in range(pairs + 1):
+        order = ("stream", "batch") if pair % 2 else ("batch", "stream")
+        found.append({"first": order[0], "load": os.getloadavg()[0]})
+        for learning in order:
+            sides[learning].send(True)
+            found[-1][learning] = sides[learning].recv()
+    weights = []
+    for connection in sides.values():
+        connection.send(False)
+        weights.append(connection.recv())
+    for process in processes:
+        process.join()
+    apart = max(float(np.abs(weights[0][name] - weights[1][name]).max()) for name in weights[0])
+    ratios = [each["stream"]["step_s"] / each["batch"]["step_s"] for each in found[1:]]
+    return {"pairs": found[1:], "ratios": ratios, "weights_apart": apart, "cores": os.cpu_count()}
 
 
 def main() -> None:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--tiny", action="store_true", help="the smallest size, whose numbers say nothing")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    found = measured(1, 20, 2) if arguments.tiny else measured(arguments.steps, 300, 8)
-    medians = {name: statistics.median(values) for name, values in found["seconds"].items()}
-    for name, values in found["seconds"].items():
-        print(f"{name}: median {medians[name]:.2f} s per step ({', '.join(f'{value:.2f}' for value in values)})")
-    print(f"stream / batch: {medians['stream'] / medians['batch']:.2f}; weights apart by {found['weights_apart']:.1e}")
+    found = measured(1, (2, 2, 20)) if arguments.tiny else measured(arguments.pairs, (PROMPTS, SAMPLES, TOKENS))
+    for learning in ("stream", "batch"):
+        steps, learns, generates = (
+            [pair[learning][name] for pair in found["pairs"]] for name in ("step_s", "learn_s", "generate_s")
+        )
+        print(
+            f"{learning}: median {statistics.median(steps):.2f} s per step ({min(steps):.2f} to {max(steps):.2f}), generation "
+            f"{statistics.median(generates):.2f} s, learning {statistics.median(learns):.2f} s"
+        )
+    ratios = found["ratios"]
+    faster = sum(ratio < 1 for ratio in ratios)
+    low, high = np.quantile(ratios, [0.25, 0.75])
+    print(
+        f"stream / batch: median {statistics.median(ratios):.3f}, half of the pairs {low:.3f} to {high:.3f}, all "
+        f"{min(ratios):.3f} to {max(ratios):.3f}; faster in {faster} of {len(ratios)} pairs; weights apart by "
+        f"{found['weights_apart']:.1e}"
+    )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(found), encoding="utf-8")
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ SMALLEST = {
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
+    "stage_fusion": "--tiny --markdown --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
@@ -97,7 +98,16 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
-    parts |= {"chaos", "uncertainty_logs", "fluid_fronts", "chaos_counts", "counting_engine", "trl_trainer", "executor_steps"}
+    parts |= {
+        "chaos",
+        "uncertainty_logs",
+        "fluid_fronts",
+        "chaos_counts",
+        "chaos_learning",
+        "counting_engine",
+        "trl_trainer",
+        "executor_steps",
+    }
     parts |= {"validation_errors", "validation_executed", "validation_operators", "validation_points", "validation_runs"}
     parts |= {"validation_steps", "inflight_cases", "predictor_logs", "large_cluster_tables", "plan_against_reality"}
     assert {path.stem for path in HERE.glob("*.py")} - parts - {Path(__file__).stem} == set(SMALLEST)

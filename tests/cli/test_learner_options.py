@@ -20,6 +20,8 @@ def train(arguments: list[str], out: Path) -> Result:
 WRONG_VALUES = [
     (["--learner-processes", "0"], ["--learner-processes", "0"]),
     (["--learner-processes", "two"], ["--learner-processes", "two"]),
+    (["--learning", "stream", "--learner-gpus", "all"], ["--learner-gpus", "all", "'auto'"]),
+    (["--learner-gpus", "auto"], ["--learner-gpus", "'auto'", "'stream'"]),
     (["--prompts-per-step", "3"], ["--prompts-per-step", "3", "128"]),
     (["--gamma", "0.9"], ["--gamma", "'ppo'", "'grpo'"]),
     (["--lr-scheduler-type", "linear", "--warmup-steps", "9", "--steps", "3"], ["linear", "3", "9"]),

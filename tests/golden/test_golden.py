@@ -15,9 +15,10 @@ from rlhfless.scheduling import POLICIES
 
 LONG = ("report-executed", "report-logged")
 WITHOUT_A_RUN = {
-    "acceptance_info", "draft_length_info", "pipeline_front_info", "pipeline_info", "spec_front_info", "speedup_map_info",
+    "acceptance_info", "cut_surface_info", "draft_length_info", "pipeline_front_info", "pipeline_info", "spec_front_info",
+    "speedup_map_info", "step_fusion_info",
 }  # fmt: skip
-"""Plots of drafts and of pipelines, which came after the record; their own tests state what they show."""
+"""Plots of drafts, of pipelines and of whole steps, which came after the record; their own tests state what they show."""
 HOW = "if the change is meant, run `make golden` and list it in tests/golden/README.md"
 
 

@@ -21,6 +21,7 @@ from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.simulate import DraftFronts
 from rlhfless.trace import Trace
+from solver import CutCandidate, CutPlan
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
@@ -142,6 +143,14 @@ def piped(text: str) -> PipelinePlan:
     return schedule_pipeline(PipelineProblem(chains), time_limit_s=0.01)
 
 
+def cut_of() -> CutPlan:
+    """A cut that was followed, one that was not, and one without room."""
+    uncut = CutCandidate(0.0, 4, "freed", 1.0, 9.0, 9.0, 30.0, 1.0)
+    found = CutCandidate(0.2, 1, "freed", 0.8, 7.0, 7.5, 28.0, 0.9)
+    others = (CutCandidate(0.5, 1, "freed", 0.95, 8.0), CutCandidate(0.5, 2, "freed", np.inf, np.inf))
+    return CutPlan(0.2, 2, 1, "freed", 7.5, 28.0, 0.9, uncut, (uncut, found, *others))
+
+
 def draft_fronts(text: str) -> DraftFronts:
     """Two policies at two time weights, the second below what one token per pass allows."""
     rows = [("random", 0.0, 1, 4.0, 6.0, True), ("random", 1.0, 2, 2.0, 9.0, True), (text, 0.0, 1, 1.0, 3.0, True),
@@ -169,6 +178,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_acceptance": lambda: Call((drafted(text),)),
         "plot_account": lambda: Call((uses(text),)),
         "plot_before_after": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
+        "plot_cut_surface": lambda: Call((cut_of(),)),
         "plot_curves": lambda: Call((STEPS,)),
         "plot_draft_length": lambda: Call((drafted_trace(text),)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
@@ -195,6 +205,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_planned_steps": lambda: Call((PLANNED,)),
         "plot_prefill": of_plans(lambda *found: Call(({text: found[-1], "other": found[-1]}, 160))),
         "plot_responses": lambda: Call((trace_of(text), f"{text}0")),
+        "plot_step_fusion": lambda: Call((trace_of(text),)),
         "plot_side_by_side": lambda: Call(
             (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
             {"title": text, "axis": f"{text} (s)", "groups": text},

@@ -42,24 +42,13 @@ def noise_batch(
     return Batch(rows, responses, rewards, np.repeat(np.arange(prompts), samples), engine, truncated)
 
 
-def rows_of(batch: Batch, rows: list[int]) -> Batch:
-    """Some rows of a batch."""
-    engine, truncated = batch.engine_logprobs, np.asarray(batch.truncated)
-    assert engine is not None
-    rewards, group_of = np.asarray(batch.rewards), np.asarray(batch.group_of)
-    return Batch(
-        [batch.prompt_ids[i] for i in rows], [batch.response_ids[i] for i in rows], rewards[rows], group_of[rows],
-        [engine[i] for i in rows], truncated[rows],
-    )  # fmt: skip
-
-
 def pieces_of(batch: Batch, seed: int, size: int | None = None) -> list[Batch]:
     """The groups of a batch in random order; or ``size`` responses at a time, of any groups."""
     rng, group_of = np.random.default_rng(seed), np.asarray(batch.group_of)
     if size is None:
-        return [rows_of(batch, np.flatnonzero(group_of == group).tolist()) for group in rng.permutation(np.unique(group_of))]
+        return [batch.take(np.flatnonzero(group_of == group)) for group in rng.permutation(np.unique(group_of))]
     order = rng.permutation(len(group_of)).tolist()
-    return [rows_of(batch, order[i : i + size]) for i in range(0, len(order), size)]
+    return [batch.take(order[i : i + size]) for i in range(0, len(order), size)]
 
 
 def gradient_of(module: Any) -> torch.Tensor:

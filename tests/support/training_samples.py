@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlhfless.training.config import TrainConfig
+from rlhfless.training.loop import Trainer
 from rlhfless.training.tasks.arithmetic import ArithmeticProblem, ArithmeticTask
 
 SMALL = {
@@ -43,3 +45,18 @@ def same_weights(folder: Path, other: Path) -> bool:
     """Whether two runs that ended have the same final weights, bit for bit."""
     ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, other))
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def farthest(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any weight."""
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+class RaggedTrainer(Trainer):
+    """Responses have a quarter of the limit's tokens, or a few more by their prompt, and the last prompt's all of them."""
+
+    def requests(self, problems: Any, step: int) -> list[Any]:
+        most, last = self.config.rollout.max_response_tokens, len(problems) - 1
+        lengths = [most if p == last else most // 4 + 2 * p for p in range(len(problems))]
+        return [replace(request, target_tokens=lengths[request.prompt]) for request in super().requests(problems, step)]

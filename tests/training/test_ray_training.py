@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from error_messages import refused, refused_command
-from training_samples import config
+from training_samples import RaggedTrainer, config, farthest
 
 from rlhfless.cli import main
 from rlhfless.errors import MissingExtra
 from rlhfless.executor import RayPool
 from rlhfless.trace import Trace, held_gpu_seconds, read_trace
-from rlhfless.training.config import TrainError
+from rlhfless.training.config import LearnerError, TrainError
 from rlhfless.training.loop import Trainer, train
 from solver.model.errors import PlanningError
 
@@ -70,6 +72,11 @@ def test_a_cluster_that_is_started_here_is_one_node() -> None:
 # --- with Ray ---------------------------------------------------------------------------------------------------------
 
 COLUMNS = ["step", "prompt_id", "sample", "response", "weights_version"]
+
+
+def spread(completions: list[str], **_: Any) -> list[float]:
+    """Reward the share of characters that differ."""
+    return [len(set(text)) / max(1, len(text)) for text in completions]
 
 
 def texts(folder: Path) -> list[list[object]]:
@@ -162,3 +169,45 @@ def test_an_interrupted_step_leaves_no_actor_and_the_run_goes_on(tmp_path: Path,
         trainer.run()
     assert not ray.is_initialized()
     assert texts(tmp_path / "ray") == texts(tmp_path / "virtual")
+
+
+@pytest.mark.full
+def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_undoes_the_step(
+    tmp_path: Path, model: Path
+) -> None:
+    """The step that a kill ended is learned from once; weights are those of batches on the virtual clock."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+    options: dict[str, Any] = {
+        "gpus": 2, "gpus_per_node": 2, "policy": "static", "steps": 2, "max_response_tokens": 200, "learning_rate": 1e-3,
+        "kl_coef": 0.05, "num_updates": 2, "minibatches": "prompts",
+    }  # fmt: skip
+    with RaggedTrainer(config(**options), model=model, rewards=spread, progress=False) as trainer:
+        trainer.run()
+        learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+    calls: list[int] = []
+
+    def kills_in_the_second_step(completions: list[str], **_: Any) -> list[float]:
+        calls.append(len(completions))
+        if len(calls) == 6:
+            os.kill(trainer.state.learner.pids[1], signal.SIGKILL)  # type: ignore[attr-defined]
+        return spread(completions)
+
+    given = config(**options, executor="ray", learning="stream", learner_processes=2)
+    with RaggedTrainer(given, tmp_path / "run", model=model, rewards=kills_in_the_second_step, progress=False) as trainer:
+        first = trainer.step()
+        before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+        with refused(LearnerError, "process 1", "SIGKILL", "'add'", "not learned from"):
+            trainer.step()
+        assert trainer.next_step == 1
+        trainer.state.restore_if_in_doubt()
+        assert farthest(trainer.model.state_dict(), before) == 0, "nothing is half learned"
+        second = trainer.step()
+        assert farthest(trainer.model.state_dict(), learned) < 1e-4
+        assert farthest(before, learned) > 1e-4, "something was learned"
+    assert calls == [3] * (4 + 2 + 4)
+    read_trace(tmp_path / "run")  # which checks it
+    for step in (first, second):
+        learning = [span for span in step.record.spans if span["phase"] == "learn"]
+        assert sum(json.loads(span["detail"]).get("responses", 0) for span in learning) == len(step.rollouts)
+        assert min(span["start_s"] for span in learning) < step.rollouts["end_s"].max()

@@ -77,9 +77,11 @@ class PoolWork:
 
     def next_time_s(self) -> float:
         """Return when something is due although nobody reports: an item's time, or that a process counts as lost."""
-        due_s = min([self.ready.next_time_s(), *(server.due_s for server in self.servers)])
+        now_s = self.orders.step_actors.now_s()
+        later = [at_s for server in self.servers if server.remote is None and (at_s := self._from_s(server)) > now_s]
+        due_s = min([self.ready.next_time_s(), *later, *(server.due_s for server in self.servers)])
         polls = any(isinstance(s.remote, ThreadServer) and not s.idle for s in self.servers)
-        return min(due_s, self.orders.step_actors.now_s() + POLL_S) if polls else due_s
+        return min(due_s, now_s + POLL_S) if polls else due_s
 
     def close(self) -> None:
         """Wait for functions that run in this process; processes belong to the pool."""
@@ -122,7 +124,7 @@ class PoolWork:
                 self._begin(free, self.ready.take(gpus), now_s)
         over = not (self.step.live or self.orders.ending)
         for server in self.servers:
-            for_step = server.gpus.hold == "step"
+            for_step = server.gpus.for_step(server.server)
             if server.remote is None and for_step and not over and self._is_free(server):
                 self._start(server, next(item.role for item in self.work if item.gpus == server.gpus), now_s)
             needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
@@ -137,15 +139,21 @@ class PoolWork:
         without = [server for server in of_gpus if server.remote is None and self._is_free(server)]
         return min(without, key=lambda server: server.deaths, default=None)
 
+    def _from_s(self, server: ServerState) -> float:
+        """Return when the server is allocated at the earliest."""
+        return self.step.record.start_s + (server.gpus.from_s if server.server.actor is None else 0.0)
+
     def _is_free(self, server: ServerState) -> bool:
-        """Return whether nobody has any of its GPUs."""
+        """Return whether its time has come and nobody has any of its GPUs."""
+        if self._from_s(server) > self.orders.step_actors.now_s():
+            return False
         taken = {gpu for a in (*self.step.live.values(), *self.orders.ending.values()) for gpu in a.plan.gpu_ids}
         taken.update(gpu for s in self.servers if s.remote is not None for gpu in s.ids)
         return server.ids.isdisjoint(taken)
 
     def _in_the_way(self, server: ServerState) -> bool:
         """Return whether an item of other servers could start on GPUs that this one holds without work."""
-        if server.gpus.keeps_state or server.gpus.hold == "step" or self.ready.any(server.gpus):
+        if server.gpus.keeps_state or server.gpus.for_step(server.server) or self.ready.any(server.gpus):
             return False
         return any(self.ready.any(s.gpus) and s.remote is None and not s.ids.isdisjoint(server.ids) for s in self.servers)
 

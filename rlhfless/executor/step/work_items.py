@@ -22,11 +22,15 @@ WorkFunction = Callable[[tuple[Any, ...], tuple[Any, ...]], Any]
 
 
 class WorkServer(NamedTuple):
-    """GPUs that run one item at a time: their holder in the trace, their ids, and their node (None: by the ids)."""
+    """GPUs that run one item at a time: their holder in the trace, their ids, and their node (None: by the ids).
+
+    ``actor`` is the actor of the plan that gives these GPUs back; None for GPUs of the item's own.
+    """
 
     holder: str
     gpu_ids: tuple[int, ...]
     node: int | None = None
+    actor: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,17 @@ class WorkGpus:
 
     Attributes:
         name: of these servers together.
-        servers: None: the GPUs of every actor of the plan, one server each, once it has completed its last response. Their
-            holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of actors is free when
-            these have completed their last responses.
+        servers: None: freed GPUs, those of every actor of the plan, one server each, once it has completed its last response or
+            was cut. Their holders are ``name-0``, ``name-1``, ... by the actor's index. Else the servers; one on GPUs of actors
+            is free when these have completed their last responses.
+        takes_freed: freed GPUs join ``servers``, so a learner grows. Their holders are ``name-freed-0``, ``name-freed-1``, ...
         role: of the holders in the trace; None: that of the items' kind.
-        hold: from a server's first item to its last (``work``), or for the whole ``step``.
+        hold: from a server's first item to its last (``work``), or for the whole ``step``. Freed GPUs are always held for
+            ``work``.
+        from_s: when ``servers`` are allocated at the earliest, in seconds from the start of the step.
+        load_s: seconds to load models on freed GPUs before their first item, where the actor's own weights and KV cache were
+            dropped, and on ``servers`` with a ``from_s``. Charged on the virtual clock, as a span ``start``; on the wall clock
+            functions load what they need.
         usd_per_gpu_hour: price; None: that of the cluster, of its first pool for GPUs beside it.
         keeps_state: functions leave something in their process for later items, such as sums of gradients. If such a process
             dies on the wall clock, the step ends, because no other process could continue.
@@ -57,8 +67,16 @@ class WorkGpus:
     usd_per_gpu_hour: float | None = None
     keeps_state: bool = False
     in_this_process: bool = False
+    takes_freed: bool = False
+    from_s: float = 0.0
+    load_s: float = 0.0
 
     def __post_init__(self) -> None:
+        for what, seconds in (("from_s", self.from_s), ("load_s", self.load_s)):
+            if not is_number(seconds, 0):
+                raise PlanningError(
+                    f"{what} of GPUs {self.name!r} is {as_given(seconds)}; a finite number of 0 or more is needed"
+                )
         if self.hold not in HOLDS:
             raise PlanningError(
                 f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"
@@ -116,10 +134,17 @@ class WorkGpus:
         return cls(name, tuple(WorkServer(name if servers is None else f"{name}-{k}", ids[k]) for k in every), **more)
 
     def of(self, plan: Plan) -> tuple[WorkServer, ...]:
-        """Return the servers of a step of this plan."""
-        if self.servers is not None:
-            return self.servers
-        return tuple(WorkServer(f"{self.name}-{i}", tuple(a.gpu_ids), a.node) for i, a in enumerate(plan.actors))
+        """Return the servers of a step of this plan, freed ones first."""
+        own = self.servers or ()
+        if self.servers is not None and not self.takes_freed:
+            return own
+        prefix = self.name if self.servers is None else f"{self.name}-freed"
+        actors = enumerate(plan.actors)
+        return (*(WorkServer(f"{prefix}-{i}", tuple(a.gpu_ids), a.node, actor=i) for i, a in actors), *own)
+
+    def for_step(self, server: WorkServer) -> bool:
+        """Return whether the server is held for the whole step."""
+        return self.hold == "step" and server.actor is None
 
 
 @dataclass(frozen=True)
@@ -232,7 +257,7 @@ def check_work(work: Sequence[WorkItem], plan: Plan, responses: int, learner: Se
     in_order(work)
     every = list(dict.fromkeys(item.gpus for item in (*work, *learner)))
     owner: dict[str, WorkGpus] = {}
-    held: dict[int, str] = {gpu: server.holder for gpus in every if gpus.hold == "step" for server in gpus.of(plan)
+    held: dict[int, str] = {gpu: server.holder for gpus in every for server in gpus.of(plan) if gpus.for_step(server)
                             for gpu in server.gpu_ids}  # fmt: skip
     for gpus in every:
         for server in gpus.of(plan):

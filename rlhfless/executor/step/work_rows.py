@@ -24,13 +24,17 @@ OVERLAP_S = 1e-9
 
 
 class WorkHold(NamedTuple):
-    """GPUs that a server of work holds with one role from ``start_s`` to ``end_s``; infinite: to the end of the step."""
+    """GPUs that a server of work holds with one role from ``start_s`` to ``end_s``; infinite: to the end of the step.
+
+    Its first ``load_s`` seconds load models.
+    """
 
     server: WorkServer
     gpus: WorkGpus
     role: str
     start_s: float
     end_s: float
+    load_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,19 @@ def place_work(
     every = list(dict.fromkeys(item.gpus for item in work))
     number_of = {gpus: number for number, gpus in enumerate(every)}
     servers = [(place, server) for place, gpus in enumerate(every) for server in gpus.of(plan)]
-    counts = [(before, i) for i, item in enumerate(work) for before in item.items]  # the gate of an item has its index
+    gates: dict[tuple[int, ...], int] = {}  # one for all items that wait for the same
+    for item in work:
+        gates.setdefault(item.items, len(gates))
+    counts = [(before, gate) for waited, gate in gates.items() for before in waited]
     items = WorkItems(
         [float(item.seconds or 0.0) for item in work] if seconds is None else seconds,
         [max([start_s + item.after_s, *map(complete_s, item.responses)]) for item in work],
-        waits_for=[i if item.items else NO_GATE for i, item in enumerate(work)],
+        waits_for=[gates[item.items] if item.items else NO_GATE for item in work],
         counts_for=np.array(counts, dtype=np.int64).reshape(-1, 2),
         place=[number_of[item.gpus] for item in work],
         priority=[float(item.priority) for item in work],
     )
-    free = [free_s(server.gpu_ids) for _, server in servers]
+    free = [_free_from(server, every[place], free_s(server.gpu_ids), start_s) for place, server in servers]
     schedule = schedule_work(items, free, [place for place, _ in servers])
     runs = tuple(
         ItemRun(item, servers[server][1].holder, start, end, None if results is None else results[i])
@@ -97,25 +104,46 @@ def place_work(
     holds: list[WorkHold] = []
     for number, (place, server) in enumerate(servers):
         of_server = in_turn.get(number, [])
-        if every[place].hold == "step":
+        if every[place].for_step(server):
             role = of_server[0].item.role if of_server else next(item for item in work if item.gpus == every[place]).role
-            holds.append(WorkHold(server, every[place], role, max(start_s, free[number]), math.inf))
+            load_s = _load_s(server, every[place])
+            holds.append(WorkHold(server, every[place], role, max(start_s, free[number] - load_s), math.inf, load_s))
         else:
             holds += _holds(server, every[place], of_server)
     _check_holders(holds)
     return ExecutedWork(runs, tuple(holds))
 
 
+def _free_from(server: WorkServer, gpus: WorkGpus, free_s: float, start_s: float) -> float:
+    """Return when a server may start its first item, if no actor needs its GPUs from ``free_s`` on."""
+    return max(free_s, start_s + gpus.from_s if _is_late(server, gpus) else free_s) + _load_s(server, gpus)
+
+
+def _is_late(server: WorkServer, gpus: WorkGpus) -> bool:
+    """Return whether the server's own GPUs are allocated after the start of the step."""
+    return server.actor is None and gpus.from_s > 0
+
+
+def _load_s(server: WorkServer, gpus: WorkGpus) -> float:
+    """Return the seconds that it loads models, which GPUs that are allocated before the step have."""
+    return gpus.load_s if server.actor is not None or _is_late(server, gpus) else 0.0
+
+
 def _holds(server: WorkServer, gpus: WorkGpus, runs: Sequence[ItemRun]) -> list[WorkHold]:
-    """Return what a server holds from its first item to its last, one row for each role that it has in turn."""
+    """Return what a server holds from its first item to its last, one row for each role that it has in turn.
+
+    It loads its models right before its first item.
+    """
     holds: list[WorkHold] = []
+    load_s = _load_s(server, gpus)
     for run in (run for run in runs if run.end_s > run.start_s):
         if holds and holds[-1].role == run.item.role:
             holds[-1] = holds[-1]._replace(end_s=run.end_s)
             continue
         if holds:
             holds[-1] = holds[-1]._replace(end_s=run.start_s)
-        holds.append(WorkHold(server, gpus, run.item.role, run.start_s, run.end_s))
+        loads_s = 0.0 if holds else load_s
+        holds.append(WorkHold(server, gpus, run.item.role, run.start_s - loads_s, run.end_s, loads_s))
     return holds
 
 
@@ -169,10 +197,18 @@ def add_work(record: StepRecord, work: Sequence[WorkItem], cluster: Cluster | Mi
 
 
 def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedCluster, end_s: float) -> None:
-    """Write the allocations and spans of executed items; without GPUs nothing is written. ``end_s``: of the step."""
+    """Write allocations and spans of executed items, and an event ``freed`` for each actor whose GPUs they took over.
+
+    Without GPUs nothing is written.
+
+    Args:
+        end_s: of the step.
+    """
+    _write_freed(record, work.holds)
     for hold in work.holds:
         if not hold.server.gpu_ids:
             continue
+        record.span(hold.server.holder, "start", hold.start_s, hold.start_s + hold.load_s, call="load")
         node, pool = bought_as(hold.server.gpu_ids[0], cluster)
         usd = hold.gpus.usd_per_gpu_hour
         hold_end_s = end_s if hold.end_s == math.inf else hold.end_s
@@ -184,6 +220,20 @@ def write_work(record: StepRecord, work: ExecutedWork, cluster: Cluster | MixedC
     for holder in dict.fromkeys(hold.server.holder for hold in work.holds):
         if holder in with_gpus:
             _write_spans(record, sorted((run for run in work.runs if run.holder == holder), key=lambda run: run.start_s))
+
+
+def _write_freed(record: StepRecord, holds: Iterable[WorkHold]) -> None:
+    """Write when actors gave back the GPUs that work runs on; the actors' allocations are written already."""
+    first: dict[WorkServer, WorkHold] = {}
+    for hold in sorted(holds, key=lambda hold: hold.start_s):
+        if hold.server.actor is not None:
+            first.setdefault(hold.server, hold)
+    for server, hold in first.items():
+        gpu_ids, latest_s = set(server.gpu_ids), hold.start_s + OVERLAP_S
+        before = [a for a in record.allocations if a["end_s"] <= latest_s and not gpu_ids.isdisjoint(a["gpu_ids"])]
+        if before:
+            last = max(before, key=lambda allocation: float(allocation["end_s"]))
+            record.event(last["end_s"], "freed", last["holder"], to=server.holder, role=hold.role)
 
 
 def _write_spans(record: StepRecord, runs: Iterable[ItemRun]) -> None:

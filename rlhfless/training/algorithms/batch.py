@@ -71,6 +71,19 @@ class Batch:
         unknown: np.ndarray = np.isnan(np.asarray(self.rewards, dtype=float))
         return ~unknown
 
+    def take(self, rows: ArrayLike) -> Batch:
+        """Return the given rows as a batch."""
+        index = np.asarray(rows, dtype=np.int64)
+        columns = {name: np.asarray(getattr(self, name))[index] for name in ("rewards", "group_of")}
+        engine, kept = self.engine_logprobs, index.tolist()
+        return Batch(
+            [self.prompt_ids[i] for i in kept],
+            [self.response_ids[i] for i in kept],
+            **columns,
+            engine_logprobs=None if engine is None else [engine[i] for i in kept],
+            truncated=None if self.truncated is None else np.asarray(self.truncated)[index],
+        )
+
     def counted(self, mask_truncated: bool) -> np.ndarray:
         """Return (R,) True where a response's tokens count in the loss: it was judged and, with ``mask_truncated``, not
         truncated."""

@@ -18,6 +18,7 @@ AdvantageStd = Literal["population", "sample", "none"]
 OptimizerName = Literal["adamw", "sgd", "adafactor"]
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["constant", "linear", "cosine"]
+Minibatches = Literal["batch", "prompts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class UpdateConfig(Options):
     """Options of both algorithms."""
 
     num_updates: Count = 1
-    """Take this many optimizer steps per batch."""
+    """Take this many optimizer steps per batch. See ``minibatches``."""
     loss_aggregation: Aggregation = "token"
     """Average losses over all tokens, per response (sequence), or by a constant divisor. See ``losses.aggregation``."""
     clip_ratio_low: Share = 0.2
@@ -104,8 +105,20 @@ class OptimizerConfig(Options):
     """Scale gradients down to at most this norm."""
     precision: Precision = "float32"
     """Compute matrix products in this number format. Weights, losses and the optimizer's state are float32 either way."""
+    minibatches: Minibatches = "batch"
+    """Learn from the whole batch in every update, or from one mini-batch of prompts in each (prompts). Mini-batches are fixed
+    before generation, by the order of prompts, and each is learned from as a batch of its own. So the values of the second
+    are those of the weights after the first update. Old log-probabilities are the engine's."""
     max_tokens_per_micro_batch: Count = 4096
     """Compute at most this many padded tokens at once. It changes no gradient."""
+
+    def __post_init__(self) -> None:
+        if self.minibatches == "completion":  # type: ignore[comparison-overlap]
+            raise TrainError(
+                "minibatches is 'completion', but mini-batches composed in the order of completion are sorted by length, which "
+                "is another algorithm; choose 'prompts'"
+            )
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)

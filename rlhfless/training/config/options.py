@@ -29,7 +29,7 @@ class Allowed:
 
     Attributes:
         kinds: ``int``, ``float``, ``bool``, ``str``, ``tuple`` (of texts), or configuration classes. A bool is not a number.
-        limits: bounds of a number, such as ``Ge(1)``. choices: texts, empty if all are allowed.
+        limits: bounds of a number, such as ``Ge(1)``. choices: texts, empty if all are allowed; with a number its alternatives.
     """
 
     kinds: tuple[type, ...]
@@ -44,7 +44,8 @@ class Allowed:
             parts = [part for part in get_args(annotation) if part is not NoneType]
             of = [cls.by(part) for part in parts]
             kinds = tuple(kind for each in of for kind in each.kinds)
-            return cls(kinds, of[0].limits, of[0].choices, optional=len(parts) < len(get_args(annotation)))
+            choices = tuple(choice for each in of for choice in each.choices)
+            return cls(kinds, of[0].limits, choices, optional=len(parts) < len(get_args(annotation)))
         if get_origin(annotation) is Annotated:
             kind, *limits = get_args(annotation)
             return cls((kind,), tuple(limits))
@@ -61,16 +62,20 @@ class Allowed:
         if value is None and self.optional:
             return None
         plain = next((found for kind in self.kinds if (found := _as(kind, value)) is not None), None)
-        allowed = plain is not None and (not self.choices or plain in self.choices)
-        if not allowed or not all(_keeps(limit, plain) for limit in self.limits):
+        if isinstance(plain, str):
+            allowed = not self.choices or plain in self.choices
+        else:
+            allowed = plain is not None and all(_keeps(limit, plain) for limit in self.limits)
+        if not allowed:
             raise ValueError(f"{self.needed}{', or None,' if self.optional else ''} is needed")
         return plain
 
     @property
     def needed(self) -> str:
         """What is needed, such as ``a whole number of at least 1``."""
-        if self.choices:
-            return _either([repr(choice) for choice in self.choices])
+        choices = [repr(choice) for choice in self.choices]
+        if self.kinds == (str,) and choices:
+            return _either(choices)
         if is_dataclass(self.kinds[0]):
             return "a " + _either([kind.__name__ for kind in self.kinds])
         finite = Lt(math.inf) in self.limits
@@ -80,10 +85,11 @@ class Allowed:
             bool: "True or False",
             str: "a text",
         }
-        words = {Gt: "above", Ge: "at least", Le: "at most"}
+        words = {Gt: "above", Ge: "at least", Le: "at most", Lt: "below"}
         bounds = [f"{words[type(limit)]} {_bound(limit):g}" for limit in self.limits if limit != Lt(math.inf)]
         joined = " and ".join(bounds)
-        return " ".join([nouns.get(self.kinds[0], "a list of texts"), *(["of"] * joined.startswith("at ")), joined]).strip()
+        number = " ".join([nouns.get(self.kinds[0], "a list of texts"), *(["of"] * joined.startswith("at ")), joined]).strip()
+        return _either([number, *choices])
 
 
 @dataclass(frozen=True)

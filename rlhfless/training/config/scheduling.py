@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.options import Count, NotNegative, Options, Positive, Share
@@ -68,8 +68,9 @@ class ClusterConfig(Options):
     """Stop an actor after this many idle seconds; 0 stops it at once. Default: as soon as waiting costs more than starting."""
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
-    preparation: Literal["after", "overlap"] = "after"
-    """Score responses after generation, or during it (overlap). ``overlap`` uses further GPUs. Results are the same."""
+    preparation: Literal["after", "overlap", "freed"] = "after"
+    """Score responses after generation, or during it (overlap, freed). ``overlap`` uses further GPUs, ``freed`` those of actors
+    that have completed their responses or were cut, on the virtual clock. Results are the same."""
     preparation_actors: Count = 1
     """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
@@ -79,9 +80,17 @@ class ClusterConfig(Options):
     """Learn after generation (batch), or from a prompt's responses once all are complete (stream). ``stream`` adds up gradients
     while others decode, and scores a prompt's responses before their gradient. The optimizer steps once, at the end. Weights
     are those of ``batch`` within rounding (about 1e-5)."""
-    learner_gpus: Count | None = None
-    """Learn on this many GPUs beside the cluster, with learning stream. Default: as many as an actor has. The profile's seconds
-    of learning shrink in proportion; measured seconds are those of this machine."""
+    learner_gpus: Count | Literal["auto"] | None = None
+    """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream. On
+    the virtual clock ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether
+    to stream at all. Default: as many as an actor has."""
+    learner_grows: bool = False
+    """Learn also on GPUs that actors have given back, on the virtual clock."""
+    learner_load_s: NotNegative = 0.0
+    """Charge this many virtual seconds to load models on GPUs that join a learner."""
+    learner_loss_per_doubling: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Charge a learner this loss of speed for every doubling of its GPUs beyond an actor's, on the virtual clock. It is stated,
+    not measured here. Seconds measured on this machine stay as they are."""
     stream_order: Literal["completion", "canonical"] = "completion"
     """Learn from prompts as they complete, or in their order (canonical). ``canonical`` holds prompts back until those before
     are learned from, so that weights are the same bit for bit whichever completes first. So are those of ``completion`` on the
@@ -131,13 +140,26 @@ class ClusterConfig(Options):
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
                 f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
             )
-
+        if self.preparation == "freed" and self.preparation_actors != 1:
+            raise TrainError(
+                f"preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every actor that "
+                "has given them back; leave it out"
+            )
         self._check_learning()
 
     def _check_learning(self) -> None:
-        if self.learning == "batch" and (self.learner_gpus is not None or self.stream_order != "completion"):
-            given = "stream_order" if self.learner_gpus is None else "learner_gpus"
+        usual = {"learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0}
+        given = next((name for name, default in usual.items() if getattr(self, name) != default), None)
+        if self.learning == "batch" and given is not None:
             raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
+        if self.executor != "virtual" and (self.learner_gpus == "auto" or self.learner_grows):
+            name = "learner_grows" if self.learner_grows else "learner_gpus"
+            raise TrainError(
+                f"{name} is {getattr(self, name)!r}, but executor {self.executor!r} has the same learner in every step; "
+                "choose executor 'virtual', or a number of learner_gpus"
+            )
+        if self.learner_gpus == "auto" and self.learner_grows:
+            raise TrainError("learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")
         if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "

@@ -15,6 +15,7 @@ from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
+from solver.model.plurals import counted
 
 ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {kind.name: kind for kind in (GrpoConfig, PpoConfig)}
 SECTIONS: dict[str, type[Options]] = {
@@ -25,7 +26,8 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling", "max_line_mib",
+    "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -72,6 +74,22 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
+        if self.minibatches_per_step > rollout.prompts_per_step:
+            raise TrainError(
+                f"num_updates is {self.minibatches_per_step} with minibatches 'prompts', but a step has only "
+                f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
+            )
+        if self.minibatches_per_step > 1 and self.algorithm.old_logprobs_from == "recomputed":
+            raise TrainError(
+                "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
+                "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
+            )
+
+        if self.cluster.learner_gpus == "auto" and self.algorithm.num_updates > 1:
+            raise TrainError(
+                f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
+                "give a number of learner_gpus, or num_updates 1"
+            )
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -102,6 +120,11 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
+
+    @property
+    def minibatches_per_step(self) -> int:
+        """Return the number of mini-batches of a step; 1 learns from the whole batch."""
+        return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""

@@ -33,6 +33,7 @@ from rlhfless.training.algorithms.optimizer import make_schedule
 from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
+from rlhfless.training.minibatches import of_step, split
 
 
 class Learner(Protocol):
@@ -47,8 +48,11 @@ class Learner(Protocol):
     def add(self, batch: Batch) -> None:
         """Add the gradient of a piece of the step, see ``Algorithm``; no weight changes."""
 
+    def update(self) -> None:
+        """Take the optimizer's step on the pieces of a mini-batch that is not the step's last; later pieces are the next's."""
+
     def finish(self) -> dict[str, float]:
-        """Learn from all pieces of the step; return the numbers of ``learn``. ``seconds`` are of all calls together."""
+        """Take the step's last update; return the numbers of ``learn``. ``seconds`` are of all calls together."""
 
     def write(self, folder: Path) -> None:
         """Write weights, optimizer and schedule into an empty folder.
@@ -74,6 +78,7 @@ class LocalLearner:
 
     Args:
         algorithm: with its optimizer.
+        minibatches_per_step: each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
 
@@ -86,14 +91,16 @@ class LocalLearner:
         algorithm: Algorithm,
         *,
         ranks: Ranks = ONE,
+        minibatches_per_step: int = 1,
         lr_scheduler_type: str = "constant",
         warmup_steps: int = 0,
         lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.algorithm, self.ranks = algorithm, ranks
+        self.algorithm, self.ranks, self.minibatches_per_step = algorithm, ranks, minibatches_per_step
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
         self._seconds = 0.0  # of the pieces of a step so far
+        self._updates: list[dict[str, float]] = []  # numbers of its mini-batches so far
         self._ends = math.inf if lr_scheduler_steps is None else lr_scheduler_steps
         rates = {"lr_scheduler_type": lr_scheduler_type, "warmup_steps": warmup_steps, "lr_scheduler_steps": lr_scheduler_steps}
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
@@ -104,31 +111,36 @@ class LocalLearner:
 
         Args:
             model: is trained in place. With several ranks its weights are sharded over them.
-            options: of the schedule, and of ``make_algorithm``.
+            options: of the schedule, and of ``make_algorithm``; ``minibatches`` is ``batch`` or ``prompts``.
 
         Raises:
             InputError: an option or a value is unknown.
         """
-        rates = {
+        rates: dict[str, Any] = {
             option: options.pop(option)
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps")
             if option in options
         }
+        configuration = {"algorithm": name, **options}
+        if options.pop("minibatches", "batch") == "batch":
+            configuration.pop("minibatches", None)  # as in checkpoints that are older than this option
+        else:
+            rates["minibatches_per_step"], options["num_updates"] = options["num_updates"], 1
         algorithm = make_algorithm(name, model, ranks=ranks, **options)
-        return cls(algorithm, ranks=ranks, configuration={"algorithm": name, **options}, **rates)
+        return cls(algorithm, ranks=ranks, configuration=configuration, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """See ``Learner``. The model is in training mode only during this call, ``add`` and ``finish``."""
+        """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
         with self._training():
-            numbers = self.algorithm.learn(batch)
+            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.minibatches_per_step)])
         self._next_rate()
         return {**numbers, "learning_rate": rate}
 
     def begin(self) -> None:
         """See ``Learner``."""
         self.algorithm.begin()
-        self._seconds = 0.0
+        self._seconds, self._updates = 0.0, []
 
     def add(self, batch: Batch) -> None:
         """See ``Learner``."""
@@ -137,11 +149,19 @@ class LocalLearner:
             self.algorithm.add(batch)
         self._seconds += time.perf_counter() - began
 
+    def update(self) -> None:
+        """See ``Learner``."""
+        began = time.perf_counter()
+        with self._training():
+            self._updates.append(self.algorithm.finish())
+        self.algorithm.begin()
+        self._seconds += time.perf_counter() - began
+
     def finish(self) -> dict[str, float]:
         """See ``Learner``."""
         began, rate = time.perf_counter(), float(self.schedule.get_last_lr()[0])
         with self._training():
-            numbers = self.algorithm.finish()
+            numbers = of_step([*self._updates, self.algorithm.finish()])
         self._next_rate()
         return {**numbers, "learning_rate": rate, "seconds": self._seconds + time.perf_counter() - began}
 

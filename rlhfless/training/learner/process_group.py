@@ -61,7 +61,7 @@ def check_learner(
     """
     check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
-    of_the_model = ("learning_rate", "critic", "critic_learning_rate")
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "minibatches")
     algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
 
 
@@ -116,6 +116,10 @@ class LearnerProcesses:
     def add(self, batch: Batch) -> None:
         """See ``Learner``; every process computes its share of the piece. Errors are those of ``learn``."""
         self._order("add", batch, int(torch.randint(2**63 - 1, ())))
+
+    def update(self) -> None:
+        """See ``Learner``; the model in this process keeps its weights. Errors are those of ``learn``."""
+        self._order("update", seed=int(torch.randint(2**63 - 1, ())))
 
     def finish(self) -> dict[str, float]:
         """See ``Learner``; errors are those of ``learn``."""

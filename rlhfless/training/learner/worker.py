@@ -30,7 +30,7 @@ from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-LEARNING = ("learn", "add", "finish")  # orders whose dropout is determined by the seed
+LEARNING = ("learn", "add", "update", "finish")  # orders whose dropout is determined by the seed
 READY, DONE, FAILED = "ready", "done", "failed"
 
 

@@ -19,6 +19,7 @@ from benchmark_scripts import chaos, chaos_counts
     [
         (300, {"actors": 4, "stops": 0.0, "limit": 300}),
         (60, {"stops": 0.2}),
+        (60, {"actors": 4, "limit": 300, "learning": "stream"}),
         (40, {"engine": "torch", "actors": 3, "per_step": 3, "limit": 300}),
         (12, {"pool": "ray", "actors": 3, "stops": 0.0}),
     ],
@@ -31,6 +32,7 @@ def test_nothing_is_lost_doubled_or_left_behind(kills: int, options: dict[str, A
     assert found["kills"] == kills
     assert found["lost_actors"] > 0
     assert (found["lost"], found["doubled"], found["different"], found["given_up"]) == (0, 0, 0, 0)
+    assert not any(found.get(name) for name in ("not_learned", "learned_again", "other_gradients"))
     assert found["left_behind"] == []
 
 

@@ -263,10 +263,12 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
 
 
 def test_kills_at_random_moments_lose_double_and_leave_nothing() -> None:
-    """A few; hundreds in ``test_chaos.py``."""
-    found = chaos.chaos(6, actors=3, stops=0.0, limit=300).summary()
+    """A few, while prompts are learned from; hundreds in ``test_chaos.py``."""
+    found = chaos.chaos(6, actors=3, stops=0.0, limit=300, learning="stream").summary()
     assert (found["kills"], found["lost_actors"] > 0) == (6, True)
     assert (found["lost"], found["doubled"], found["different"], found["given_up"]) == (0, 0, 0, 0)
+    assert (found["not_learned"], found["learned_again"], found["other_gradients"]) == (0, 0, 0)
+    assert found["learned_early"] > 0
     assert found["left_behind"] == []
 
 

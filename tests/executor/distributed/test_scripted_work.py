@@ -220,6 +220,26 @@ def test_a_server_may_be_held_for_the_whole_step() -> None:
         assert row["end_s"] >= max(c.time_s for c in record.completions.values())
 
 
+@EVERY_POOL_KIND
+def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
+    """Its own process is allocated at its time; processes that have decoded then help it, in the learner's role."""
+    with stage(pool_kind, Punctual(0)) as on:
+        grown = replace(learner(on), takes_freed=True, hold="step", from_s=0.05)
+        work = [acting("learn", f"learn {r}", 0.3, gpus=grown, responses=(r,)) for r in range(len(LENGTHS))]
+        record = on.run(plan_of(GROUPS), work=work)
+        assert_worked(record, work)
+        freed = {a["holder"]: a["role"] for a in record.allocations if a["holder"].startswith("learner-freed")}
+        assert freed
+        assert set(freed.values()) == {"learner"}
+        assert {e["to"] for e in events(record, "freed")} == set(freed)
+        own = [a for a in record.allocations if a["holder"] == "learner"]
+        assert min(a["start_s"] for a in own) >= record.start_s + 0.05
+        for e in events(record, "freed"):
+            back_s = max(a["end_s"] for a in record.allocations if a["holder"] == e["holder"])
+            assert all(a["start_s"] >= back_s - 1e-9 for a in record.allocations if a["holder"] == e["to"])
+        on.trace()
+
+
 def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:
     """Engines with a server beside their process, such as vLLM's, hold the memory until the process ends."""
     engines = ScriptedEngines(starts_more=0.1)

@@ -13,10 +13,11 @@ from error_messages import refused
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from learning_samples import gradient_of, noise_batch, pieces_of, rows_of, small_model, still  # noqa: E402
+from learning_samples import gradient_of, noise_batch, pieces_of, small_model, still  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
 from rlhfless.training.algorithms.registry import make_algorithm  # noqa: E402
+from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
 
 
 def both(name: str, seed: int, size: int | None, off: float = 0.2, **options: Any) -> tuple[Any, Any, dict, dict]:
@@ -94,6 +95,40 @@ def test_later_updates_follow_on_the_whole_batch() -> None:
     assert float((weights[0] - weights[1]).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_minibatches_of_prompts_are_batches_of_their_own_whatever_completes_first(name: str) -> None:
+    """Three runs end alike: one batch of two mini-batches, two batches, and pieces in random order within each mini-batch."""
+    weights, numbers = [], []
+    batch = noise_batch(small_model(), prompts=5)
+    halves = [batch.take(range(12)), batch.take(range(12, 20))]
+    options = {"learning_rate": 1e-2, "optimizer": "sgd", "max_tokens_per_micro_batch": 64}
+    for kind in ("whole", "halves", "pieces"):
+        model = small_model()
+        updates = {"num_updates": 1} if kind == "halves" else {"num_updates": 2, "minibatches": "prompts"}
+        learner = LocalLearner.make(name, model, **options, **updates)
+        if kind == "whole":
+            numbers.append(learner.learn(batch))
+        elif kind == "halves":
+            numbers += [learner.learn(half) for half in halves]
+        else:
+            learner.begin()
+            for seed, half in enumerate(halves):
+                for piece in pieces_of(half, seed):
+                    learner.add(piece)
+                if not seed:
+                    learner.update()
+            numbers.append(learner.finish())
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    start = torch.cat([p.detach().flatten() for p in small_model().parameters()])
+    assert float((weights[0] - start).abs().max()) > 1e-3
+    assert torch.equal(weights[0], weights[1])
+    assert float((weights[0] - weights[2]).abs().max()) < 1e-5
+    whole, first, second, streamed = numbers
+    assert whole["tokens"] == streamed["tokens"] == sum(batch.response_tokens)
+    assert whole["loss"] == pytest.approx((first["loss"] + second["loss"]) / 2)
+    assert whole["mismatch_mean"] == first["mismatch_mean"] == pytest.approx(streamed["mismatch_mean"])
+
+
 def test_a_step_without_pieces_and_a_group_in_two_pieces_are_refused() -> None:
     model = small_model()
     batch = noise_batch(model)
@@ -104,6 +139,6 @@ def test_a_step_without_pieces_and_a_group_in_two_pieces_are_refused() -> None:
             algorithm.finish()
     algorithm = make_algorithm("grpo", model, learning_rate=1e-3)
     algorithm.begin()
-    algorithm.add(rows_of(batch, [0, 1]))
+    algorithm.add(batch.take([0, 1]))
     with refused(InputError, "group 0", "second time"):
-        algorithm.add(rows_of(batch, [2, 3]))
+        algorithm.add(batch.take([2, 3]))

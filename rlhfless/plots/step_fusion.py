@@ -1,0 +1,128 @@
+"""Plots one step as a whole: which GPUs generate, which were given back, and which then prepare and learn.
+
+Input is a trace. A lane is the GPUs of one actor or server; cuts are lines.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import IDLE, OUTLINE, PHASE_STYLES, VERMILLION, PhaseStyle
+from rlhfless.plots.style import clean, hover, message_figure, styled
+from rlhfless.trace import Trace
+
+TITLE = "Generation, preparation and learning of a step"
+GENERATION = ("prefill", "transfer", "decode", "migrate", "sync")
+FREED = "given back"
+STYLES: dict[str, PhaseStyle] = {
+    "generation": PHASE_STYLES["decode"], FREED: PhaseStyle(IDLE, ""), "start": PHASE_STYLES["start"],
+    "prepare": PHASE_STYLES["prepare"], "learn": PHASE_STYLES["learn"],
+}  # fmt: skip
+LANE_PX = 26
+
+
+class StepFusionInfo(NamedTuple):
+    """Data of ``plot_step_fusion``.
+
+    Attributes:
+        spans: one row per interval of a lane: ``lane, holder, what, start_s, end_s``. ``what`` is ``generation``, ``start``,
+            ``prepare``, ``learn``, or ``given back``: nobody has the GPUs until the step ends or someone takes them.
+        cuts: ``holder, time_s`` of every cut.
+        step: number of the step. time_s: its length.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    spans: pd.DataFrame
+    cuts: pd.DataFrame
+    step: int
+    time_s: float
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the intervals."""
+        return self.spans
+
+
+def step_fusion_info(trace: Trace, step: int | None = None) -> StepFusionInfo:
+    """Return the data of ``plot_step_fusion``, with the same arguments."""
+    columns = ["lane", "holder", "what", "start_s", "end_s"]
+    none = pd.DataFrame(columns=columns), pd.DataFrame(columns=["holder", "time_s"])
+    allocations = trace.allocations
+    if allocations is None or allocations.empty:
+        return StepFusionInfo(*none, 0, 0.0, "The trace has no allocations, so it does not say who held which GPUs.")
+    chosen = int(allocations["step"].max()) if step is None else step
+    held = allocations[allocations["step"] == chosen]
+    if held.empty:
+        return StepFusionInfo(*none, chosen, 0.0, f"The trace has no step {chosen}.")
+    start_s, end_s = float(held["start_s"].min()), float(held["end_s"].max())
+    held = held.assign(lane=[_lane(ids) for ids in held["gpu_ids"]])
+    rows: list[tuple[str, str, str, float, float]] = []
+    for lane, of_lane in held.groupby("lane", sort=False):
+        ordered = of_lane.sort_values("start_s")
+        nexts = [*ordered["start_s"].tolist()[1:], end_s]
+        for row, next_s in zip(ordered.itertuples(index=False), nexts, strict=True):
+            if row.role in ("decode", "prefill"):
+                rows.append((str(lane), row.holder, "generation", row.start_s, row.end_s))
+            if next_s > row.end_s + 1e-9:
+                rows.append((str(lane), row.holder, FREED, row.end_s, next_s))
+    spans = trace.spans[trace.spans["step"] == chosen] if trace.spans is not None else pd.DataFrame()
+    lane_of = dict(zip(held["holder"], held["lane"], strict=True))
+    generating = set(held.loc[held["role"].isin(["decode", "prefill"]), "holder"])
+    for span in spans.itertuples(index=False) if len(spans) else ():
+        if span.holder in lane_of and span.phase in STYLES and not (span.holder in generating and span.phase == "start"):
+            rows.append((lane_of[span.holder], span.holder, span.phase, span.start_s, span.end_s))
+    table = pd.DataFrame(rows, columns=columns)
+    table[["start_s", "end_s"]] -= start_s
+    return StepFusionInfo(table, _cuts(trace, chosen, start_s), chosen, end_s - start_s)
+
+
+def _lane(gpu_ids: list[int]) -> str:
+    return f"GPU {gpu_ids[0]}" if len(gpu_ids) == 1 else f"GPUs {min(gpu_ids)}-{max(gpu_ids)}"
+
+
+def _cuts(trace: Trace, step: int, start_s: float) -> pd.DataFrame:
+    if trace.events is None or trace.events.empty:
+        return pd.DataFrame(columns=["holder", "time_s"])
+    events = trace.events[(trace.events["step"] == step) & (trace.events["name"] == "cut")]
+    return pd.DataFrame({"holder": events["holder"], "time_s": events["time_s"] - start_s}).reset_index(drop=True)
+
+
+def plot_step_fusion(trace: Trace, step: int | None = None) -> go.Figure:
+    """Plot who has which GPUs during a step: generation, preparation, learning, and GPUs that were given back.
+
+    Args:
+        step: its number; the last one when None.
+
+    Returns:
+        A figure; without allocations one that says so.
+    """
+    info = step_fusion_info(trace, step)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = go.Figure()
+    for what, style in STYLES.items():
+        rows = info.spans[info.spans["what"] == what]
+        if rows.empty:
+            continue
+        lines = [
+            hover([("time", f"{row.start_s:.2f} to {row.end_s:.2f} s"), ("holder", clean(row.holder))], f"{what}, {row.lane}")
+            for row in rows.itertuples(index=False)
+        ]
+        fig.add_bar(
+            x=rows["end_s"] - rows["start_s"], base=rows["start_s"], y=rows["lane"], orientation="h", name=what,
+            marker={"color": style.colour, "line": {"color": OUTLINE, "width": 0.5},
+                    "pattern": {"shape": style.hatch, "size": 5, "solidity": 0.25}},
+            hovertext=lines, hovertemplate="%{hovertext}<extra></extra>",
+        )  # fmt: skip
+    for time_s in sorted(set(info.cuts["time_s"].round(9))):
+        fig.add_vline(x=time_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5})
+    lanes = sorted(info.spans["lane"].unique(), key=lambda lane: int(lane.split()[1].split("-")[0]))
+    fig.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
+    fig.update_xaxes(title="time from the start of the step (s)")
+    fig.update_layout(barmode="overlay", bargap=0.25)
+    cuts = f"Dashed: {len(info.cuts)} actors are cut. " if len(info.cuts) else ""
+    note = f"Step {info.step} takes {info.time_s:.2f} s. {cuts}Pale: GPUs that nobody holds."
+    return styled(fig, TITLE, note, height=150 + LANE_PX * len(lanes))

@@ -1,0 +1,46 @@
+"""Preparation and learning inside simulated steps: the work items of a step by what overlaps with decoding, and its bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rlhfless.executor import WorkItem, phase_work_items
+from rlhfless.scheduling import SchedulingPolicy
+from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from solver.model.plan import Plan
+from solver.stage_fusion.bound import StepBound, step_bound
+from solver.stage_fusion.work import PhaseWork
+
+
+def fused_items(setting: SimulationConfig, logged: LoggedStep, policy: SchedulingPolicy, plan: Plan) -> list[WorkItem]:
+    """Return the work items of a step under a policy; none where the setting has no work.
+
+    A policy that says itself what it fuses (``fuse``) is executed so, another one as the setting says: preparation and learning
+    after generation (``none``), preparation on freed GPUs while others decode (``prepare``), or learning, too (``learn``).
+    Without overlap, preparation runs on the learner's GPUs if there are any.
+    """
+    if setting.work is None:
+        return []
+    fuse = getattr(policy, "fuse", setting.fuse)
+    work = _work(setting, logged)
+    if fuse != "learn":
+        work = replace(work, unlock="batch")
+    if fuse == "none" and work.learner_gpus:
+        work = replace(work, place="learner")
+    return phase_work_items(work, setting.cluster, len(plan.actors), overlaps=fuse != "none")
+
+
+def fused_bound(setting: SimulationConfig, logged: LoggedStep) -> StepBound | None:
+    """Return the bound on the whole step with its true lengths, whatever overlaps; None where the setting has no work.
+
+    Preparation may run on actors' or learner's GPUs here, so both are one pool.
+    """
+    if setting.work is None:
+        return None
+    work = _work(setting, logged)
+    return step_bound(setting.problem(logged.truth), replace(work, learner_grows=bool(work.learner_gpus)))
+
+
+def _work(setting: SimulationConfig, logged: LoggedStep) -> PhaseWork:
+    assert setting.work is not None
+    return setting.work.of(logged.truth, setting.cluster.gpus_per_actor)

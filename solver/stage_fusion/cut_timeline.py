@@ -1,0 +1,213 @@
+"""Times generation with a global cut: when responses complete and actors give their GPUs back, for one set of lengths.
+
+Before the cut every actor runs its responses by continuous batching (``solver.timing.batching``), as the executor does. The cut
+comes with the completion that leaves fewer than R_t responses. Every actor then ends its iteration. The m actors with the most
+remaining work continue, the others hand their responses over to the receiver with the fewest and are free. A response takes
+its KV cache along where that is faster than to recompute it. A sender's link carries one cache at a time. Its response
+completes later by as much, while the receiver's batch is timed as if it were there at once: a simplification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from solver.model.admission import Admission
+from solver.model.latency import LatencyModel
+from solver.model.plan import Plan
+from solver.model.workload import FloatArray, IntArray, Workload
+from solver.replanning.marginal_value import sends_kv
+from solver.timing.batching import Timeline, timeline
+from solver.timing.evaluate import admission_of, cached_tokens, ready_s
+
+Work = Callable[[IntArray, IntArray], FloatArray]
+"""Returns the (n,) expected remaining work of n responses, given their tokens so far."""
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """Generation of a step: (R,) times at which responses complete, and (N,) times at which actors are free."""
+
+    completion_s: FloatArray
+    free_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class CutState:
+    """The step at the moment of a cut.
+
+    Attributes:
+        threshold: R_t, a number of responses. boundary_s: (N,) when each actor ends its iteration.
+        tokens: (R,) tokens of each response by then. waiting: (R,) whether it is not in a batch yet.
+        ranked: actors by remaining work, the most first.
+    """
+
+    threshold: int
+    boundary_s: FloatArray
+    tokens: IntArray
+    waiting: np.ndarray
+    ranked: IntArray
+
+
+class CutTimeline:
+    """Generation by a plan for one set of lengths, without a cut and with any.
+
+    Args:
+        work: by which actors are ranked; None ranks by their numbers of unfinished responses.
+    """
+
+    def __init__(self, plan: Plan, workload: Workload, latency: LatencyModel, rule: str, work: Work | None = None) -> None:
+        self.plan, self.workload, self.latency, self.work = plan, workload, latency, work
+        self.admission: list[Admission] = [admission_of(latency, actor.max_batch, rule) for actor in plan.actors]
+        self.responses = [np.asarray(actor.responses, dtype=np.int64) for actor in plan.actors]
+        self.begin_s = np.array([a.start_s + ready_s(latency, a.prewarmed) + a.receive_s for a in plan.actors])
+        self.actor_of = np.zeros(len(workload), np.int64)
+        self.lines: list[Timeline] = []
+        for number, (actor, chosen) in enumerate(zip(plan.actors, self.responses, strict=True)):
+            self.actor_of[chosen] = number
+            cached = cached_tokens(workload, chosen, actor.prefixes, actor.prefix_tokens, actor.shares_prompts)
+            self.lines.append(
+                self._timeline(chosen, workload.iterations[chosen], workload.context_tokens[chosen], cached, number)
+            )
+
+    @cached_property
+    def uncut(self) -> Generated:
+        """Return generation without a cut."""
+        completion = np.zeros(len(self.workload))
+        free = self.begin_s.copy()
+        for number, (line, chosen) in enumerate(zip(self.lines, self.responses, strict=True)):
+            completion[chosen] = self.begin_s[number] + line.end_s
+            free[number] += line.busy_s
+        return Generated(completion, free)
+
+    def at(self, threshold: int) -> CutState | None:
+        """Return the step when fewer than ``threshold`` responses are left; None where that leaves none."""
+        completion = self.uncut.completion_s
+        which = len(completion) - threshold  # completions before the last that triggers
+        if threshold <= 1 or which < 0:
+            return None
+        cut_s = float(np.partition(completion, which)[which])
+        boundary_s, tokens = self.begin_s.copy(), np.zeros(len(completion), np.int64)
+        waiting = np.zeros(len(completion), dtype=bool)
+        for number, (line, chosen) in enumerate(zip(self.lines, self.responses, strict=True)):
+            times_s = self.begin_s[number] + line.boundary_s
+            iteration = min(int(np.searchsorted(times_s, cut_s - 1e-12)), len(times_s) - 1)
+            boundary_s[number] = max(times_s[iteration], cut_s) if iteration == len(times_s) - 1 else times_s[iteration]
+            stays, made = line.residency, np.zeros(len(chosen), np.int64)
+            np.add.at(made, stays.response, np.clip(iteration - stays.ready, 0, stays.last - stays.ready))
+            tokens[chosen] = made
+            inside = (stays.first < iteration) & (stays.last >= iteration)
+            waiting[chosen] = True
+            waiting[chosen[stays.response[inside]]] = False
+        return CutState(threshold, boundary_s, tokens, waiting, self._ranked(tokens))
+
+    def cut(self, state: CutState, keep: int) -> Generated | None:
+        """Return generation with this cut to ``keep`` actors; None where they have no room for all unfinished responses.
+
+        Actors that are done have given their GPUs back and receive nothing. Where no more than ``keep`` are left, none is cut.
+        """
+        left = self.workload.iterations - state.tokens
+        unfinished = np.flatnonzero(left > 0)
+        busy = np.bincount(self.actor_of[unfinished], minlength=len(self.lines)) > 0
+        ranked = state.ranked[busy[state.ranked]]
+        kept = ranked[:keep]
+        if len(kept) == len(ranked):
+            return self.uncut
+        moving = unfinished[~np.isin(self.actor_of[unfinished], kept)]
+        receiver = self._dealt(moving, unfinished, kept)
+        owner = self.actor_of.copy()
+        owner[moving] = receiver
+        context = self.workload.context_tokens + state.tokens
+        if not self._fits(unfinished, owner, context, kept):
+            return None
+        whole = self.uncut
+        completion, free = whole.completion_s.copy(), np.minimum(whole.free_s, state.boundary_s)
+        arrives_s, with_kv = self._transfers(moving, context, state)
+        for actor in kept.tolist():
+            own = unfinished[(self.actor_of[unfinished] == actor)]
+            own = own[np.argsort(state.waiting[own], kind="stable")]
+            received = moving[receiver == actor]
+            if not len(own) and not len(received):
+                continue
+            chosen = np.concatenate([own, received])
+            cached = np.where(np.isin(chosen, moving[~with_kv]), 0, context[chosen])
+            cached[state.waiting[chosen] & (state.tokens[chosen] == 0)] = 0
+            running = int((~state.waiting[own]).sum())
+            ends_s = state.boundary_s[actor] + self._ends_s(chosen, left[chosen], context[chosen], cached, actor, running)
+            ends_s[len(own) :] += np.maximum(arrives_s[receiver == actor] - state.boundary_s[actor], 0.0)
+            completion[chosen] = ends_s
+            free[actor] = max(float(ends_s.max()), float(state.boundary_s[actor]))
+        return Generated(completion, free)
+
+    def _ends_s(
+        self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int
+    ) -> FloatArray:
+        """Return the (n,) seconds until responses that fit at once are complete; arguments are those of ``timeline``.
+
+        With an affine latency and nothing that waits or is evicted, an iteration's time is a sum over its responses. So the sum
+        over iterations 1 to n is one over responses, each with its own iterations up to n.
+        """
+        model = self.latency
+        if model.mixes or self.admission[actor].rule != "reserve":
+            return self._timeline(chosen, remaining, context, cached, actor, running).end_s
+        order = np.argsort(remaining, kind="stable")
+        until, per_token = remaining[order].astype(float), model.per_kv_token_s
+        each = model.per_response_s + per_token * context[order]
+        growing = per_token * until * (until - 1) / 2
+        before = np.cumsum(each * until + growing)
+        after = each.sum() - np.cumsum(each)
+        later = len(order) - 1 - np.arange(len(order))
+        seconds = np.empty(len(order))
+        seconds[order] = model.base_s * until + before + after * until + later * growing
+        missing = (context - cached)[running:]
+        joins_s = model.join_s * len(missing)
+        tokens = int(model.charged_tokens(missing).sum())
+        return np.asarray(seconds + joins_s + (float(model.prefill_s(tokens)) if tokens else 0.0))
+
+    def _timeline(
+        self, chosen: IntArray, remaining: IntArray, context: IntArray, cached: IntArray, actor: int, running: int = 0
+    ) -> Timeline:
+        reserved = self.workload.reserved_tokens[chosen]
+        return timeline(remaining, context, reserved, cached, self.latency, self.admission[actor], running)
+
+    def _ranked(self, tokens: IntArray) -> IntArray:
+        left = self.workload.iterations - tokens
+        unfinished = np.flatnonzero(left > 0)
+        expected = np.ones(len(unfinished)) if self.work is None else self.work(unfinished, tokens[unfinished])
+        of_actor = np.bincount(self.actor_of[unfinished], expected, len(self.lines))
+        return np.argsort(-of_actor, kind="stable")
+
+    def _dealt(self, moving: IntArray, unfinished: IntArray, kept: IntArray) -> IntArray:
+        """Return the receiver of each moving response: one after another, the actor with the fewest responses."""
+        has = np.bincount(self.actor_of[unfinished], minlength=len(self.lines))[kept]
+        turns = has[:, None] + np.arange(len(moving))[None, :]
+        actors = np.broadcast_to(kept[:, None], turns.shape)
+        order = np.lexsort((actors.ravel(), turns.ravel()))[: len(moving)]
+        return np.asarray(actors.ravel()[order])
+
+    def _fits(self, unfinished: IntArray, owner: IntArray, context: IntArray, kept: IntArray) -> bool:
+        """Return whether slots and KV memory of the kept actors hold all unfinished responses."""
+        counts = np.bincount(owner[unfinished], minlength=len(self.lines))
+        reserves = self.admission[0].rule == "reserve"
+        held = self.workload.reserved_tokens if reserves else context
+        tokens = np.bincount(owner[unfinished], held[unfinished], len(self.lines))
+        return all(
+            counts[a] <= self.admission[a].max_batch and tokens[a] <= self.admission[a].kv_capacity_tokens
+            for a in kept.tolist()
+        )
+
+    def _transfers(self, moving: IntArray, context: IntArray, state: CutState) -> tuple[FloatArray, np.ndarray]:
+        """Return when each moving response arrives, and whether it takes its KV cache along."""
+        started = state.tokens[moving] > 0
+        transfer_s = self.latency.transfer_base_s + self.latency.transfer_per_kv_token_s * context[moving]
+        recompute_s = self.latency.prefill_base_s + self.latency.prefill_per_token_s * context[moving]
+        with_kv = started & sends_kv(transfer_s, recompute_s)
+        sender, takes_s = self.actor_of[moving], np.where(with_kv, transfer_s, 0.0)
+        arrives_s = state.boundary_s[sender].astype(float)
+        for actor in np.unique(sender).tolist():
+            of_actor = sender == actor
+            arrives_s[of_actor] += np.cumsum(takes_s[of_actor])
+        return arrives_s, with_kv
