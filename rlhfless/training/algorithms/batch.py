@@ -111,6 +111,11 @@ class Part:
     mask: Tensor
     tokens: dict[str, Tensor] = field(default_factory=dict)
 
+    def to(self, device: Any) -> Part:
+        """Return the part on a device."""
+        tokens = {name: values.to(device) for name, values in self.tokens.items()}
+        return Part(self.rows, self.input_ids.to(device), self.mask.to(device), tokens)
+
     def aligned(self, values: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
         """Place per-response arrays where ``mask`` is True, row by row; zeros elsewhere."""
         flat = torch.as_tensor(np.concatenate([np.asarray(value, dtype=np.float32) for value in values]))
