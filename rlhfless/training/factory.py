@@ -145,6 +145,8 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
+    if overrides.algorithm is not None and hardware.pipeline is not None:
+        raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
     if hardware.learning == "stream" and made is not None and not all(hasattr(made, name) for name in pieces):
         raise TrainError(

@@ -22,6 +22,7 @@ from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint, saved_steps
 from rlhfless.training.config import LearnerError, TrainConfig, TrainError
+from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.models.tiny_model import save_model
@@ -82,7 +83,8 @@ class RunState:
         if algorithm is None:
             options = config.learner_options()
             processes = config.cluster.learner_processes
-            learner = make_learner(config.algorithm.name, origin.model, processes=processes, **options)
+            pipeline = PipelineOptions.of(config)
+            learner = make_learner(config.algorithm.name, origin.model, processes=processes, pipeline=pipeline, **options)
         else:
             learner = LocalLearner(algorithm)
         temporary = None

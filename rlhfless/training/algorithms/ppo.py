@@ -297,9 +297,7 @@ def critic_loss(options: PpoOptions, each: LossPart, values: torch.Tensor) -> tu
     return options.vf_coef * error, {"value_loss": float(error.detach()), "values_clipped": held}
 
 
-def _clipped(
-    options: PpoOptions, part: Part, new: torch.Tensor, mask: torch.Tensor
-) -> tuple[torch.Tensor, dict[str, float]]:
+def _clipped(options: PpoOptions, part: Part, new: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
     o, tensors = options, part.tokens
     return clipped_loss(
         new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")

@@ -14,6 +14,7 @@ from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
+from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
 
 ALGORITHMS: dict[str, type[GrpoConfig | PpoConfig]] = {kind.name: kind for kind in (GrpoConfig, PpoConfig)}
@@ -25,7 +26,8 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "max_line_mib", "max_rows", "max_unpacked_gib",
+    "preparation_actors", "learner_gpus", "pipeline", "pipeline_critic", "micro_batches", "schedule",
+    "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -72,6 +74,7 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
+        PipelineOptions.of(self)
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:

@@ -212,7 +212,9 @@ class LocalLearner:
             self.schedule.load_state_dict(state["schedule"])
 
     def close(self) -> None:
-        """See ``Learner``; there is nothing to release."""
+        """See ``Learner``."""
+        if (passes := getattr(self.algorithm, "passes", None)) is not None:
+            passes.close()
 
     def _gathered(self, value: Any) -> Any:
         """Return a whole tensor on the CPU for the first rank; the others keep no more than one at a time."""

@@ -30,17 +30,31 @@ from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
+from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.worker import DONE, FAILED, READY, LearnerStart, laid_out
+from rlhfless.training.pipeline.passes import PipelinePasses
 from solver.model.plurals import counted
 
 END_S = 5.0  # that a process that was killed may take to be gone
 
 
-def make_learner(name: str, model: Any, *, processes: int = 1, **options: Any) -> Learner:
-    """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``."""
-    return LocalLearner.make(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
+def make_learner(
+    name: str, model: Any, *, processes: int = 1, pipeline: PipelineOptions | None = None, **options: Any
+) -> Learner:
+    """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
+
+    Args:
+        pipeline: run the models in stages, in processes of their own; the learner is then in this process.
+    """
+    if processes > 1:
+        return LearnerProcesses(processes, name, model, **options)
+    learner = LocalLearner.make(name, model, **options)
+    if pipeline is not None:
+        algorithm: Any = learner.algorithm
+        algorithm.passes = PipelinePasses(algorithm, pipeline)
+    return learner
 
 
 def check_learner(

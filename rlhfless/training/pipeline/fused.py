@@ -10,7 +10,7 @@ import copy
 import pickle
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,11 +90,12 @@ class FusedTraining:
         actor: a causal language model of transformers; it is the plan's first chain.
         critic: the model of all other chains, which are copies of it; None if there are none.
         plan: the order of every device.
-        losses: of ``actor`` and ``critic``.
+        losses: of ``actor`` and ``critic``; they may be replaced between steps.
         reference: a frozen model with the actor's stages, for ``look``.
         gpus: one GPU per process instead of the CPU. The models may stay on the CPU.
         unit_s: least seconds of an operation per unit of the plan's time. A pass that is faster sleeps, so that schedules can
             be measured with models that are too small.
+        group: the devices' processes, not started; None: on this machine.
 
     Raises:
         InputError: a model does not fit the plan, or there are too few GPUs.
@@ -111,16 +112,17 @@ class FusedTraining:
         reference: Any = None,
         gpus: bool = False,
         unit_s: float = 0.0,
+        group: WorkerGroup | None = None,
     ) -> None:
         chains = plan.problem.chains
         if (critic is None) != (len(chains) == 1):
-            raise InputError(f"the plan has {len(chains)} chains; one for the actor, and others if and only if there is a critic")
+            raise InputError(f"the plan has {len(chains)} chains; one for the actor, and others only for a critic")
         if gpus and torch.cuda.device_count() < plan.problem.devices:
             raise InputError(
-                f"the plan has {plan.problem.devices} devices, but torch finds {torch.cuda.device_count()} GPUs; give a plan for "
-                "them, or use the CPU"
+                f"the plan has {plan.problem.devices} devices, but torch finds {torch.cuda.device_count()} GPUs; give a plan "
+                "for them, or use the CPU"
             )
-        self.plan, self._losses, self._gpus = plan, losses, gpus
+        self.plan, self.losses, self._gpus = plan, losses, gpus
         self._chains = {"actor": [0], "critic": list(range(1, len(chains)))}
         self._routes = {index: chain.route for index, chain in enumerate(chains)}
         models = {"actor": actor, "critic": critic, "reference": reference}
@@ -136,12 +138,17 @@ class FusedTraining:
         self._least_s = {
             tuple(op): unit_s * duration * ops.unit for op, duration in zip(ops.types, ops.duration, strict=True) if unit_s
         }
-        self._tasks, self._group = tasks_of(plan), WorkerGroup("pipeline")
+        self._tasks, self._group = tasks_of(plan), WorkerGroup("pipeline") if group is None else group
 
     @property
     def pids(self) -> list[int]:
         """Process ids by device; empty before the first order and after the end."""
         return self._group.pids
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a reference model to look at."""
+        return "reference" in self._chains
 
     def __enter__(self) -> FusedTraining:
         return self
@@ -201,7 +208,7 @@ class FusedTraining:
             self._start()
         self._give_weights()
         ends = {
-            index: getattr(self._losses["critic" if name == "critic" else "actor"], end)
+            index: getattr(self.losses["critic" if name == "critic" else "actor"], end)
             for name, indices in self._chains.items()
             for index in indices
         }
@@ -262,8 +269,10 @@ class FusedTraining:
         }
         start_s = min(each.start_s for device in found for each in device.passes)
         rows = [
-            (each.task.kind, chains[each.task.chain].name, each.task.stage, each.task.micro_batch, device, each.start_s - start_s,
-             each.end_s - start_s)
+            (
+                each.task.kind, chains[each.task.chain].name, each.task.stage, each.task.micro_batch, device,
+                each.start_s - start_s, each.end_s - start_s,
+            )
             for device, told in enumerate(found)
             for each in told.passes
         ]  # fmt: skip

@@ -77,7 +77,9 @@ def split_model(model: Any, stages: int) -> list[Stage]:
     """
     if isinstance(model, Critic):
         if model.backbone is None:
-            raise InputError("the critic is a head on the policy's layers, so it has no stages of its own; choose critic 'model'")
+            raise InputError(
+                "the critic is a head on the policy's layers, so it has no stages of its own; choose critic 'model'"
+            )
         backbone, head = model.backbone, ValueHead(model.head)
     else:
         backbone, head = model.base_model, model.get_output_embeddings()
@@ -88,7 +90,9 @@ def split_model(model: Any, stages: int) -> list[Stage]:
         raise InputError("a model whose blocks differ, or with dropout, cannot be split into stages; give a plain one")
     blocks = list(backbone.layers)
     if not 1 <= stages <= len(blocks):
-        raise InputError(f"the model has {len(blocks)} blocks, which cannot be split into {stages} stages; give 1 to {len(blocks)}")
+        raise InputError(
+            f"the model has {len(blocks)} blocks, which cannot be split into {stages} stages; give 1 to {len(blocks)}"
+        )
     cuts = [len(blocks) * stage // stages for stage in range(stages + 1)]
     return [
         Stage(
@@ -101,7 +105,7 @@ def split_model(model: Any, stages: int) -> list[Stage]:
 
 
 def _part(backbone: Any, blocks: list[nn.Module], *, first: bool, last: bool) -> Any:
-    """Return a shallow copy of the backbone with some of its blocks, and without embedding and norm where they do not belong."""
+    """Return a shallow copy of the backbone with some of its blocks, and embedding and norm where they belong."""
     part = copy.copy(backbone)
     part._modules = {**backbone._modules, "layers": nn.ModuleList(blocks)}
     if not first:

@@ -98,7 +98,7 @@ def main(connection: Connection, rank: int, startup: DeviceStart) -> None:
     """Run the process until its pipe ends."""
     die_with_parent()
     try:
-        device = Device(rank, startup)
+        device = Device(rank, startup, connect(rank, startup))
         connection.send((READY, None))
         while True:
             _, order, _ = connection.recv()
@@ -107,26 +107,27 @@ def main(connection: Connection, rank: int, startup: DeviceStart) -> None:
         report(connection, error)
 
 
+def connect(rank: int, startup: DeviceStart) -> Links:
+    """Meet the other processes; return the links to them."""
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
+    on_gpu = startup.device == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+    meeting, backend = Path(startup.meeting).as_uri(), "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.devices)
+    return Links(rank, startup.pairs)
+
+
 class Device:
     """The stages of one device."""
 
-    def __init__(self, rank: int, startup: DeviceStart) -> None:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
-        on_gpu = startup.device == "cuda"
-        self.device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
-        if on_gpu:
-            torch.cuda.set_device(rank)
-        else:
-            torch.set_num_threads(1)
-        self.rank, self.routes = rank, startup.routes
-        meeting = Path(startup.meeting).as_uri()
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo", init_method=meeting, rank=rank, world_size=startup.devices
-        )
-        self.links = Links(rank, startup.pairs)
+    def __init__(self, rank: int, startup: DeviceStart, links: Links) -> None:
+        self.rank, self.routes, self.links, self.gradients = rank, startup.routes, links, startup.gradients
+        self.device = torch.device("cuda", rank) if startup.device == "cuda" else torch.device("cpu")
         self.weights = {key: [p.detach() for p in stage.parameters()] for key, stage in startup.stages.items()}
         self.stages = {key: stage.to(self.device) for key, stage in startup.stages.items()}
-        self.gradients = startup.gradients
 
     def run(self, order: PipelineOrder) -> DeviceReport:
         """Run an order; gradients are then in shared memory."""
