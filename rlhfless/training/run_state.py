@@ -22,7 +22,6 @@ from rlhfless.trace import Trace, TraceError, TraceWriter
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_checkpoint, saved_steps
 from rlhfless.training.config import LearnerError, TrainConfig, TrainError
-from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
 from rlhfless.training.models.tiny_model import save_model
@@ -83,8 +82,9 @@ class RunState:
         if algorithm is None:
             options = config.learner_options()
             processes = config.cluster.learner_processes
-            pipeline = PipelineOptions.of(config)
-            learner = make_learner(config.algorithm.name, origin.model, processes=processes, pipeline=pipeline, **options)
+            learner = make_learner(
+                config.algorithm.name, origin.model, processes=processes, pipeline=config.pipeline_options(), **options
+            )
         else:
             learner = LocalLearner(algorithm)
         temporary = None

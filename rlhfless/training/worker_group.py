@@ -99,10 +99,12 @@ class WorkerGroup:
                     kind, answer = connection.recv()
                 except (EOFError, OSError):
                     raise self._died(rank, order) from None
+                if kind == FAILED and not isinstance(answer, RuntimeError):
+                    raise answer
                 if kind == FAILED:
                     ended = wait([process.sentinel for process, _ in self._members], SOON_S)
                     dead = [rank for rank, (process, _) in enumerate(self._members) if process.sentinel in ended]
-                    raise self._died(dead[0], order) if dead else answer  # its end made the others fail
+                    raise self._died(dead[0], order) if dead else answer  # its end makes the others fail
                 assert kind == expected
                 answers[rank] = answer
         return [answers[rank] for rank in range(len(self._members))]

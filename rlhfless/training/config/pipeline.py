@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlhfless.training.config.errors import TrainError
-
-if TYPE_CHECKING:
-    from rlhfless.training.config.train import TrainConfig
+from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
+from rlhfless.training.config.scheduling import ClusterConfig
 
 
 @dataclass(frozen=True)
@@ -49,19 +47,20 @@ class PipelineOptions:
         return self.stages // self.critic_stages if self.critic_stages else 0
 
     @classmethod
-    def of(cls, config: TrainConfig) -> PipelineOptions | None:
+    def of(
+        cls, cluster: ClusterConfig, algorithm: GrpoConfig | PpoConfig, optimizer: OptimizerConfig
+    ) -> PipelineOptions | None:
         """Return the options of a run; None if it learns in whole models.
 
         Raises:
             TrainError: the algorithm's options do not fit.
         """
-        cluster, algorithm = config.cluster, config.algorithm
         if cluster.pipeline is None:
             return None
-        if config.optimizer.precision != "float32":
-            raise TrainError(f"precision is {config.optimizer.precision!r}, but a pipeline computes in float32; leave it out")
-        has_critic = algorithm.name == "ppo"
-        if has_critic and algorithm.critic == "head":
+        if optimizer.precision != "float32":
+            raise TrainError(f"precision is {optimizer.precision!r}, but a pipeline computes in float32; leave it out")
+        has_critic = isinstance(algorithm, PpoConfig)
+        if isinstance(algorithm, PpoConfig) and algorithm.critic == "head":
             raise TrainError(
                 "critic is 'head', which reads the policy's layers and has no stages of its own; a pipeline needs critic "
                 "'model' or a folder"

@@ -74,7 +74,7 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
-        PipelineOptions.of(self)
+        self.pipeline_options()
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -105,6 +105,10 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
+
+    def pipeline_options(self) -> PipelineOptions | None:
+        """Return how models are trained in stages; None if they are trained whole."""
+        return PipelineOptions.of(self.cluster, self.algorithm, self.optimizer)
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""

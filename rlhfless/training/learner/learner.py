@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -33,6 +33,8 @@ from rlhfless.training.algorithms.optimizer import make_schedule
 from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
+from rlhfless.training.pipeline.fused import PipelineStep
+from rlhfless.training.pipeline.passes import PipelinePasses
 
 
 class Learner(Protocol):
@@ -159,6 +161,12 @@ class LocalLearner:
             with warnings.catch_warnings():  # a first batch that teaches nothing has taken no step of the optimizer
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 self.schedule.step()
+
+    @property
+    def pipeline_steps(self) -> Sequence[PipelineStep]:
+        """What the updates on the last batch gave in a pipeline; empty without one."""
+        passes = getattr(self.algorithm, "passes", None)
+        return passes.steps if isinstance(passes, PipelinePasses) else ()
 
     def write(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one writes."""

@@ -47,7 +47,7 @@ class MicroBatch(Protocol):
 
 
 class ModelLoss(Protocol):
-    """The loss of a model; it can be pickled."""
+    """The loss of a model; it can be pickled, and its module can be imported by other processes."""
 
     def __call__(self, output: Tensor, micro_batch: Any) -> tuple[Tensor, Any]:
         """Return the loss of a micro-batch, and what to report of it. Gradients of micro-batches are added.
@@ -155,6 +155,16 @@ class FusedTraining:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def follow(self, plan: PipelinePlan) -> None:
+        """Take another plan of the same problem from the next step on.
+
+        Raises:
+            InputError: the plan is of another problem.
+        """
+        if plan.problem != self.plan.problem:
+            raise InputError("the plan is of another problem; give one of the problem that the processes were started for")
+        self.plan, self._tasks = plan, tasks_of(plan)
 
     def step(self, actor: Sequence[MicroBatch], critic: Sequence[MicroBatch] = ()) -> PipelineStep:
         """Run the plan: set the gradients of both models to those of the summed losses.

@@ -74,7 +74,7 @@ class PipelinePasses:
         options: of the pipeline. group: see ``FusedTraining``.
 
     Attributes:
-        last: the passes of the last step; None before.
+        steps: what the updates on the last batch gave.
 
     Raises:
         InputError: a model cannot be split into these stages.
@@ -92,10 +92,11 @@ class PipelinePasses:
         self.fused = FusedTraining(
             self._policy, self._critic, plan, ends, reference=algorithm.reference, gpus=gpus, group=group
         )
-        self.last: PipelineStep | None = None
+        self.steps: list[PipelineStep] = []
 
     def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
         """See ``Passes``: exactly as many as the pipeline has micro-batches."""
+        self.steps = []
         return batch.equal_parts(rows, self._options.micro_batches, self._policy.device)
 
     def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
@@ -122,12 +123,11 @@ class PipelinePasses:
         temperature = self.fused.losses["actor"].temperature
         self.fused.losses = {"actor": PolicyEnd(losses[0], temperature), "critic": CriticEnd(losses[-1])}
         given = [each.to("cpu") for each in micro_batches]
-        self.last = self.fused.step(given, given if self._critic is not None else ())
-        for numbers, _ in self.last.reports["actor"]:
+        step = self.fused.step(given, given if self._critic is not None else ())
+        self.steps.append(step)
+        for numbers in [*(numbers for numbers, _ in step.reports["actor"]), *step.reports["critic"]]:
             add_to(sums, numbers)
-        for numbers in self.last.reports["critic"]:
-            add_to(sums, numbers)
-        return [new.to(self._policy.device) for _, new in self.last.reports["actor"]]
+        return [new.to(self._policy.device) for _, new in step.reports["actor"]]
 
     def close(self) -> None:
         """See ``Passes``."""

@@ -57,8 +57,8 @@ def test_in_stages_a_learner_learns_the_same(name: str, critic_stages: int | Non
             assert theirs[key] == pytest.approx(ours[key], abs=1e-6, rel=1e-5, nan_ok=True), key
     for p, q in zip(whole.algorithm.trained.parameters(), staged.algorithm.trained.parameters(), strict=True):
         torch.testing.assert_close(p, q, atol=1e-5, rtol=0)
-    assert passes.last is not None
-    assert set(passes.last.passes["chain"]) == ({"actor"} if name == "grpo" else {"actor", "critic 0", "critic 1"})
+    assert len(passes.steps) == 2, "one for each update"
+    assert set(passes.steps[0].passes["chain"]) == ({"actor"} if name == "grpo" else {"actor", "critic 0", "critic 1"})
     staged.close()
 
 
@@ -109,6 +109,6 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], named: tup
 
 
 def test_defaults_fill_what_is_not_given() -> None:
-    assert PipelineOptions.of(config()) is None
-    assert PipelineOptions.of(config(**LOCAL)) == PipelineOptions(4, None, 8)
-    assert PipelineOptions.of(config(**LOCAL, **PPO, micro_batches=12)) == PipelineOptions(4, 4, 12)
+    assert config().pipeline_options() is None
+    assert config(**LOCAL).pipeline_options() == PipelineOptions(4, None, 8)
+    assert config(**LOCAL, **PPO, micro_batches=12).pipeline_options() == PipelineOptions(4, 4, 12)
