@@ -13,8 +13,8 @@ from solver.pipeline.problem import Chain, PipelineProblem
 from solver.pipeline.schedule import schedule_pipeline
 
 __all__ = [
-    "Chain", "ExecutedPlan", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused", "one_f_one_b",
-    "schedule_pipeline", "serial",
+    "Chain", "ExecutedPlan", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused",
+    "one_f_one_b", "schedule_pipeline", "serial",
 ]  # fmt: skip
 
 
