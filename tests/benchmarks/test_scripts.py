@@ -17,6 +17,7 @@ SMALLEST = {
     "solver_moves": "--tiny --markdown --json OUT",
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
+    "fused_pipeline": "--tiny --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
@@ -63,6 +64,7 @@ QUICK = (
 
 SLOW = (
     "dashboard_speed",
+    "fused_pipeline",
     "gpu_engine",
     "large_clusters",
     "lifecycle_costs",

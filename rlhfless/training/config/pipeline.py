@@ -30,7 +30,7 @@ class PipelineOptions:
         if self.critic_stages is None:
             return
         if self.schedule == "1f1b":
-            raise TrainError("schedule is '1f1b', which has one model, but PPO trains two; choose 'fused' or 'serial'")
+            raise TrainError("pipeline_schedule is '1f1b', which has one model, but PPO trains two; choose 'fused' or 'serial'")
         if self.stages % self.critic_stages:
             raise TrainError(
                 f"pipeline_critic is {self.critic_stages}, which does not divide pipeline {self.stages}; give a divisor"
@@ -70,4 +70,4 @@ class PipelineOptions:
                 f"pipeline_critic is {cluster.pipeline_critic}, but algorithm {algorithm.name!r} has no critic; leave it out"
             )
         critic = (cluster.pipeline_critic or cluster.pipeline) if has_critic else None
-        return cls(cluster.pipeline, critic, cluster.micro_batches or 2 * cluster.pipeline, cluster.schedule)
+        return cls(cluster.pipeline, critic, cluster.micro_batches or 2 * cluster.pipeline, cluster.pipeline_schedule)

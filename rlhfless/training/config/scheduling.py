@@ -97,7 +97,7 @@ class ClusterConfig(Options):
     as the actor."""
     micro_batches: Count | None = None
     """Split a batch into this many micro-batches in a pipeline. Default: twice its stages."""
-    schedule: Literal["fused", "serial", "1f1b"] = "fused"
+    pipeline_schedule: Literal["fused", "serial", "1f1b"] = "fused"
     """Order a pipeline's passes: fused runs actor and critic at the same time, serial one after the other. ``fused`` is
     ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -158,7 +158,11 @@ class ClusterConfig(Options):
 
     def _check_pipeline(self) -> None:
         if self.pipeline is None:
-            given = {"pipeline_critic": self.pipeline_critic, "micro_batches": self.micro_batches, "schedule": self.schedule}
+            given = {
+                "pipeline_critic": self.pipeline_critic,
+                "micro_batches": self.micro_batches,
+                "pipeline_schedule": self.pipeline_schedule,
+            }
             for name, value in given.items():
                 if value not in (None, "fused"):
                     raise TrainError(f"{name} is {value!r}, but nothing is learned in stages; give pipeline as well")

@@ -96,10 +96,10 @@ PPO: dict[str, Any] = {"algorithm": "ppo", "critic": "model"}
         ({**LOCAL, "precision": "bfloat16"}, ("precision", "'bfloat16'", "float32")),
         ({**LOCAL, "pipeline_critic": 2}, ("pipeline_critic", "2", "'grpo'")),
         ({**LOCAL, "algorithm": "ppo"}, ("critic", "'head'", "'model'")),
-        ({**LOCAL, **PPO, "schedule": "1f1b"}, ("schedule", "'1f1b'", "'fused'")),
+        ({**LOCAL, **PPO, "pipeline_schedule": "1f1b"}, ("pipeline_schedule", "'1f1b'", "'fused'")),
         ({**LOCAL, **PPO, "pipeline_critic": 3}, ("pipeline_critic", "3", "4")),
         ({**LOCAL, **PPO, "pipeline_critic": 2, "micro_batches": 5}, ("micro_batches", "5", "2")),
-        ({"schedule": "serial"}, ("schedule", "'serial'", "pipeline")),
+        ({"pipeline_schedule": "serial"}, ("pipeline_schedule", "'serial'", "pipeline")),
         ({"micro_batches": 4}, ("micro_batches", "4", "pipeline")),
     ],
 )
