@@ -167,10 +167,11 @@ class ClusterConfig(Options):
                 if value not in (None, "fused"):
                     raise TrainError(f"{name} is {value!r}, but nothing is learned in stages; give pipeline as well")
             return
-        needed = {"executor": "local", "learning": "batch", "learner_processes": 1}
-        for name, value in needed.items():
-            if getattr(self, name) != value:
-                raise TrainError(f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {value!r} is needed")
+        for name, needed in (("executor", "local"), ("learning", "batch"), ("learner_processes", 1)):
+            if getattr(self, name) != needed:
+                raise TrainError(
+                    f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {needed!r} is needed"
+                )
 
     @property
     def drafting(self) -> Drafting | None:

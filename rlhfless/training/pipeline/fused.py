@@ -29,7 +29,7 @@ except ImportError as error:
 from rlhfless.training.algorithms.critic import Critic
 from rlhfless.training.pipeline import worker
 from rlhfless.training.pipeline.stages import Stage, split_model
-from rlhfless.training.pipeline.tasks import Task, forward_tasks, messages, tasks_of
+from rlhfless.training.pipeline.tasks import PipelineTask, forward_tasks, messages, tasks_of
 from rlhfless.training.pipeline.worker import DeviceReport, DeviceStart, PipelineOrder
 from rlhfless.training.worker_group import WorkerGroup
 from solver.pipeline import PipelinePlan
@@ -212,7 +212,7 @@ class FusedTraining:
         return {index: micro_batches[cuts[i] : cuts[i + 1]] for i, index in enumerate(indices)}
 
     def _run(
-        self, tasks: list[list[Task]], given: Mapping[int, Sequence[MicroBatch]], end: str, *, training: bool
+        self, tasks: list[list[PipelineTask]], given: Mapping[int, Sequence[MicroBatch]], end: str, *, training: bool
     ) -> list[DeviceReport]:
         if not self._group:
             self._start()

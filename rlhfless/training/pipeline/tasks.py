@@ -14,7 +14,7 @@ from solver.pipeline import PipelinePlan
 FORWARD, BACKWARD, INPUTS, WEIGHTS = "F", "B", "I", "W"
 
 
-class Task(NamedTuple):
+class PipelineTask(NamedTuple):
     """One operation on one micro-batch; kinds as in ``PipelinePlan.table``. ``chain`` is the position of its chain."""
 
     chain: int
@@ -23,7 +23,7 @@ class Task(NamedTuple):
     micro_batch: int
 
 
-def tasks_of(plan: PipelinePlan) -> list[list[Task]]:
+def tasks_of(plan: PipelinePlan) -> list[list[PipelineTask]]:
     """Return each device's tasks in the plan's order."""
     found = []
     for order in plan.orders:
@@ -31,20 +31,22 @@ def tasks_of(plan: PipelinePlan) -> list[list[Task]]:
         row = []
         for op in order:
             key = (op.chain, op.kind, op.stage)
-            row.append(Task(*key, done[key]))
+            row.append(PipelineTask(*key, done[key]))
             done[key] += 1
         found.append(row)
     return found
 
 
-def forward_tasks(routes: Mapping[int, Sequence[int]], micro_batches: Mapping[int, int], devices: int) -> list[list[Task]]:
+def forward_tasks(
+    routes: Mapping[int, Sequence[int]], micro_batches: Mapping[int, int], devices: int
+) -> list[list[PipelineTask]]:
     """Return each device's tasks of forward passes alone: micro-batches follow each other through the stages.
 
     Args:
         routes: by chain, the device of each stage. micro_batches: number of each chain.
     """
     every = [
-        Task(chain, FORWARD, stage, k)
+        PipelineTask(chain, FORWARD, stage, k)
         for chain, route in routes.items()
         for stage in range(len(route))
         for k in range(micro_batches[chain])
@@ -53,16 +55,18 @@ def forward_tasks(routes: Mapping[int, Sequence[int]], micro_batches: Mapping[in
     return [[task for task in every if routes[task.chain][task.stage] == device] for device in range(devices)]
 
 
-def following(task: Task, stages: int) -> Task | None:
+def following(task: PipelineTask, stages: int) -> PipelineTask | None:
     """Return the task of another stage that waits for what this one computes; None if there is none."""
     if task.kind == FORWARD:
         return task._replace(stage=task.stage + 1) if task.stage + 1 < stages else None
     return task._replace(stage=task.stage - 1) if task.kind != WEIGHTS and task.stage > 0 else None
 
 
-def messages(orders: Sequence[Sequence[Task]], routes: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], list[Task]]:
+def messages(
+    orders: Sequence[Sequence[PipelineTask]], routes: Mapping[int, Sequence[int]]
+) -> dict[tuple[int, int], list[PipelineTask]]:
     """Return, by sending and receiving device, the tasks that wait for a message, in the order of sending."""
-    found: dict[tuple[int, int], list[Task]] = defaultdict(list)
+    found: dict[tuple[int, int], list[PipelineTask]] = defaultdict(list)
     for device, order in enumerate(orders):
         for task in order:
             then = following(task, len(routes[task.chain]))
@@ -71,7 +75,7 @@ def messages(orders: Sequence[Sequence[Task]], routes: Mapping[int, Sequence[int
     return dict(found)
 
 
-def most_in_flight(order: Sequence[Task]) -> int:
+def most_in_flight(order: Sequence[PipelineTask]) -> int:
     """Return how many micro-batches a device holds at most, those of several stages counted each."""
     last = WEIGHTS if any(task.kind == WEIGHTS for task in order) else BACKWARD
     held, most = 0, 0

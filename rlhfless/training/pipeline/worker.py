@@ -22,7 +22,7 @@ from torch import Tensor
 from rlhfless.executor.distributed.worker.worker import die_with_parent
 from rlhfless.training.pipeline.links import Links
 from rlhfless.training.pipeline.stages import Stage
-from rlhfless.training.pipeline.tasks import BACKWARD, FORWARD, INPUTS, WEIGHTS, Task, following, messages
+from rlhfless.training.pipeline.tasks import BACKWARD, FORWARD, INPUTS, WEIGHTS, PipelineTask, following, messages
 from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
 
 
@@ -59,17 +59,17 @@ class PipelineOrder:
         least_s: by chain, kind and stage, the least seconds of a task, which sleeps for the rest.
     """
 
-    tasks: Sequence[Sequence[Task]]
+    tasks: Sequence[Sequence[PipelineTask]]
     micro_batches: Mapping[int, Sequence[Any]]
     ends: Mapping[int, Callable[[Tensor, Any], Any]]
     training: bool
     least_s: Mapping[tuple[int, str, int], float]
 
 
-class Pass(NamedTuple):
+class TimedPass(NamedTuple):
     """A task as it ran, in seconds of the machine's monotonic clock, without what it waited for its input."""
 
-    task: Task
+    task: PipelineTask
     start_s: float
     end_s: float
 
@@ -89,7 +89,7 @@ class DeviceReport(NamedTuple):
     micro-batch.
     """
 
-    passes: list[Pass]
+    passes: list[TimedPass]
     in_flight: int
     reports: dict[tuple[int, int], Any]
 
@@ -134,7 +134,7 @@ class Device:
         self._refresh()
         self.order, self.done, most = order, DeviceReport([], 0, {}), 0
         self.held: dict[tuple[int, int, int], Held] = {}  # by chain, stage and micro-batch
-        self.local: dict[Task, Tensor] = {}  # for tasks of this device
+        self.local: dict[PipelineTask, Tensor] = {}  # for tasks of this device
         self._expect()
         with torch.set_grad_enabled(order.training):
             for task in order.tasks[self.rank]:
@@ -144,7 +144,7 @@ class Device:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize(self.device)
                 time.sleep(max(0.0, began + order.least_s.get(task[:3], 0.0) - time.monotonic()))
-                self.done.passes.append(Pass(task, began, time.monotonic()))
+                self.done.passes.append(TimedPass(task, began, time.monotonic()))
                 self._pass_on(task, computed)
                 most = max(most, len(self.held))
         self.links.flush()
@@ -152,7 +152,7 @@ class Device:
             self._publish()
         return self.done._replace(in_flight=most)
 
-    def _compute(self, task: Task, given: Tensor | None) -> Tensor | None:
+    def _compute(self, task: PipelineTask, given: Tensor | None) -> Tensor | None:
         """Run a task on what another stage has computed for it; return what the next one needs."""
         key = (task.chain, task.stage, task.micro_batch)
         stage = self.stages[task.chain, task.stage]
@@ -173,7 +173,7 @@ class Device:
         torch.autograd.backward(held.output, held.gradient, inputs=list(stage.parameters()))
         return None
 
-    def _ended(self, task: Task, output: Tensor) -> Tensor:
+    def _ended(self, task: PipelineTask, output: Tensor) -> Tensor:
         """Return the loss of the last stage's output, and keep what is to be reported; other outputs as they are."""
         if task.stage + 1 < len(self.routes[task.chain]):
             return output
@@ -182,7 +182,7 @@ class Device:
         self.done.reports[task.chain, task.micro_batch] = told
         return loss
 
-    def _input(self, task: Task) -> Tensor | None:
+    def _input(self, task: PipelineTask) -> Tensor | None:
         """Return what a task needs of another one: tokens, hidden states, or the gradient of its output."""
         stages = len(self.routes[task.chain])
         if task.kind == FORWARD and task.stage == 0:
@@ -191,7 +191,7 @@ class Device:
             return None
         return self.local.pop(task) if task in self.local else self.links.receive(task)
 
-    def _pass_on(self, task: Task, computed: Tensor | None) -> None:
+    def _pass_on(self, task: PipelineTask, computed: Tensor | None) -> None:
         then = following(task, len(self.routes[task.chain]))
         if then is None:
             return
@@ -204,13 +204,13 @@ class Device:
 
     def _expect(self) -> None:
         """Begin to receive what peers will send."""
-        incoming: dict[int, list[tuple[Task, Tensor]]] = {}
+        incoming: dict[int, list[tuple[PipelineTask, Tensor]]] = {}
         for (sender, receiver), tasks in messages(self.order.tasks, self.routes).items():
             if receiver == self.rank:
                 incoming[sender] = [(task, self._buffer(task)) for task in tasks]
         self.links.expect(incoming)
 
-    def _buffer(self, task: Task) -> Tensor:
+    def _buffer(self, task: PipelineTask) -> Tensor:
         """Return an empty tensor for the hidden states of a micro-batch, or their gradient."""
         stage = self.stages[task.chain, task.stage]
         shape = self.order.micro_batches[task.chain][task.micro_batch].input_ids.shape
