@@ -73,13 +73,3 @@ def messages(
             if then is not None and (target := routes[then.chain][then.stage]) != device:
                 found[device, target].append(then)
     return dict(found)
-
-
-def most_in_flight(order: Sequence[PipelineTask]) -> int:
-    """Return how many micro-batches a device holds at most, those of several stages counted each."""
-    last = WEIGHTS if any(task.kind == WEIGHTS for task in order) else BACKWARD
-    held, most = 0, 0
-    for task in order:
-        held += (task.kind == FORWARD) - (task.kind == last)
-        most = max(most, held)
-    return most
