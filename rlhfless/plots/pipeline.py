@@ -1,6 +1,6 @@
 """Plots pipeline schedules: what every device runs when, and the memory that the fullest device holds.
 
-Input is one ``PipelinePlan``, or several by label, one above the other on one time axis.
+Input is one ``PipelinePlan``, or several by label, one above the other on one time axis; ``ExecutedPlan`` has measured times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from rlhfless.plots.palette import BLUE, BOUND, COLOURS
 from rlhfless.plots.style import clean, hover, message_figure, styled
 
 if TYPE_CHECKING:
-    from solver.pipeline import PipelinePlan
+    from solver.pipeline import ExecutedPlan, PipelinePlan
+
+    AnyPlan = PipelinePlan | ExecutedPlan
 
 TITLE = "Pipeline schedule"
 PASSES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}
@@ -48,7 +50,7 @@ class PipelineInfo(NamedTuple):
         return self.operations
 
 
-def pipeline_info(plans: PipelinePlan | Mapping[str, PipelinePlan]) -> PipelineInfo:
+def pipeline_info(plans: AnyPlan | Mapping[str, AnyPlan]) -> PipelineInfo:
     """Return the data of ``plot_pipeline``."""
     labelled = plans if isinstance(plans, Mapping) else {"schedule": plans}
     operations = [plan.table().assign(plan=label) for label, plan in labelled.items()]
@@ -72,10 +74,11 @@ def _fullest(table: pd.DataFrame) -> pd.DataFrame:
     return changes.max(axis=1).rename_axis("time").reset_index(name="memory")
 
 
-def plot_pipeline(plans: PipelinePlan | Mapping[str, PipelinePlan]) -> go.Figure:
+def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> go.Figure:
     """Plot one schedule, or several by label above each other: devices over time, and below the memory of the fullest device.
 
-    A chain has one colour; forward passes are paler. Every operation has a hover text.
+    A chain has one colour; forward passes are paler. Every operation has a hover text. A plan beside its ``ExecutedPlan`` shows
+    where measured times differ.
 
     Returns:
         A figure; without schedules one that says so.

@@ -18,6 +18,7 @@ _MODULE_OF = {
     "Critic": "training.algorithms.critic",
     "DatasetTask": "training.tasks.dataset",
     "FunctionReward": "training.rewards.combine",
+    "FusedTraining": "training.pipeline.fused",
     "Grpo": "training.algorithms.grpo",
     "GrpoConfig": "training.config",
     "GrpoOptions": "training.config.learning",

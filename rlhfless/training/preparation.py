@@ -9,7 +9,7 @@ times differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from rlhfless.executor import StepRecord, WorkGpus, WorkItem, WorkServer
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.config import ClusterConfig
+from rlhfless.training.pipeline.fused import PipelineStep
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 
@@ -104,6 +105,27 @@ def record_phases(
     every = tuple(range(len(work)))
     work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
     add_work(record, work, cluster)
+
+
+def record_passes(record: StepRecord, steps: Sequence[PipelineStep], began_s: float, prepare_s: float) -> None:
+    """Add the passes of a pipeline to a step's record: spans ``forward`` and ``backward`` behind that of learning.
+
+    Args:
+        began_s: when learning began, on the machine's monotonic clock. prepare_s: its passes before the first update, which
+            the record has as preparation.
+    """
+    if not steps:
+        return
+    learned = next(run for run in reversed(record.work) if run.item.kind == "learn")
+    for update, step in enumerate(steps):
+        offset_s = learned.start_s + step.start_s - began_s - prepare_s
+        for row in step.passes.itertuples(index=False):
+            call = "forward" if row.operation == "F" else "backward"
+            start_s, end_s = (min(max(offset_s + at_s, learned.start_s), learned.end_s) for at_s in (row.start, row.end))
+            record.span(
+                learned.holder, "learn", start_s, end_s, call=call, background=True, operation=row.operation, chain=row.chain,
+                stage=row.stage, micro_batch=row.micro_batch, device=row.device, update=update,
+            )  # fmt: skip
 
 
 def _server(holder: str, cluster: Cluster, place: int) -> WorkServer:

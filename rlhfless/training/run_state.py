@@ -82,7 +82,9 @@ class RunState:
         if algorithm is None:
             options = config.learner_options()
             processes = config.cluster.learner_processes
-            learner = make_learner(config.algorithm.name, origin.model, processes=processes, **options)
+            learner = make_learner(
+                config.algorithm.name, origin.model, processes=processes, pipeline=config.pipeline_options(), **options
+            )
         else:
             learner = LocalLearner(algorithm)
         temporary = None

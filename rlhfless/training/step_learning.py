@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.training.config import TrainConfig
-from rlhfless.training.preparation import record_phases
+from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
 from rlhfless.training.rewards import Response, Rewards
@@ -107,8 +107,11 @@ class BatchLearning:
             judging_s = time.perf_counter() - began
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             in_doubt.enter_context(p.state.learning())
+            learning_s = time.monotonic()
             with one_thread(p.state.model.device):
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
             # actors of a pool may wait on their GPUs meanwhile
             record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, on_other_gpus=p.on_pool)
+            steps = getattr(p.state.learner, "pipeline_steps", ())
+            record_passes(record, steps, learning_s, numbers.get("prepare_seconds", 0.0))
         return LearnedStep(responses, scores, numbers)

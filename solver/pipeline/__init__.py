@@ -5,6 +5,7 @@ memory and lower bounds on both. Searches run in plain Python; CP-SAT and, where
 """
 
 from solver.pipeline.baselines import one_f_one_b, serial
+from solver.pipeline.executed import ExecutedPlan
 from solver.pipeline.fused import fused
 from solver.pipeline.operations import Operation
 from solver.pipeline.plan import PipelinePlan, SearchReport, evaluate_pipeline
@@ -12,8 +13,8 @@ from solver.pipeline.problem import Chain, PipelineProblem
 from solver.pipeline.schedule import schedule_pipeline
 
 __all__ = [
-    "Chain", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused", "one_f_one_b",
-    "schedule_pipeline", "serial",
+    "Chain", "ExecutedPlan", "Operation", "PipelinePlan", "PipelineProblem", "SearchReport", "evaluate_pipeline", "fused",
+    "one_f_one_b", "schedule_pipeline", "serial",
 ]  # fmt: skip
 
 

@@ -122,12 +122,21 @@ class PipelinePlan:
         columns = ["operation", "chain", "stage", "micro_batch", "device", "start", "end", "memory"]
         return pd.DataFrame(rows, columns=columns).sort_values(["start", "device"], kind="stable", ignore_index=True)
 
-    def actions(self) -> list[list[str]] | list[list[tuple[str, str]]]:
+    def actions(self, chain: str | None = None) -> list[list[str]] | list[list[tuple[str, str]]]:
         """Return each device's order in the words of ``torch.distributed.pipelining``: stage, kind, micro-batch, as in ``0F3``.
+
+        Args:
+            chain: leave out all others. Torch's own runtime executes the order of one chain.
 
         Returns:
             A list per device, of texts for one chain, and of pairs (name of the chain, text) for several.
+
+        Raises:
+            PlanningError: there is no such chain.
         """
+        names = [one.name for one in self.problem.chains]
+        if chain is not None and chain not in names:
+            raise PlanningError(f"chain is {as_given(chain)}; choose one of {', '.join(names)}")
         found = []
         for order in self.orders:
             done: dict[Operation, int] = {}
@@ -135,9 +144,10 @@ class PipelinePlan:
             for op in order:
                 number = done.get(op, 0)
                 done[op] = number + 1
-                row.append((self.problem.chains[op.chain].name, f"{op.stage}{op.kind}{number}"))
+                if chain in (None, names[op.chain]):
+                    row.append((names[op.chain], f"{op.stage}{op.kind}{number}"))
             found.append(row)
-        return found if len(self.problem.chains) > 1 else [[action for _, action in row] for row in found]
+        return found if chain is None and len(names) > 1 else [[action for _, action in row] for row in found]
 
     def to_json(self) -> str:
         """Return the plan as JSON; ``from_json`` restores it bit for bit."""

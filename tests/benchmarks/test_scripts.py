@@ -18,6 +18,7 @@ SMALLEST = {
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
+    "fused_pipeline": "--tiny --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
@@ -64,6 +65,7 @@ QUICK = (
 
 SLOW = (
     "dashboard_speed",
+    "fused_pipeline",
     "gpu_engine",
     "large_clusters",
     "lifecycle_costs",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlhfless.errors import InputError
+from rlhfless.scheduling.number_partitioning import largest_differencing
 from rlhfless.training import missing_torch
 
 try:
@@ -19,7 +20,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, right_padded
+from rlhfless.training.micro_batches import PAD_MULTIPLE, dealt, padded_tokens, right_padded
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,20 +98,32 @@ class Batch:
         parts.
         """
         index = rows.tolist()
-        lengths = [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
-        parts = []
-        for chosen in dealt(lengths, max_tokens_per_micro_batch, ranks.count)[ranks.rank]:
-            kept = [index[i] for i in chosen]
-            if kept:
-                ids, mask = right_padded([self.prompt_ids[i] for i in kept], [self.response_ids[i] for i in kept])
-            else:  # a row none of whose tokens count, so that this process computes when the others do
-                kept, ids = index[:1], torch.zeros((1, PAD_MULTIPLE), dtype=torch.long)
-                mask = torch.zeros((1, PAD_MULTIPLE - 1), dtype=torch.bool)
-            part = Part(kept, ids.to(device), mask.to(device))
-            if self.engine_logprobs is not None:
-                part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in kept])
-            parts.append(part)
-        return parts
+        shares = dealt(self._lengths(index), max_tokens_per_micro_batch, ranks.count)[ranks.rank]
+        return [self._part([index[i] for i in chosen], index, device) for chosen in shares]
+
+    def equal_parts(self, rows: np.ndarray, count: int, device: Any) -> list[Part]:
+        """Return the given rows as exactly so many parts, of as many rows and about as many tokens each; none without rows."""
+        index = rows.tolist()
+        tokens = [padded_tokens(length) for length in self._lengths(index)]
+        shares = largest_differencing(tokens, count, equal_counts=True) if index else []
+        return [self._part([index[i] for i in chosen], index, device) for chosen in shares]
+
+    def _lengths(self, index: list[int]) -> list[int]:
+        return [len(self.prompt_ids[i]) + len(self.response_ids[i]) for i in index]
+
+    def _part(self, kept: list[int], index: list[int], device: Any) -> Part:
+        """Return the rows ``kept`` as a part; without any, a row of ``index`` none of whose tokens count, so that this process
+        computes when the others do.
+        """
+        if kept:
+            ids, mask = right_padded([self.prompt_ids[i] for i in kept], [self.response_ids[i] for i in kept])
+        else:
+            kept, ids = index[:1], torch.zeros((1, PAD_MULTIPLE), dtype=torch.long)
+            mask = torch.zeros((1, PAD_MULTIPLE - 1), dtype=torch.bool)
+        part = Part(kept, ids.to(device), mask.to(device))
+        if self.engine_logprobs is not None:
+            part.tokens["engine"] = part.aligned([self.engine_logprobs[i] for i in kept])
+        return part
 
 
 @dataclass(eq=False)
@@ -123,6 +136,11 @@ class Part:
     input_ids: Tensor
     mask: Tensor
     tokens: dict[str, Tensor] = field(default_factory=dict)
+
+    def to(self, device: Any) -> Part:
+        """Return the part on a device."""
+        tokens = {name: values.to(device) for name, values in self.tokens.items()}
+        return Part(self.rows, self.input_ids.to(device), self.mask.to(device), tokens)
 
     def aligned(self, values: Sequence[Sequence[float] | np.ndarray]) -> Tensor:
         """Place per-response arrays where ``mask`` is True, row by row; zeros elsewhere."""

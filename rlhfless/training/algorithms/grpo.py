@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_co
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
+from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
 from rlhfless.training.logprobs import token_logprobs
 
@@ -53,7 +55,7 @@ class Groups:
 
 
 class Grpo:
-    """GRPO on ``model``.
+    """GRPO on ``model``; ``passes`` run it, whole or in stages.
 
     Args:
         reference: model of the KL penalty; None copies the current model, if there is a ``kl_coef``.
@@ -70,6 +72,7 @@ class Grpo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = model, optimizer, options, ranks
         self.reference = frozen_copy(model) if options.kl_coef and reference is None else reference
+        self.passes: Passes = WholePasses(self)
         self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -90,7 +93,7 @@ class Grpo:
         """
         began, sums = time.perf_counter(), dict.fromkeys(SUMS, 0.0)
         self._check_groups([batch])
-        groups = [self._prepared(batch)]
+        groups = [self._prepared(batch, sums)]
         self.optimizer.zero_grad(set_to_none=True)
         self._accumulate(groups, self._divisor(groups), sums)
         return {**self._updates(groups, sums), "seconds": time.perf_counter() - began}
@@ -115,10 +118,14 @@ class Grpo:
                 f"group {min(again, key=str)!r} is added a second time; add a group once, with all of its responses, because "
                 "their advantages compare them with each other"
             )
-        groups = self._prepared(batch)
+        groups = self._prepared(batch, self._sums)
         self._added.append(groups)
-        for part in groups.parts:
-            self._gradients.add({"loss": self._loss(part, groups, self._sums)})
+        for each in _with_divisor(groups, 1.0):
+            with autocast(self.options, each.part.mask.device):
+                new = token_logprobs(self.trained, each.input_ids, temperature=self.options.temperature)
+            loss, numbers = grpo_loss_sum(self.options, each, new)
+            add_to(self._sums, numbers)
+            self._gradients.add({"loss": loss})
 
     def finish(self) -> dict[str, float]:
         """Take the step's updates on all groups that were added; returns the numbers of ``learn``, but for ``seconds``.
@@ -141,13 +148,16 @@ class Grpo:
                 "every group has 1 response, but GRPO compares responses to one prompt; take 2 samples or more, or PPO"
             )
 
-    def _prepared(self, batch: Batch) -> Groups:
+    def _prepared(self, batch: Batch, sums: dict[str, float]) -> Groups:
         o = self.options
         advantages = group_advantages(batch.rewards, batch.group_of, o.advantage_std, o.eps)
         counted = batch.counted(o.mask_truncated)
         weights = loss_weights(o.loss_aggregation, batch.response_tokens, counted)
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
-        parts = batch.parts(rows, o.max_tokens_per_micro_batch, self.trained.device, self.ranks)
+        parts = self.passes.parts(batch, rows)
+        if self.reference is not None:
+            for part, expected in zip(parts, self.passes.reference(parts, sums), strict=True):
+                part.tokens["reference"] = expected
         return Groups(batch, counted, advantages, weights, parts)
 
     def _divisor(self, groups: Sequence[Groups]) -> float:
@@ -186,31 +196,44 @@ class Grpo:
 
     def _accumulate(self, groups: Sequence[Groups], divisor: float, sums: dict[str, float]) -> None:
         """Add the gradient of all parts to the weights' and their numbers to ``sums``."""
-        for each in groups:
-            for part in each.parts:
-                total = self._loss(part, each, sums) / divisor
-                total.backward()  # type: ignore[no-untyped-call]
-                sums["loss"] += float(total.detach())
+        micro_batches = [part for each in groups for part in _with_divisor(each, divisor)]
+        logprobs = self.passes.accumulate(micro_batches, [partial(grpo_loss, self.options)], sums)
+        for each, new in zip(micro_batches, logprobs, strict=True):
+            _settle_first(each.part, new, self.options)
 
-    def _loss(self, part: Part, groups: Groups, sums: dict[str, float]) -> torch.Tensor:
-        """Return the weighted sum of a part's token losses, not divided; add its other numbers to ``sums``."""
-        o, mask = self.options, part.mask
-        with autocast(o, mask.device):
-            new = token_logprobs(self.trained, part.input_ids, temperature=o.temperature)
-        if "old" not in part.tokens:  # the first update: these weights generated
-            settle_old(part, new.detach(), o)
-            if self.reference is not None:
-                with torch.no_grad(), autocast(o, mask.device), counted_seconds(sums, part):
-                    part.tokens["reference"] = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
-        advantage, weight = (
-            torch.as_tensor(x[part.rows], dtype=new.dtype, device=new.device) for x in (groups.advantages, groups.weights)
-        )
-        old, importance = part.tokens["old"], part.tokens.get("importance")
-        loss, counts = clipped_loss(new, old, advantage, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
-        if self.reference is not None:
-            kl = k3(new, part.tokens["reference"], mask)
-            loss = loss + o.kl_coef * kl
-            sums["kl_reference"] += float(kl.detach().sum())
-        sums["clipped"] += counts["clipped"]
-        sums["kl"] += counts["kl"]
-        return (loss * weight[:, None]).sum()
+
+def _with_divisor(groups: Groups, divisor: float) -> list[LossPart]:
+    rows = {"advantage": groups.advantages, "weight": groups.weights}
+    return [LossPart.of(part, rows, loss=divisor) for part in groups.parts]
+
+
+def _settle_first(part: Part, new: torch.Tensor, options: GrpoOptions) -> None:
+    """Take the old log-probabilities from the first update: these weights generated."""
+    if "old" not in part.tokens:
+        settle_old(part, new, options)
+
+
+def grpo_loss(options: GrpoOptions, each: LossPart, new: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the loss of a micro-batch, divided by the batch's divisor, and numbers to be summed.
+
+    Args:
+        new: (B, T - 1) log-probabilities of its tokens.
+    """
+    total, numbers = grpo_loss_sum(options, each, new)
+    loss = total / each.divisors["loss"]
+    return loss, {**numbers, "loss": float(loss.detach())}
+
+
+def grpo_loss_sum(options: GrpoOptions, each: LossPart, new: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the weighted sum of a micro-batch's token losses, not divided, and numbers to be summed; see ``grpo_loss``."""
+    o, part, mask = options, each.part, each.part.mask
+    _settle_first(part, new.detach(), o)
+    old, importance = part.tokens["old"], part.tokens.get("importance")
+    advantage = each.rows["advantage"]
+    loss, counts = clipped_loss(new, old, advantage, mask, o.clip_ratio_low, o.clip_ratio_high, importance)
+    numbers = {"clipped": counts["clipped"], "kl": counts["kl"]}
+    if "reference" in part.tokens:
+        kl = k3(new, part.tokens["reference"], mask)
+        loss = loss + o.kl_coef * kl
+        numbers["kl_reference"] = float(kl.detach().sum())
+    return (loss * each.rows["weight"][:, None]).sum(), numbers

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,10 @@ from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
+from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import counted_seconds, pass_tokens, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
-from rlhfless.training.logprobs import token_logprobs
 
 SUMS = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
 
@@ -55,7 +56,7 @@ class Responses:
 
 
 class Ppo:
-    """PPO on a policy with its critic.
+    """PPO on a policy with its critic; ``passes`` run them, whole or in stages.
 
     Args:
         reference: model of the KL penalty; None copies the current policy, if there is a ``kl_coef``.
@@ -72,6 +73,7 @@ class Ppo:
     ) -> None:
         self.trained, self.optimizer, self.options, self.ranks = trained, optimizer, options, ranks
         self.reference = frozen_copy(trained.policy) if options.kl_coef and reference is None else reference
+        self.passes: Passes = WholePasses(self)
         self.begin()
 
     def learn(self, batch: Batch) -> dict[str, float]:
@@ -182,25 +184,19 @@ class Ppo:
         counted = batch.counted(o.mask_truncated)
         weights = loss_weights(o.loss_aggregation, batch.response_tokens, counted)
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
-        parts = batch.parts(np.flatnonzero(counted), o.max_tokens_per_micro_batch, self.trained.policy.device, self.ranks)
+        parts = self.passes.parts(batch, np.flatnonzero(counted))
         scores = np.asarray(batch.rewards, dtype=float)
-        penalties = [penalty for part in parts if (penalty := self._look_back(part, scores, sums)) is not None]
+        looked = zip(parts, self.passes.look(parts, sums), strict=True)
+        penalties = [penalty for part, found in looked if (penalty := self._look_back(part, found, scores)) is not None]
         return Responses(batch, weights, tokens, parts, penalties)
 
     @torch.no_grad()
-    def _look_back(self, part: Part, scores: np.ndarray, sums: dict[str, float]) -> torch.Tensor | None:
-        """Compute a part's old log-probabilities, old values, advantages and returns; return its differences to the
-        reference.
-        """
-        o = self.options
-        with autocast(o, part.mask.device), counted_seconds(sums, part):
-            recomputed, values = self.trained(part.input_ids, o.temperature)
-        settle_old(part, recomputed, o)
-        kl = None
-        if self.reference is not None:
-            with autocast(o, part.mask.device), counted_seconds(sums, part):
-                expected = token_logprobs(self.reference, part.input_ids, temperature=o.temperature)
-            kl = part.tokens["old"] - expected
+    def _look_back(self, part: Part, looked: Looked, scores: np.ndarray) -> torch.Tensor | None:
+        """Set a part's old log-probabilities, old values, advantages and returns; return its differences to the reference."""
+        o, values = self.options, looked.values
+        assert values is not None
+        settle_old(part, looked.logprobs, o)
+        kl = None if looked.reference is None else part.tokens["old"] - looked.reference
         score = torch.as_tensor(scores[part.rows], dtype=values.dtype, device=values.device)
         rewards = token_rewards(score, part.mask, kl, o.kl_coef)
         advantages, returns = gae(rewards, values, part.mask, o.gamma, o.lam)
@@ -271,28 +267,38 @@ class Ppo:
 
     def _accumulate(self, responses: Sequence[Responses], sums: dict[str, float]) -> None:
         """Add the gradient of all parts to the weights' and their numbers to ``sums``."""
-        o, divisor, tokens = self.options, self._divisor(responses), sum(each.tokens for each in responses)
-        for each in responses:
-            for part in each.parts:
-                with autocast(o, part.mask.device):
-                    new, values = self.trained(part.input_ids, o.temperature)
-                losses, counts = self._policy_loss(part, new)
-                weight = torch.as_tensor(each.weights[part.rows], dtype=new.dtype, device=new.device)
-                loss = (losses * weight[:, None]).sum() / divisor
-                errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
-                error = errors.sum() / tokens
-                (loss + o.vf_coef * error).backward()  # type: ignore[no-untyped-call]
-                sums["loss"] += float(loss.detach())
-                sums["value_loss"] += float(error.detach())
-                sums["clipped"] += counts["clipped"]
-                sums["values_clipped"] += held
-                sums["kl"] += counts["kl"]
+        divisors = {"loss": self._divisor(responses), "value": sum(each.tokens for each in responses)}
+        micro_batches = [LossPart.of(part, {"weight": each.weights}, **divisors) for each in responses for part in each.parts]
+        self.passes.accumulate(micro_batches, [partial(policy_loss, self.options), partial(critic_loss, self.options)], sums)
 
     def _policy_loss(
         self, part: Part, new: torch.Tensor, rows: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, dict[str, float]]:
         """Return the clipped token losses of a part, or of some of its rows, and their counts; see ``clipped_loss``."""
-        o, tensors, mask = self.options, part.tokens, part.mask if rows is None else part.mask & rows[:, None]
-        return clipped_loss(
-            new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")
-        )
+        return _clipped(self.options, part, new, part.mask if rows is None else part.mask & rows[:, None])
+
+
+def policy_loss(options: PpoOptions, each: LossPart, new: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the policy's loss of a micro-batch, divided by the batch's divisor, and numbers to be summed.
+
+    Args:
+        new: (B, T - 1) log-probabilities of its tokens.
+    """
+    losses, counts = _clipped(options, each.part, new, each.part.mask)
+    loss = (losses * each.rows["weight"][:, None]).sum() / each.divisors["loss"]
+    return loss, {"loss": float(loss.detach()), "clipped": counts["clipped"], "kl": counts["kl"]}
+
+
+def critic_loss(options: PpoOptions, each: LossPart, values: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    """Return the critic's part of the loss of a micro-batch, and numbers to be summed; ``values`` are (B, T - 1)."""
+    tensors, mask = each.part.tokens, each.part.mask
+    errors, held = value_loss(values, tensors["values"], tensors["returns"], mask, options.value_clip)
+    error = errors.sum() / each.divisors["value"]
+    return options.vf_coef * error, {"value_loss": float(error.detach()), "values_clipped": held}
+
+
+def _clipped(options: PpoOptions, part: Part, new: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, dict[str, float]]:
+    o, tensors = options, part.tokens
+    return clipped_loss(
+        new, tensors["old"], tensors["advantages"], mask, o.clip_ratio_low, o.clip_ratio_high, tensors.get("importance")
+    )

@@ -98,6 +98,17 @@ class ClusterConfig(Options):
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
+    pipeline: Count | None = None
+    """Learn in this many pipeline stages, a process each, with executor local. GPUs if the model is on one, else the CPU. The
+    optimizer stays in the trainer's process. Default: off."""
+    pipeline_critic: Count | None = None
+    """Split PPO's critic into this many stages, a divisor of the pipeline's; copies use the remaining devices. Default: as many
+    as the actor."""
+    micro_batches: Count | None = None
+    """Split a batch into this many micro-batches in a pipeline. Default: twice its stages."""
+    pipeline_schedule: Literal["fused", "serial", "1f1b"] = "fused"
+    """Order a pipeline's passes: fused runs actor and critic at the same time, serial one after the other. ``fused`` is
+    ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
     an object stays on its device. A run may be resumed on another device, but not bit for bit."""
@@ -146,6 +157,7 @@ class ClusterConfig(Options):
                 "has given them back; leave it out"
             )
         self._check_learning()
+        self._check_pipeline()
 
     def _check_learning(self) -> None:
         usual = {"learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0}
@@ -165,6 +177,23 @@ class ClusterConfig(Options):
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
                 "scores responses on the learner's GPUs; leave it out, or choose learning 'batch'"
             )
+
+    def _check_pipeline(self) -> None:
+        if self.pipeline is None:
+            given = {
+                "pipeline_critic": self.pipeline_critic,
+                "micro_batches": self.micro_batches,
+                "pipeline_schedule": self.pipeline_schedule,
+            }
+            for name, value in given.items():
+                if value not in (None, "fused"):
+                    raise TrainError(f"{name} is {value!r}, but nothing is learned in stages; give pipeline as well")
+            return
+        for name, needed in (("executor", "local"), ("learning", "batch"), ("learner_processes", 1)):
+            if getattr(self, name) != needed:
+                raise TrainError(
+                    f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {needed!r} is needed"
+                )
 
     @property
     def drafting(self) -> Drafting | None:

@@ -14,6 +14,7 @@ from rlhfless.training.config.errors import TrainError
 from rlhfless.training.config.generation import RolloutConfig, TaskConfig
 from rlhfless.training.config.learning import GrpoConfig, OptimizerConfig, PpoConfig
 from rlhfless.training.config.options import Count, Options
+from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.config.scheduling import ClusterConfig, PlannerConfig
 from solver.model.plurals import counted
 
@@ -26,8 +27,8 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling", "max_line_mib",
-    "max_rows", "max_unpacked_gib",
+    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling", "pipeline",
+    "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
 
@@ -90,6 +91,7 @@ class TrainConfig(Options):
                 f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
                 "give a number of learner_gpus, or num_updates 1"
             )
+        self.pipeline_options()
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -125,6 +127,10 @@ class TrainConfig(Options):
     def minibatches_per_step(self) -> int:
         """Return the number of mini-batches of a step; 1 learns from the whole batch."""
         return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
+
+    def pipeline_options(self) -> PipelineOptions | None:
+        """Return how models are trained in stages; None if they are trained whole."""
+        return PipelineOptions.of(self.cluster, self.algorithm, self.optimizer)
 
     def learner_options(self) -> dict[str, Any]:
         """Return the options for ``make_learner``."""

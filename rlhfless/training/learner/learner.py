@@ -11,7 +11,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -34,6 +34,8 @@ from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
 from rlhfless.training.minibatches import of_step, split
+from rlhfless.training.pipeline.fused import PipelineStep
+from rlhfless.training.pipeline.passes import PipelinePasses
 
 
 class Learner(Protocol):
@@ -180,6 +182,12 @@ class LocalLearner:
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 self.schedule.step()
 
+    @property
+    def pipeline_steps(self) -> Sequence[PipelineStep]:
+        """What the updates on the last batch gave in a pipeline; empty without one."""
+        passes = getattr(self.algorithm, "passes", None)
+        return passes.steps if isinstance(passes, PipelinePasses) else ()
+
     def write(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one writes."""
         parameters = self._parameters()
@@ -232,7 +240,9 @@ class LocalLearner:
             self.schedule.load_state_dict(state["schedule"])
 
     def close(self) -> None:
-        """See ``Learner``; there is nothing to release."""
+        """See ``Learner``."""
+        if (passes := getattr(self.algorithm, "passes", None)) is not None:
+            passes.close()
 
     def _gathered(self, value: Any) -> Any:
         """Return a whole tensor on the CPU for the first rank; the others keep no more than one at a time."""

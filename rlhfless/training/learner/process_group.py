@@ -6,14 +6,9 @@ failure or interrupt during an order ends all of them; ``read`` starts new ones.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import shutil
 import tempfile
 import time
-import weakref
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +20,34 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.executor.distributed.local.process import how_it_ended, undisturbed, without_main
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
+from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner import worker
 from rlhfless.training.learner.learner import Learner, LocalLearner
-from rlhfless.training.learner.worker import DONE, FAILED, READY, LearnerStart, laid_out
+from rlhfless.training.learner.worker import LearnerStart, laid_out
+from rlhfless.training.pipeline.passes import PipelinePasses
+from rlhfless.training.worker_group import WorkerGroup
 from solver.model.plurals import counted
 
-END_S = 5.0  # that a process that was killed may take to be gone
 
+def make_learner(
+    name: str, model: Any, *, processes: int = 1, pipeline: PipelineOptions | None = None, **options: Any
+) -> Learner:
+    """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
-def make_learner(name: str, model: Any, *, processes: int = 1, **options: Any) -> Learner:
-    """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``."""
-    return LocalLearner.make(name, model, **options) if processes == 1 else LearnerProcesses(processes, name, model, **options)
+    Args:
+        pipeline: run the models in stages, in processes of their own; the learner is then in this process.
+    """
+    if processes > 1:
+        return LearnerProcesses(processes, name, model, **options)
+    learner = LocalLearner.make(name, model, **options)
+    if pipeline is not None:
+        algorithm: Any = learner.algorithm
+        algorithm.passes = PipelinePasses(algorithm, pipeline)
+    return learner
 
 
 def check_learner(
@@ -85,14 +92,13 @@ class LearnerProcesses:
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
         self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
-        self._processes: list[tuple[BaseProcess, Connection]] = []
+        self._group = WorkerGroup("learner")
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
-        weakref.finalize(self, _end, self._processes)
 
     @property
     def pids(self) -> list[int]:
         """Process ids by rank; empty before the first order and after the processes ended."""
-        return [process.pid for process, _ in self._processes if process.pid is not None]
+        return self._group.pids
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``; ``seconds`` are from the order until the model in this process has its new weights.
@@ -138,7 +144,7 @@ class LearnerProcesses:
 
     def close(self) -> None:
         """Stop the processes."""
-        _end(self._processes)
+        self._group.end()
 
     def _order(self, order: str, argument: Any = None, seed: int = 0) -> Any:
         """Send all processes an order and wait for them; return the answer of the first one.
@@ -146,18 +152,11 @@ class LearnerProcesses:
         Args:
             argument: of the learner's method of that name. seed: of the random streams in which they execute it.
         """
-        if not self._processes and self._began and order != "read":
-            raise LearnerError("the learner's processes have ended and their weights are lost; read a checkpoint first")
-        try:
-            if not self._processes:
-                self._start()
-            for _, connection in self._processes:
-                with contextlib.suppress(OSError):  # it is gone, which its silence says
-                    connection.send((order, argument, seed))
-            return self._answers(DONE, order)[0]
-        except BaseException:
-            self.close()  # the others may wait for one that failed; nobody knows what each of them did
-            raise
+        if not self._group:
+            if self._began and order != "read":
+                raise LearnerError("the learner's processes have ended and their weights are lost; read a checkpoint first")
+            self._start()
+        return self._group.order(order, argument, seed)[0]
 
     def _start(self) -> None:
         """Start new processes, with the weights from the start of training."""
@@ -166,57 +165,14 @@ class LearnerProcesses:
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
             self._options,
         )  # fmt: skip
-        context = multiprocessing.get_context("spawn")
         try:
-            for rank in range(self.count):
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=worker.main, args=(theirs, rank, startup), name=f"rlhfless-learner-{rank}", daemon=True
-                )
-                self._processes.append((process, ours))
-                with undisturbed(), without_main():
-                    process.start()
-                theirs.close()
-            self._answers(READY, "start")
+            self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])
             self._began = True
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _answers(self, expected: str, order: str) -> list[Any]:
-        """Return the answer of every process, by rank."""
-        answers: dict[int, Any] = {}
-        rank_of = {connection: rank for rank, (_, connection) in enumerate(self._processes)}
-        while len(answers) < self.count:
-            for connection in wait([c for c, rank in rank_of.items() if rank not in answers]):
-                assert isinstance(connection, Connection)
-                rank = rank_of[connection]
-                try:
-                    kind, answer = connection.recv()
-                except (EOFError, OSError):
-                    raise LearnerError(
-                        f"process {rank} of the learner {how_it_ended(self._processes[rank][0], END_S)} during {order!r}; "
-                        "this step was not learned from; resume the run to repeat it"
-                    ) from None
-                if kind == FAILED:
-                    raise answer
-                assert kind == expected
-                answers[rank] = answer
-        return [answers[rank] for rank in range(self.count)]
 
     @torch.no_grad()
     def _take_weights(self) -> None:
         parameters = list(self.model.parameters())
         for parameter, values in zip(parameters, laid_out(parameters, self._board), strict=True):
             parameter.copy_(values)
-
-
-def _end(processes: list[tuple[BaseProcess, Connection]]) -> None:
-    """Kill the processes; they have nothing to clean up."""
-    for process, _ in processes:
-        if process.pid is not None:
-            process.kill()
-    for process, connection in processes:
-        if process.pid is not None:
-            process.join(END_S)
-        connection.close()
-    processes.clear()

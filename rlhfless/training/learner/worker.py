@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import sys
-import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -28,10 +25,9 @@ from rlhfless.system.model_folders import NO_CODE
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
+from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
 
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 LEARNING = ("learn", "add", "update", "finish")  # orders whose dropout is determined by the seed
-READY, DONE, FAILED = "ready", "done", "failed"
 
 
 @dataclass(frozen=True)
@@ -69,12 +65,8 @@ def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
             if order in ("learn", "finish", "read"):
                 publish(model, rank, startup.board)
             connection.send((DONE, numbers))
-    except (EOFError, OSError) as error:
-        if isinstance(error, EOFError):
-            os._exit(0)  # the trainer is gone; the others may never meet this one again
-        _report(connection, error)
     except Exception as error:
-        _report(connection, error)
+        report(connection, error)
 
 
 def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
@@ -109,13 +101,3 @@ def publish(model: Any, rank: int, board: Tensor) -> None:
         new = whole(parameter.detach())
         if rank == 0:
             values.copy_(new)
-
-
-def _report(connection: Connection, error: Exception) -> None:
-    """Send the exception to the trainer, as itself if it can be pickled."""
-    failure: Any = error
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        failure = RuntimeError("".join(traceback.format_exception(error)))
-    connection.send((FAILED, failure))

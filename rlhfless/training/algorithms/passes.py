@@ -1,0 +1,175 @@
+"""Runs the models of an algorithm over micro-batches: forward passes alone, and forward with backward passes.
+
+``WholePasses`` has whole models in this process, or shards of them. ``rlhfless.training.pipeline`` has stages in several.
+Losses are functions of a model's output, so both use the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.algorithms.base import autocast
+from rlhfless.training.algorithms.batch import Batch, Part
+from rlhfless.training.algorithms.critic import PolicyAndCritic
+from rlhfless.training.algorithms.ranks import Ranks
+from rlhfless.training.algorithms.token_counts import counted_seconds
+from rlhfless.training.logprobs import token_logprobs
+
+
+@dataclass(frozen=True, eq=False)
+class LossPart:
+    """A micro-batch with what its loss needs of the whole batch.
+
+    Attributes:
+        rows: (B,) numbers of each response by name, such as ``weight``.
+        divisors: of sums of token losses, by name.
+    """
+
+    part: Part
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    divisors: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, part: Part, rows: dict[str, np.ndarray], **divisors: float) -> LossPart:
+        """Return a part with its rows of (R,) numbers."""
+        device = part.mask.device
+        chosen = {name: torch.as_tensor(x[part.rows], dtype=torch.float32, device=device) for name, x in rows.items()}
+        return cls(part, chosen, divisors)
+
+    @property
+    def input_ids(self) -> Tensor:
+        """(B, T) tokens."""
+        return self.part.input_ids
+
+    def to(self, device: Any) -> LossPart:
+        """Return the same on a device."""
+        return replace(self, part=self.part.to(device), rows={name: x.to(device) for name, x in self.rows.items()})
+
+
+Loss = Callable[[LossPart, Tensor], tuple[Tensor, dict[str, float]]]
+"""A loss of a micro-batch, from the log-probabilities or values of its tokens, and numbers to be summed; can be pickled."""
+
+
+class Looked(NamedTuple):
+    """(B, T - 1) log-probabilities of a part's tokens, values where there is a critic, and the reference's log-probabilities
+    where there is one.
+    """
+
+    logprobs: Tensor
+    values: Tensor | None
+    reference: Tensor | None
+
+
+class Passes(Protocol):
+    """Interface of what runs an algorithm's models."""
+
+    def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
+        """Return rows of a batch as the micro-batches of this process."""
+
+    def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
+        """Run forward passes of all models; add their seconds to ``prepare_seconds`` of ``sums``."""
+
+    def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
+        """Return the reference's log-probabilities; seconds as for ``look``."""
+
+    def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
+        """Add the gradient of the losses of all micro-batches, and their numbers to ``sums``.
+
+        Args:
+            losses: of the policy and, with a critic, of the critic.
+
+        Returns:
+            The (B, T - 1) log-probabilities of every micro-batch.
+        """
+
+    def close(self) -> None:
+        """Release resources outside of this process. Idempotent."""
+
+
+class Models(Protocol):
+    """What passes need of an algorithm: a causal language model of transformers or ``PolicyAndCritic``; a frozen model or None;
+    options; the learner processes.
+    """
+
+    trained: Any
+    reference: Any
+    options: Any
+    ranks: Ranks
+
+
+class WholePasses:
+    """Runs an algorithm's whole models in this process, or this process's shards of them; see ``Passes``."""
+
+    def __init__(self, algorithm: Models) -> None:
+        self._algorithm = algorithm
+
+    def parts(self, batch: Batch, rows: np.ndarray) -> list[Part]:
+        """See ``Passes``."""
+        trained, ranks = self._algorithm.trained, self._algorithm.ranks
+        policy = trained.policy if isinstance(trained, PolicyAndCritic) else trained
+        return batch.parts(rows, self._algorithm.options.max_tokens_per_micro_batch, policy.device, ranks)
+
+    @torch.no_grad()
+    def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
+        """See ``Passes``."""
+        found = []
+        for part in parts:
+            with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
+                outputs = self.outputs(part)
+            reference = None if self._algorithm.reference is None else self.reference([part], sums)[0]
+            found.append(Looked(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
+        return found
+
+    @torch.no_grad()
+    def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
+        """See ``Passes``."""
+        found = []
+        for part in parts:
+            with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
+                temperature = self._algorithm.options.temperature
+                found.append(token_logprobs(self._algorithm.reference, part.input_ids, temperature=temperature))
+        return found
+
+    def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:
+        """See ``Passes``."""
+        logprobs = []
+        for each in micro_batches:
+            with autocast(self._algorithm.options, each.part.mask.device):
+                outputs = self.outputs(each.part)
+            found = [loss(each, output) for loss, output in zip(losses, outputs, strict=True)]
+            functools.reduce(operator.add, [loss for loss, _ in found]).backward()  # type: ignore[no-untyped-call]
+            for _, numbers in found:
+                add_to(sums, numbers)
+            logprobs.append(outputs[0].detach())
+        return logprobs
+
+    def outputs(self, part: Part) -> tuple[Tensor, ...]:
+        """Return the log-probabilities of a part and, with a critic, its values."""
+        trained, temperature = self._algorithm.trained, self._algorithm.options.temperature
+        if isinstance(trained, PolicyAndCritic):
+            found: tuple[Tensor, Tensor] = trained(part.input_ids, temperature)
+            return found
+        return (token_logprobs(trained, part.input_ids, temperature=temperature),)
+
+    def close(self) -> None:
+        """See ``Passes``; there is nothing to release."""
+
+
+def add_to(sums: dict[str, float], numbers: dict[str, float]) -> None:
+    """Add numbers to those of the same name."""
+    for name, value in numbers.items():
+        sums[name] += value
