@@ -52,6 +52,7 @@ _MODULE_OF = {
     "save_model": "training.models.tiny_model",
     "tiny_qwen2": "training.models.tiny_model",
     "token_logprobs": "training.logprobs",
+    "try_plans": "training.pipeline.trial",
     "warm_up": "training.models.warmup",
 }
 

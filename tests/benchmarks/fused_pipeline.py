@@ -11,101 +11,39 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import statistics
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from rlhfless import plots
-from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-from rlhfless.training.algorithms.batch import Part
-from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
-from rlhfless.training.algorithms.passes import LossPart
-from rlhfless.training.algorithms.ppo import Ppo, critic_loss, policy_loss
-from rlhfless.training.config.learning import PpoOptions
-from rlhfless.training.models.tiny_model import tiny_qwen2
-from rlhfless.training.pipeline.fused import FusedTraining
-from rlhfless.training.pipeline.passes import CriticEnd, PolicyEnd
-from solver.pipeline import ExecutedPlan, PipelinePlan, fused, schedule_pipeline, serial
+from rlhfless.training import try_plans
+from solver.pipeline import PipelinePlan, fused, schedule_pipeline, serial
 
-OPTIONS = PpoOptions(vf_coef=0.5)
-LOSSES = [partial(policy_loss, OPTIONS), partial(critic_loss, OPTIONS)]
-ENDS = {"actor": PolicyEnd(LOSSES[0], 1.0), "critic": CriticEnd(LOSSES[1])}
 CASES = {"critic on 4 stages": ((4, 2, 16), (4, 1, 16)), "critic on 2 stages, 2 copies": ((4, 2, 16), (2, 1, 8))}
 TINY = {"critic on 1 stage, 2 copies": ((2, 1, 4), (1, 1, 2))}
-
-
-def models(layers: int) -> PolicyAndCritic:
-    """An actor and its critic of so many blocks, too small to take time."""
-    actor = tiny_qwen2(CharTokenizer(), 0, hidden=16, layers=layers, heads=2, kv_heads=1, intermediate=32)
-    critic = make_critic(actor, "model")
-    torch.nn.init.normal_(critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))  # 0 has no gradient below
-    return PolicyAndCritic(actor, critic)
-
-
-def batch(count: int) -> list[LossPart]:
-    """Micro-batches of noise, with what PPO's losses need."""
-    generator, shape = torch.Generator().manual_seed(0), (2, 15)
-    found = []
-    for _ in range(count):
-        ids = torch.randint(2, 20, (2, 16), generator=generator)
-        drawn = {name: torch.randn(shape, generator=generator) for name in ("advantages", "values", "returns")}
-        part = Part([0, 1], ids, torch.ones(shape, dtype=torch.bool), {**drawn, "old": drawn["values"] - 3})
-        found.append(LossPart.of(part, {"weight": np.ones(2)}, loss=30.0 * count, value=30.0 * count))
-    return found
-
-
-def gradients(both: PolicyAndCritic) -> dict[str, Any]:
-    """Gradients by name, which are cleared."""
-    found = {name: parameter.grad for name, parameter in both.named_parameters()}
-    both.zero_grad()
-    return found
-
-
-def differences(ours: dict[str, Any], both: PolicyAndCritic, parts: list[LossPart]) -> dict[str, Any]:
-    """How far gradients are from those of whole models: tensors that are equal bit for bit, and the largest difference."""
-    sums = dict.fromkeys(("loss", "value_loss", "clipped", "values_clipped", "kl"), 0.0)
-    Ppo(both, None, OPTIONS).passes.accumulate(parts, LOSSES, sums)
-    whole = gradients(both)
-    apart = [float((ours[name] - whole[name]).abs().max() / whole[name].abs().max()) for name in whole]
-    return {"tensors": len(apart), "equal": sum(x == 0 for x in apart), "largest_relative_difference": max(apart)}
 
 
 def measure(name: str, case: Any, unit_s: float, repeats: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of both schedules of a case; and the plan of the fused one with its fastest execution."""
     problem = fused(*case, activations=(1, 1))
     plans: dict[str, PipelinePlan] = {"serial": serial(problem), "fused": schedule_pipeline(problem)}
-    both = models(problem.chains[0].stages)
-    parts = batch(problem.chains[0].micro_batches)
-    rows = {
-        label: {
+    tried = try_plans(plans, unit_s, repeats)
+    rows = []
+    for label, runs in tried.items():
+        plan, measured, first = plans[label], [round(one.executed.latency, 1) for one in runs], runs[0]
+        median = statistics.median(measured)
+        gradients = {"tensors": first.tensors, "equal": first.equal, "largest_relative_difference": first.largest_difference}
+        rows.append({
             "case": name, "schedule": label, "planned": plan.latency, "bound": plan.latency_bound, "unit_s": unit_s,
-            "measured": [], "in_flight": 0, "planned_in_flight": plan.peak_memory,
-        }
-        for label, plan in plans.items()
-    }  # fmt: skip
-    with FusedTraining(both.policy, both.critic, plans["serial"], ENDS, unit_s=unit_s) as training:
-        training.step(parts, parts)
-        for _ in range(repeats):
-            for label, plan in plans.items():
-                training.follow(plan)
-                step, row = training.step(parts, parts), rows[label]
-                if label == "fused" and step.latency_s / unit_s <= min(row["measured"], default=math.inf):
-                    drawn = {"planned": plan, "measured": ExecutedPlan(plan, step.passes, unit_s)}
-                row["measured"].append(round(step.latency_s / unit_s, 1))
-                row["in_flight"] = max(row["in_flight"], *step.in_flight)
-                if "gradients" not in row:
-                    row["gradients"] = differences(gradients(both), both, parts)
-    for row in rows.values():
-        row["median"] = statistics.median(row["measured"])
-        row["over_plan"] = row["median"] / row["planned"] - 1
-    return list(rows.values()), drawn
+            "measured": measured, "in_flight": max(one.in_flight for one in runs), "planned_in_flight": plan.peak_memory,
+            "gradients": gradients, "median": median, "over_plan": median / plan.latency - 1,
+        })  # fmt: skip
+    fastest = min(tried["fused"], key=lambda one: one.executed.latency)
+    return rows, {"planned": plans["fused"], "measured": fastest.executed}
 
 
 def main() -> None:
