@@ -3,10 +3,11 @@
 Each figure is one small file. It has the paper's setting as a dataclass, a function for the numbers, one for the plot, and a
 caption. Its rows of the table "paper says / we find" and its claims follow. A caption says what is drawn, what is measured,
 what is modelled, what the paper prints, and where and why we differ. Values that the paper shows only as bars are unknown and
-never guessed.
+never guessed. Pipelines that RLHFuse (arXiv 2409.13221) published are scheduled beside them.
 """
 
 from rlhfless.paper.catalogue import FIGURES, chosen
+from rlhfless.paper.fused_pipelines import rlhfuse_instances, schedule_instance, schedules_table
 from rlhfless.paper.index import claims, findings
 from rlhfless.paper.paper_figure import Caption, Claim, Numbers, PaperFigure, Row
 from rlhfless.paper.reproduction import Reproduction, reproduce
@@ -15,5 +16,5 @@ from rlhfless.paper.write import described, write_figures
 
 __all__ = [
     "FIGURES", "Caption", "Claim", "Numbers", "PaperFigure", "Reproduction", "Row", "Sources", "chosen", "claims", "described",
-    "findings", "reproduce", "write_figures",
+    "findings", "reproduce", "rlhfuse_instances", "schedule_instance", "schedules_table", "write_figures",
 ]  # fmt: skip
