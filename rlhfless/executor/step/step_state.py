@@ -49,7 +49,7 @@ class StepOptions:
     migration: str = "cheaper"
     on_progress: OnProgress | None = None
     work: tuple[WorkItem, ...] = ()
-    two_step: bool = True  # whether a KV state can be copied before its response leaves
+    two_step: bool = False  # whether a KV state can be copied before its response leaves
 
 
 class RunningStep(Generic[A]):
