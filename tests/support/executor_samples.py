@@ -182,6 +182,31 @@ class Restless:
         return moves
 
 
+@dataclass
+class Stepping:
+    """Another rule, all of whose moves take one step, two, or whatever the executor chooses."""
+
+    rule: RuntimeRule
+    two_step: bool | str
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return self.rule.next_trigger(view)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        return [in_steps(decision, self.two_step) for decision in self.rule.decide(now_s, state)]
+
+
+def in_steps(decision: Decision, two_step: bool | str) -> Decision:
+    """The same decision, whose moves take one step, two, or whatever the executor chooses."""
+    if isinstance(decision, Cut):
+        return replace(decision, moves=tuple(replace(move, two_step=two_step) for move in decision.moves))
+    return replace(decision, two_step=two_step)
+
+
 def trace_of(record: StepRecord, step: Step) -> Trace:
     """The step as a trace: refuses whatever the schema refuses, two holders of one GPU for example."""
     rows = [

@@ -173,21 +173,18 @@ class PoolBackend:
 
     def _enter_spans(self, actor: RemoteActorState, report: ActorReport) -> None:
         record, prefill_actor = self.step.record, self.step.plan.prefill_actor
+        what: dict[str, Any]
         record.engine_spans(actor.holder, report.spans)
         actor.speed.observe(report)
         for copy in report.copies:  # most in the foreground on both sides: each stands still while it copies
             if copy.response is None:
                 source = "learner" if prefill_actor is None else self.orders.planned[prefill_actor].holder
-                what: dict[str, Any] = {"call": "prefixes"}
+                what = {"call": "prefixes"}
             else:
                 source, what = self.orders.sender.get(copy.response, ""), {"response": copy.response}
-                if copy.background:
-                    what["background"] = True
-                    if copy.response in self.orders.leaving:
-                        source = self.orders.leaving[copy.response].holder
             sender = actor.holder if copy.phase == "migrate" else source
             record.span(
                 actor.holder, copy.phase, copy.start_s, copy.end_s,
-                kv_tokens=float(copy.kv_tokens), bytes=copy.bytes, from_actor=sender, **what,
+                kv_tokens=float(copy.kv_tokens), bytes=copy.bytes, from_actor=sender, background=copy.background, **what,
             )  # fmt: skip
         actor.until_s = max([actor.until_s, *(s.end_s for s in report.spans), *(c.end_s for c in report.copies)])

@@ -45,6 +45,7 @@ class CopyOrders:
         for response in begun:
             self.under_way[response] = OrderedCopy(sender, moves[response])
             self.orders.leaving[response] = sender
+            self.orders.sender[response] = sender.holder
         sender.answers += len(begun)
         sender.remote.copy(begun)
         self.orders.expect(sender)

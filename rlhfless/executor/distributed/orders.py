@@ -53,7 +53,7 @@ class ActorOrders:
         latest: of responses that were handed over or restarted: their last request known here, without KV state.
         leaving: responses that an actor was ordered to hand over and has not yet: that actor.
         joins: of responses of which only the rest after a copy was ordered: the actor that has the copy.
-        sender: of responses that were handed over: the actor that did it last.
+        sender: of responses that were handed over, or copied before: the actor that did it last.
         planned: the actors of the plan; started: all actors started so far.
         later: actors that start later, the next one last; ending: actors that were ordered to close.
 

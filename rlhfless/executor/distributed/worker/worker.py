@@ -1,21 +1,15 @@
-"""The process of one actor: obeys orders from its pipe and decodes iterations in between.
+"""The worker of one actor: obeys orders from its inbox and decodes iterations in between.
 
 Inputs: orders. Outputs: reports and shared-memory blocks. The code of the engine kind is in a backend module (``backend.py``),
-which is imported when the process runs. The clock is the machine's monotonic one, which all processes share. A separate thread
-reads the pipe, so that a sender never waits for an iteration. When the pipe closes because the parent has ended, the process
-ends too.
+which is imported when the process runs. The clock is the machine's monotonic one, which all processes share. ``process.py``
+runs a worker in a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
-import os
 import queue
-import signal
-import sys
-import threading
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +39,6 @@ from rlhfless.executor.distributed.worker.work import StartWork as StartWork
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
-PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -142,21 +135,6 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
-    """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
-    die_with_parent()
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
-    try:
-        worker = Worker(connection, inbox, device, backend_module)
-        if prewarm is not None:
-            worker.prewarm(prewarm.engines, prewarm.latency)
-        connection.send(ActorReady(worker.up_s))
-        worker.serve()
-    except Exception as error:
-        connection.send(failed(error))
-
-
 def failed(error: Exception) -> Failed:
     """Return the message for an exception; called where it is handled."""
     name = type(error).__name__
@@ -164,27 +142,6 @@ def failed(error: Exception) -> Failed:
     # A request is wrong, or the weights are (logits that are no numbers): it is the same wherever they go.
     hopeless = isinstance(error, ValueError | TypeError | FloatingPointError)
     return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
-
-
-def die_with_parent() -> None:
-    """Let the kernel end this process with its parent (Linux).
-
-    A stopped or stuck process does not see that its pipe has closed. (The process ends with the thread that started it; a pool
-    whose thread ends between steps starts new processes.)
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
-    while True:
-        try:
-            inbox.put(connection.recv())
-        except (EOFError, OSError):
-            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
-        except Exception as error:  # an order that cannot be read here: the main thread says so
-            inbox.put(error)
-            return
 
 
 class Worker:
