@@ -25,7 +25,7 @@ from solver.model.offers import Latencies
 from solver.model.plan import Plan
 from solver.model.runtime_rules import Cut, Decision, Move
 from solver.model.workload import IntArray
-from solver.replanning.marginal_value import sends_kv
+from solver.replanning.marginal_value import sends_kv, two_step_saves_s
 
 MIGRATION = ("cheaper", "move", "recompute")
 
@@ -136,8 +136,12 @@ class RunningStep(Generic[A]):
 
     def may_copy(self, sender: A, moves: Sequence[Move]) -> bool:
         """Return False where ``copies_first`` is False for all these moves, whatever the contexts of their responses are."""
-        slow = sender.latency.transfer_s(self._longest_tokens) > sender.latency.base_s
+        slow = self._takes_long(sender, self._longest_tokens)
         return self.options.two_step and any(m.two_step if m.two_step != "auto" else slow for m in moves)
+
+    def _takes_long(self, sender: A, context_tokens: int) -> bool:
+        """Return whether the tokens of a transfer may take longer than an iteration, which takes ``base_s`` at least."""
+        return sender.latency.transfer_per_kv_token_s * context_tokens > sender.latency.base_s
 
     def copies_first(self, move: Move, sender: A, receiver: A, context_tokens: int, iteration_s: Callable[[], float]) -> bool:
         """Return whether to copy the KV state before the response of this move leaves.
@@ -147,8 +151,9 @@ class RunningStep(Generic[A]):
         """
         if not move.two_step or not self.moves_kv(sender, receiver, context_tokens):
             return False
-        transfer_s = sender.latency.transfer_s(context_tokens)
-        return move.two_step != "auto" or (transfer_s > sender.latency.base_s and transfer_s > iteration_s())
+        if move.two_step != "auto":
+            return True
+        return self._takes_long(sender, context_tokens) and two_step_saves_s(sender.latency, context_tokens, iteration_s()) > 0
 
     def weigh(self, responses: Sequence[int], tokens: IntArray) -> int:
         """Return the KV tokens that these responses take of an actor's memory by the admission rule in force."""

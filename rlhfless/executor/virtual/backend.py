@@ -214,6 +214,8 @@ class VirtualBackend:
 
     def _complete_copies(self) -> None:
         """Let the responses whose copies are there leave at the next iteration boundary."""
+        for actor in {copy.sender.index: copy.sender for copy in self.transfers.copies}.values():
+            self.catch_up(actor)
         for copy in self.transfers.copies.take_there(self._now_s):
             self._leave(self._now_s, copy, copy.receiver, copy)
 

@@ -3,14 +3,15 @@
 Knows the times at which a sender's link is busy. Does not know engines: ``backend.py`` says when a response has left.
 
 A link sends what stands still first. Copies use the rest of its time, one after another, in the order in which they were
-ordered. So the end of a copy is known only once it is there: everything that its actor sends until then puts it off.
+ordered. A copy has the tokens that are there when its link begins to send it. Its end is known only once it is there, because
+everything that stands still and is sent until then puts it off.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rlhfless.executor.step.shared_links import NodeLinks
@@ -23,18 +24,18 @@ class BackgroundCopy:
 
     Attributes:
         sender, receiver: the actor that decodes the response, and the one to which it belongs.
-        kv_tokens: that are copied.
-        since_s: when its link began to send it, or goes on to; left_s: seconds that this still takes.
-        start_s: when its link began; infinite before.
+        start_s: when its link began to send it; infinite before.
+        kv_tokens: that are copied; 0 before that.
+        since_s: when its link goes on to send it; left_s: seconds that this still takes.
     """
 
     response: int
     sender: VirtualActor
     receiver: VirtualActor
-    kv_tokens: int
-    since_s: float
-    left_s: float
     start_s: float = math.inf
+    kv_tokens: int = 0
+    since_s: float = math.inf
+    left_s: float = math.inf
 
     @property
     def there_s(self) -> float:
@@ -43,10 +44,15 @@ class BackgroundCopy:
 
 
 class BackgroundCopies:
-    """The copies of a step, by response. ``links``: of the nodes, where they are shared."""
+    """The copies of a step, by response.
 
-    def __init__(self, links: NodeLinks | None) -> None:
-        self._links = links
+    Args:
+        links: of the nodes, where they are shared.
+        context_of: returns the context tokens of a response that decodes on an actor, after the last committed iteration.
+    """
+
+    def __init__(self, links: NodeLinks | None, context_of: Callable[[VirtualActor, int], int]) -> None:
+        self._links, self._context_of = links, context_of
         self._of: dict[int, BackgroundCopy] = {}
         self._queues: dict[int, deque[BackgroundCopy]] = {}  # by sender: those that are not there yet
 
@@ -62,18 +68,14 @@ class BackgroundCopies:
     def __getitem__(self, response: int) -> BackgroundCopy:
         return self._of[response]
 
-    def sent_by(self, actor: VirtualActor) -> bool:
-        """Return whether any response with a copy still decodes on the actor."""
-        return any(copy.sender is actor for copy in self._of.values())
-
     @property
     def next_s(self) -> float:
         """Return when the next copy is there; infinite without one."""
         return min((queue[0].there_s for queue in self._queues.values()), default=math.inf)
 
-    def begin(self, boundary_s: float, response: int, sender: VirtualActor, receiver: VirtualActor, kv_tokens: int) -> None:
-        """Copy the KV state that a response has at an iteration boundary."""
-        copy = BackgroundCopy(response, sender, receiver, kv_tokens, boundary_s, sender.latency.transfer_s(kv_tokens))
+    def begin(self, boundary_s: float, response: int, sender: VirtualActor, receiver: VirtualActor) -> None:
+        """Copy the KV state of a response from an iteration boundary on, as soon as the link has sent earlier copies."""
+        copy = BackgroundCopy(response, sender, receiver)
         self._of[response] = copy
         queue = self._queues.setdefault(sender.index, deque())
         queue.append(copy)
@@ -81,7 +83,9 @@ class BackgroundCopies:
             self._start(copy, boundary_s)
 
     def _start(self, copy: BackgroundCopy, at_s: float) -> None:
-        copy.start_s = copy.since_s = max(copy.since_s, at_s, copy.sender.link_free_s)
+        copy.kv_tokens = self._context_of(copy.sender, copy.response)
+        copy.start_s = copy.since_s = max(at_s, copy.sender.link_free_s, copy.sender.engine.clock_s)
+        copy.left_s = copy.sender.latency.transfer_s(copy.kv_tokens)
         if self._links is not None:
             nodes = copy.sender.plan.node, copy.receiver.plan.node
             copy.left_s += self._links.delay_s(*nodes, copy.start_s, copy.left_s)

@@ -45,7 +45,7 @@ class KvTransfers:
 
     def __init__(self, step: RunningStep[VirtualActor], log: RetimingLog, links: NodeLinks | None) -> None:
         self.step, self.log, self.links = step, log, links
-        self.copies = BackgroundCopies(links)
+        self.copies = BackgroundCopies(links, self._context_of)
         self.available_s: dict[int, float] = {}
         self.changed: set[int] = set()
         self.disturbed: set[int] = set()
@@ -82,15 +82,17 @@ class KvTransfers:
 
     def copy(self, boundary_s: float, sender: VirtualActor, receivers: Mapping[int, VirtualActor]) -> None:
         """Begin to copy the KV states of running responses (by response: its receiver) at an iteration boundary."""
-        tokens = dict(zip(*(values.tolist() for values in map(np.asarray, sender.tokens())), strict=True))
         for response, receiver in receivers.items():
-            context = int(self.step.prompt_tokens[response]) + tokens[response]
-            self.copies.begin(boundary_s, response, sender, receiver, context)
+            self.copies.begin(boundary_s, response, sender, receiver)
             sender.copied += 1
             receiver.arriving += 1
             self.changed.add(receiver.index)
         self.changed.add(sender.index)
         self.disturbed.add(sender.index)
+
+    def _context_of(self, actor: VirtualActor, response: int) -> int:
+        responses, tokens = (np.asarray(values) for values in actor.tokens())
+        return int(self.step.prompt_tokens[response] + tokens[responses == response].sum())
 
     def end_copy(self, copy: BackgroundCopy, now_s: float) -> None:
         """Forget the copy of a response that has left its sender or is complete there."""

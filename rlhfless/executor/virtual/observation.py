@@ -88,7 +88,7 @@ class _Snapshot:
         noted = {*actor.running, *actor.waiting}
         actor.waiting += tuple(r for r in actor.engine.waiting() if r not in noted)
         pending = (r for owner, c in self._backend.pending if owner is actor for r in c.responses.tolist())
-        here = {*running, *waiting, *pending}
+        here = {*running, *waiting, *(r for r in pending if r not in self._backend.transfers.copies)}
         return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
 
     def _responses_now(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:

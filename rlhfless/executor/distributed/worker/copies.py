@@ -8,6 +8,7 @@ an order of the actor to itself (``CopyDone``).
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,11 +43,13 @@ class CopyDone:
         engine: for which it was done.
         received: the copies that were read, by response, with their tokens.
         report: what to report (fields of ``ActorReport``); None: the thread raised ``error``.
+        wrote: it was a copy that is sent, so the next one may be.
     """
 
     engine: Any
     report: Mapping[str, Any] | None
     received: Mapping[int, KvSnapshot] = field(default_factory=dict)
+    wrote: bool = False
     error: Exception | None = None
 
 
@@ -69,15 +72,24 @@ class KvCopies:
         self._sent_tokens: dict[int, int] = {}  # of copies of responses that are still here
         self._received: dict[int, KvSnapshot] = {}  # copies whose responses have not come yet
         self._waits: list[Callable[[], None]] = []
+        self._next: deque[tuple[int, str]] = deque()  # copies that wait for the one that is written
+        self._writes = False
 
     def send(self, engine: SupportsSnapshots, names: Mapping[int, str]) -> None:
-        """Copy the KV states of responses, now, and write the copies under these names, behind the iterations."""
-        for response, name in names.items():
+        """Copy the KV states of responses and write the copies under these names, behind the iterations, one after another."""
+        self._next.extend(names.items())
+        if not self._writes:
+            self._send_next(engine)
+
+    def _send_next(self, engine: SupportsSnapshots) -> None:
+        """Copy the next KV state as it is now."""
+        while self._next and not self._writes:
+            response, name = self._next.popleft()
             begin_s, snapshot = self._worker.now_s(), engine.snapshot(response)
             if snapshot is None:
                 self._put(CopyDone(engine, {"copied": {response: None}}))
                 continue
-            self._sent_tokens[response] = snapshot.kv_tokens
+            self._writes, self._sent_tokens[response] = True, snapshot.kv_tokens
             self._start(engine, partial(self._write, response, name, snapshot, begin_s))
 
     def receive(self, engine: SupportsSnapshots, copies: Mapping[int, WrittenCopy]) -> None:
@@ -95,6 +107,9 @@ class KvCopies:
             raise done.error
         self._received.update(done.received)
         assert done.report is not None
+        if done.wrote:
+            self._writes = False
+            self._send_next(done.engine)
         return done.report
 
     def rest(self, engine: SupportsSnapshots, request: Request) -> KvSnapshot:
@@ -112,20 +127,21 @@ class KvCopies:
         """Forget the copy of a response that leaves, or comes, if there is one."""
         self._sent_tokens.pop(response, None)
         self._received.pop(response, None)
+        self._next = deque(one for one in self._next if one[0] != response) if self._next else self._next
 
     def close(self) -> None:
         """Wait for the threads, and forget all copies."""
         for wait in self._waits:
             wait()
-        self._waits.clear()
-        self._sent_tokens.clear()
-        self._received.clear()
+        for forgotten in (self._waits, self._sent_tokens, self._received, self._next):
+            forgotten.clear()  # type: ignore[attr-defined]
+        self._writes = False
 
     def _start(self, engine: Any, function: Callable[[], Done]) -> None:
         def run() -> None:
             try:
                 report, received = function()
-                self._put(CopyDone(engine, report, received))
+                self._put(CopyDone(engine, report, received, wrote="copied" in report))
             except Exception as error:
                 self._put(CopyDone(engine, None, error=error))
 
