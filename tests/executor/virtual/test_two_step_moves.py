@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,20 +103,23 @@ def test_the_copy_is_sent_behind_decoding_and_the_rest_at_a_boundary() -> None:
 
 
 def test_a_link_sends_what_stands_still_first() -> None:
-    """Two responses are copied, one after the other; the second copy waits while the rest of the first is sent."""
+    """Two responses are copied, one after the other; the second copy begins with the tokens that are there by then, and waits
+    while the rest of the first is sent.
+    """
     cut = Cut(0, (Move(0, 2), Move(1, 2)))
     record = moved([40, 40, 40], [[0, 1], [], [2]], {0.35: [cut]}, True, transfer_per_kv_token_s=0.03)
     assert sent(record, 0) == [(0.4, 0.82, 14.0, True), (0.9, 1.05, 5.0, False)]
-    assert sent(record, 1) == [(0.82, 1.39, 14.0, True), (1.4, 1.7, 10.0, False)]
+    assert sent(record, 1) == [(0.82, 1.51, 18.0, True), (1.6, 1.84, 8.0, False)]
     (released,) = [a["end_s"] for a in record.allocations if a["holder"] == "actor-0"]
-    assert released == pytest.approx(1.7)
+    assert released == pytest.approx(1.84)
 
 
-@pytest.mark.parametrize("per_token_s", [0.0066, 0.0076])
-def test_auto_copies_first_where_the_transfer_takes_longer_than_an_iteration(per_token_s: float) -> None:
-    """13 tokens are known when it is decided."""
+@pytest.mark.parametrize(("per_token_s", "copies"), [(0.009, False), (0.0095, True)])
+def test_auto_copies_first_where_that_saves_more_than_an_iteration(per_token_s: float, copies: bool) -> None:
+    """13 tokens are known when it is decided. Two are decoded during the copy, so the transfer of 11 tokens is saved."""
+    assert (11 * per_token_s > ITERATION_S) == copies
     record = moved([30, 30], [[0], [1]], {0.35: [Move(0, 1)]}, "auto", transfer_per_kv_token_s=per_token_s)
-    assert [background for *_, background in sent(record)] == ([True, False] if 13 * per_token_s > ITERATION_S else [False])
+    assert [background for *_, background in sent(record)] == ([True, False] if copies else [False])
 
 
 def test_a_response_that_completes_while_it_is_copied_stays() -> None:
@@ -158,7 +160,7 @@ class Watched(Restless):
 @pytest.mark.parametrize("admission", ["reserve", "preempt"])
 def test_nothing_is_lost_doubled_or_known_too_early(admission: str) -> None:
     copied = moves = 0
-    for seed in range(30):
+    for seed in range(20):
         step = random_step(seed)
         rule = Stepping(Watched(seed), True if seed % 2 else "auto")
         migration = "cheaper" if seed % 3 else "move"
@@ -166,8 +168,8 @@ def test_nothing_is_lost_doubled_or_known_too_early(admission: str) -> None:
         assert_sound(record, step, cuts_only=False)
         copied += sum(s["background"] and s["phase"] == "migrate" for s in record.spans)
         moves += record.moves
-    assert copied > 50
-    assert moves > copied / 2
+    assert copied > 30
+    assert moves > 20
 
 
 @pytest.mark.parametrize("drafts", [False, True])
@@ -195,14 +197,14 @@ def test_real_tokens_and_log_probabilities_are_those_of_an_unmoved_response(draf
 
 def test_measured_iterations_are_moved_in_one_step() -> None:
     """There is no measured time behind iterations, so none is made up."""
-    step = torch_step(1, transfer_per_kv_token_s=1e-3)
-    for charging, copies in (("profile", True), ("measured", False)):
-        plan = plan_of([range(0, 18, 2), range(1, 18, 2)], Stepping(Restless(1), True))
+    step = uniform_step([30, 30], transfer_per_kv_token_s=0.05)
+    for charging, copies in (("profile", [True, False]), ("measured", [False])):
+        plan = plan_of([[0], [1]], Orders({0.35: [Move(1, 0, two_step=True)]}))
         record = run_step(
             plan, torch_requests(step), factory(), step.latency, step.cluster, migration="move", charging=charging
         )  # fmt: skip
-        assert record.moves > 0
-        assert any(s["background"] and s["phase"] == "migrate" for s in record.spans) == copies
+        assert [background for *_, background in sent(record, 1)] == copies
+        assert record.actor_of[1] == "actor-0"
 
 
 def test_an_unknown_number_of_steps_is_refused() -> None:
@@ -240,4 +242,6 @@ def test_auto_is_at_most_little_slower_than_one_step() -> None:
         else:
             assert records[0].spans == records[1].spans
     assert len(ratios) > 100
-    print(max(ratios), np.mean(ratios), len(ratios), sum(r > 1 + 1e-9 for r in ratios))
+    assert max(ratios) < 1.03
+    assert np.mean(ratios) < 0.97
+    assert np.mean(np.array(ratios) > 1 + 1e-9) < 0.1
