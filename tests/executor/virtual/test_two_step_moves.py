@@ -168,8 +168,8 @@ def test_nothing_is_lost_doubled_or_known_too_early(admission: str) -> None:
         assert_sound(record, step, cuts_only=False)
         copied += sum(s["background"] and s["phase"] == "migrate" for s in record.spans)
         moves += record.moves
-    assert copied > 30
-    assert moves > 20
+    assert copied > 10
+    assert moves > 10
 
 
 @pytest.mark.parametrize("drafts", [False, True])
@@ -244,4 +244,4 @@ def test_auto_is_at_most_little_slower_than_one_step() -> None:
     assert len(ratios) > 100
     assert max(ratios) < 1.03
     assert np.mean(ratios) < 0.97
-    assert np.mean(np.array(ratios) > 1 + 1e-9) < 0.1
+    assert np.mean(np.array(ratios) > 1 + 1e-9) < 0.15

@@ -134,7 +134,7 @@ class KvCopies:
         for wait in self._waits:
             wait()
         for forgotten in (self._waits, self._sent_tokens, self._received, self._next):
-            forgotten.clear()  # type: ignore[attr-defined]
+            forgotten.clear()
         self._writes = False
 
     def _start(self, engine: Any, function: Callable[[], Done]) -> None:
