@@ -113,11 +113,10 @@ class PoolBackend:
 
     def hand_over(self, now_s: float, taken: Taken[RemoteActorState], orders: Sequence[Reassignment]) -> None:
         """See ``TakesAndGives``. A response that is being copied to another actor leaves in one step."""
-        between = self.orders.leaving
+        here = [order for order in orders if order.leaving.response not in self.orders.leaving]
         for order in orders:
             if order.leaving.response in self.copies.under_way:
                 self.copies.leave(order.leaving.response)
-        here = [order for order in orders if order.leaving.response not in between]
         if here:
             with_kv = {order.leaving.response for order in here if order.with_kv}
             self.orders.take_off(taken.sender, [order.leaving.response for order in here], with_kv)

@@ -70,10 +70,16 @@ class CopyOrders:
                 self.leave(response, joins=is_there)
 
     def leave(self, response: int, joins: bool = False) -> None:
-        """Order the sender to hand the response over: the rest of its KV state where it ``joins`` its copy, else all of it."""
+        """Order the sender to hand the response over: the rest of its KV state where it ``joins`` its copy, else all of it.
+
+        One that was given back to its sender stays.
+        """
         copy = self.end(response)
         assert copy is not None
         receiver = self.orders.step.owner[response]
+        if receiver is copy.sender:
+            del self.orders.leaving[response]
+            return
         context = int(self.orders.step.prompt_tokens[response] + self.orders.step.observed_tokens[response])
         with_kv = {response} if joins or self.orders.step.moves_kv(copy.sender, receiver, context) else set()
         if joins:

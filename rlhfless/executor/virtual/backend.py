@@ -82,7 +82,7 @@ class VirtualBackend:
         if self._pace is not None:
             self._pace.came(self._now_s)
         completing = self._publish()
-        if self.transfers.copies:
+        if self.transfers.copies.next_s <= self._now_s < math.inf:
             self._complete_copies()
         return completing
 
@@ -222,8 +222,12 @@ class VirtualBackend:
     def _leave(self, now_s: float, copy: BackgroundCopy, receiver: VirtualActor, copied: BackgroundCopy | None) -> None:
         """Send a response that decodes on after its KV state was ``copied``, or, if None, all of its KV state.
 
-        If it completes before the boundary, nothing is sent. Until then it is arriving, as far as a rule may know.
+        If it completes before the boundary, nothing is sent. Until then it is arriving, as far as a rule may know. If it is
+        given back to its sender, it stays.
         """
+        if receiver is copy.sender:
+            self._end_copy(copy, now_s)
+            return
         taken = self._take(now_s, copy.sender, [copy.response])
         if receiver is not copy.receiver:
             self._reserve(copy.response, copy.receiver, -1)

@@ -142,6 +142,14 @@ def test_a_response_that_gets_another_receiver_meanwhile_leaves_in_one_step(cut:
     assert record.completions[0].time_s == pytest.approx((17 + 30 - 8) * ITERATION_S)
 
 
+def test_a_response_that_is_given_back_meanwhile_stays() -> None:
+    record = moved(
+        [30, 30], [[0], [1]], {0.35: [Move(0, 1)], 0.75: [Move(0, 0)]}, True, transfer_per_kv_token_s=0.05
+    )  # fmt: skip
+    assert sent(record) == [(0.4, 0.75, 14.0, True)]
+    assert (record.moves, record.actor_of[0], record.completions[0].time_s) == (0, "actor-0", pytest.approx(3.0))
+
+
 class Watched(Restless):
     """Sees every response in one place only."""
 
