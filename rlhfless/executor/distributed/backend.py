@@ -108,7 +108,9 @@ class PoolBackend:
 
     def take(self, now_s: float, sender: RemoteActorState, responses: Sequence[int] | None) -> Taken[RemoteActorState]:
         """See ``TakesAndGives``. Nothing is ordered yet; responses that are between actors just get another receiver."""
-        step, all_of = self.step, sender.responses if responses is None else responses
+        step, all_of = self.step, responses
+        if all_of is None:
+            all_of = [r for r in sender.responses if not self.copies.sends(sender, r)]
         return Taken(sender, [Leaving(r, int(step.prompt_tokens[r] + step.observed_tokens[r]), True) for r in all_of])
 
     def hand_over(self, now_s: float, taken: Taken[RemoteActorState], orders: Sequence[Reassignment]) -> None:

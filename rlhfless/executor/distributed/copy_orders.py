@@ -51,6 +51,10 @@ class CopyOrders:
         self.orders.expect(sender)
         return begun
 
+    def sends(self, actor: RemoteActorState, response: int) -> bool:
+        """Return whether the actor decodes the response, whose KV state is being copied."""
+        return response in self.under_way and self.under_way[response].sender is actor
+
     def heard(self, actor: RemoteActorState, report: ActorReport) -> None:
         """Go on with the copies that an actor reports written, or read."""
         for response, block in report.copied.items():

@@ -343,7 +343,7 @@ def test_without_torch_the_message_names_the_extra():
 
 def test_a_snapshot_and_the_rest_are_the_kv_state_that_a_cut_hands_over(model):
     """Bit by bit, while the response decodes on; joined, they continue it as if nothing had happened."""
-    asked = [request(r) for r in range(3)]
+    asked = [request(r, target_tokens=25) for r in range(3)]
     sender, receiver = engine(model), engine(model)
     sender.add(asked)
     sender.advance(8.0)

@@ -95,6 +95,31 @@ def test_a_copy_that_does_not_arrive_costs_nothing_but_its_time(what: str, pool_
         assert not events(record, "lost")
 
 
+class CutSender(MoveOne):
+    """Cuts actor 0."""
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        if not super().decide(now_s, state):
+            return []
+        self.moved = list(next(a.unfinished for a in state.actors if a.actor == 0))
+        return [Cut(0, tuple(Move(r, 1) for r in self.moved))]
+
+
+@EVERY_POOL_KIND
+def test_all_responses_of_an_actor_that_is_cut_are_copied_first(pool_kind: str) -> None:
+    """One copy after the other, and the actor ends when the last response has left."""
+    with stage(pool_kind, Punctual(0)) as on:
+        up(on)
+        record = on.run(plan_of(TWO, Stepping(CutSender(), True)), lengths=MOVING)
+        moved = record.rule.rule.rule.moved
+        assert len(moved) > 2
+        for response in moved:
+            assert [background for _, background in parts(record, "transfer", response)] == [True, False]
+        assert record.moves == len(moved)
+        ends = {a["holder"]: a["end_s"] for a in record.allocations}
+        assert ends["actor-0"] < ends["actor-1"]
+
+
 class CutReceiver(MoveOne):
     """Moves a response to actor 1 and cuts actor 1 while it is on its way there."""
 
