@@ -27,6 +27,7 @@ from prefill_samples import LATENCY as PREFILL_LATENCY
 from prefill_samples import PROMPTS, SAMPLES, dealt, prompts, workload
 from prefill_samples import requests as prefill_requests
 from scripted_drafters import FailingDrafter
+from scripted_strikes import MoveOne
 from torch_wall_samples import (
     CLUSTER,
     LATENCY,
@@ -58,6 +59,7 @@ from rlhfless.executor.distributed.messages import ActorLost, ActorReport
 from rlhfless.trace.schema.validation import validate
 from solver import Cluster, Drafting, deduplicate
 from solver.model.problem import PlanningProblem
+from solver.model.runtime_rules import Decision, Move, StepState
 
 FAULTS = Faults(silence_floor_s=60.0, slow_factor=math.inf)  # a busy machine slows some down
 GROUPS = [range(12), range(12, 24)]
@@ -182,23 +184,33 @@ def test_processes_copy_kv_states_while_they_decode_and_join_the_rest(
     assert record.moves > 0
 
 
+class MoveAll(MoveOne):
+    """Moves all responses of actor 0 to actor 1 once both decode."""
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        running = next((a.running for a in state.actors if a.actor == 0), ())
+        return [Move(r, 1) for r in running] if super().decide(now_s, state) else []
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_process_that_is_killed_while_a_kv_state_is_copied_takes_no_response_with_it(
     who: int, pool: ProcessPool, factory: TorchEngineFactory, undisturbed: dict[int, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender, or the receiver, as soon as a copy is written."""
+    pool.run_step(plan_of(GROUPS), requests(), factory, LATENCY, CLUSTER)  # both have started
     struck: list[int] = []
 
     def strike(crew: Any, sender: int, said: ActorReport | ActorLost) -> None:
         if isinstance(said, ActorReport) and any(said.copied.values()) and not struck and len(crew._process) == 2:
-            struck.append(sender if who == 0 else 1 - sender)
+            struck.append(who)
             os.kill(crew._process[struck[0]].pid, signal.SIGKILL)
 
     striking(monkeypatch, strike)
-    plan = plan_of(GROUPS, Stepping(Restless(1, period_s=0.004, late=True), True))
+    plan = plan_of(GROUPS, Stepping(MoveAll(), True))
     record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move")
     assert token_bytes(record) == undisturbed
-    assert [e["holder"] for e in events(record, "lost")] == [f"actor-{struck[0]}"]
+    assert struck == [who]
+    assert [e["holder"] for e in events(record, "lost")] == [f"actor-{who}"]
     assert_valid(record)
 
 
