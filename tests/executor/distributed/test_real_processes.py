@@ -172,7 +172,7 @@ def test_processes_copy_kv_states_while_they_decode_and_join_the_rest(
     pool: ProcessPool, factory: TorchEngineFactory, whole: StepRecord
 ) -> None:
     """Tokens and log-probabilities are those of responses that never moved, bit by bit."""
-    plan = plan_of(GROUPS, Stepping(Restless(1, period_s=0.004, late=True), True))
+    plan = plan_of(GROUPS, Stepping(MoveAll(), True))
     record = pool.run_step(plan, forced(), factory, LATENCY, CLUSTER, migration="move", start_s=2e3)
     assert token_bytes(record) == token_bytes(whole)
     for i, c in record.completions.items():
