@@ -49,6 +49,7 @@ from rlhfless.plots.timeline import plot_timeline
 from rlhfless.plots.timeline_data import TimelineInfo, timeline_info
 from rlhfless.plots.timeline_grid import TimelinesInfo, plot_timelines, timelines_info
 from rlhfless.plots.training_curves import CurvesInfo, curves_info, plot_curves
+from rlhfless.plots.two_step_gain import TwoStepGainInfo, plot_two_step_gain, two_step_gain_info
 from rlhfless.plots.value_of_information import (
     ValueOfInformationInfo,
     plot_value_of_information,
@@ -85,6 +86,7 @@ __all__ = [
     "TimeWeightInfo",
     "TimelineInfo",
     "TimelinesInfo",
+    "TwoStepGainInfo",
     "ValueOfInformationInfo",
     "WaterfallInfo",
     "acceptance_info",
@@ -135,6 +137,7 @@ __all__ = [
     "plot_time_weight",
     "plot_timeline",
     "plot_timelines",
+    "plot_two_step_gain",
     "plot_value_of_information",
     "plot_waterfall",
     "prefill_info",
@@ -149,6 +152,7 @@ __all__ = [
     "time_weight_info",
     "timeline_info",
     "timelines_info",
+    "two_step_gain_info",
     "use_renderer",
     "value_of_information_info",
     "waterfall_info",

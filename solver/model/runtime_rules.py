@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -199,10 +199,18 @@ class Move:
 
     If that actor is full, the response waits in its queue for a slot and memory like any other response there. A rule can avoid
     this by checking ``free_slots`` and ``free_kv_tokens``; the shipped rules never order such a move.
+
+    In two steps, its KV state is first copied while it decodes on. It leaves at the first iteration boundary after the copy is
+    there, and only the tokens since are transferred then. A state that is recomputed, or is not in the batch, takes one step.
+    So does every move where iterations are measured on the virtual clock, and with engines that cannot copy while they decode.
+
+    Attributes:
+        two_step: True, False, or ``"auto"``: where the transfer takes longer than an iteration of its present actor.
     """
 
     response: int
     to_actor: int
+    two_step: bool | str = field(default="auto", repr=False)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,23 @@ def sends_kv(transfer_s: ArrayLike, recompute_s: ArrayLike) -> NDArray[np.bool_]
     return np.asarray(np.asarray(transfer_s) <= np.asarray(recompute_s))
 
 
+def two_step_saves_s(latency: LatencyModel, kv_tokens: float, iteration_s: float) -> float:
+    """Return the seconds that a response stands still less if its KV cache is copied before it leaves; 0 where that is not
+    more than an iteration.
+
+    It stands still for the transfer of the tokens that it decodes during the copy, an iteration of ``iteration_s`` each. Less
+    than an iteration is not worth it, as a response leaves and joins at boundaries of iterations only.
+
+    Example:
+        >>> slow = LatencyModel("slow link", 1, base_s=0.01, per_response_s=0.0, transfer_per_kv_token_s=1e-4)
+        >>> round(two_step_saves_s(slow, 1000, 0.01), 6), two_step_saves_s(slow, 90, 0.01)
+        (0.099, 0.0)
+    """
+    transfer_s = latency.transfer_s(kv_tokens)
+    saved_s = transfer_s - latency.transfer_s(math.ceil(transfer_s / iteration_s))
+    return saved_s if saved_s > iteration_s else 0.0
+
+
 def delay_s(
     latency: LatencyModel, kv_tokens: FloatArray, iteration_s: FloatArray | float, alike: ArrayLike = True
 ) -> FloatArray:

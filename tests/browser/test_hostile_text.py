@@ -66,6 +66,7 @@ FIGURES = {  # figure, what is drawn in it, whether the text is in the hover
     "side_by_side": (lambda: plots.plot_side_by_side(TABLE, title=EVIL, axis=EVIL, groups=EVIL), BARS, True),
     "acceptance": (EVERY["plot_acceptance"], POINTS, True),
     "speedup_map": (EVERY["plot_speedup_map"], POINTS, False),
+    "two_step_gain": (EVERY["plot_two_step_gain"], POINTS, False),
     "front": (EVERY["plot_front"], POINTS, False),
     "gap_history": (EVERY["plot_gap_history"], POINTS, False),
     "kinds": (EVERY["plot_kinds"], ".x2y2 .barlayer .point path", True),

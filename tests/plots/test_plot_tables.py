@@ -43,6 +43,7 @@ DRAWN = {
     "plot_time_weight": ["makespan_s", "gpu_seconds", "time_s", "start_s", "end_s"],
     "plot_timeline": ["start_s", "end_s", "time_s"],
     "plot_timelines": ["start_s", "end_s"],
+    "plot_two_step_gain": ["gbit_per_s"],
     "plot_value_of_information": ["value"],
     "plot_waterfall": ["from_gpu_seconds", "to_gpu_seconds", "from_time_s", "to_time_s"],
 }

@@ -10,8 +10,22 @@ import pytest
 from error_messages import refused
 
 from rlhfless.scheduling import DRAFTING_POLICIES, PlanningOptions, PolicyError, make_policy
+from rlhfless.scheduling.fold import SquareRoot
+from rlhfless.scheduling.fold_draining import DrainingFold
+from rlhfless.scheduling.replan import SolverReplan
 from rlhfless.scheduling.speculative import Speculative
-from solver import Acceptance, Cluster, Drafting, LatencyModel, PlanningError, PlanningProblem, Workload, drafted
+from solver import (
+    Acceptance,
+    Cluster,
+    Drafting,
+    LatencyModel,
+    PlanningError,
+    PlanningProblem,
+    Workload,
+    best_length,
+    drafted,
+)  # fmt: skip
+from solver.replanning.replan import Replan
 
 LATENCY = LatencyModel("small", 1, 5e-3, 1e-4, 1e-7, start_s=0.1, max_batch=64)
 ACCEPTANCE = Acceptance([0.8, 0.6, 0.4, 0.2])
@@ -63,6 +77,34 @@ def test_any_policy_can_draft() -> None:
     plan = policy.plan(problem(), PlanningOptions())
     assert plan.policy == "oracle with drafts"
     assert plan.drafting == Drafting(length=2)
+
+
+def test_reallocation_counts_passes_where_all_responses_accept_alike() -> None:
+    """Rules that fold or rank by remaining tokens get the latency model with drafts. One of its iterations is one token, and as
+    many of them as a pass yields take as long as the pass: remaining tokens are remaining passes, times a constant.
+    """
+    fast, options = drafted(LATENCY, ACCEPTANCE), PlanningOptions(acceptance=ACCEPTANCE)
+    fold = make_policy("spec+fold").plan(problem(), options).rule
+    assert isinstance(fold, DrainingFold)
+    assert (fold.latency.base_s, fold.latency.per_response_s) == (fast.affine.base_s, fast.affine.per_response_s)
+    replan = Speculative(base=SolverReplan(looks_ahead=False)).plan(problem(), options).rule
+    assert isinstance(replan, Replan)
+    assert (replan.latency.base_s, replan.latency.per_response_s) == (fast.base_s, fast.per_response_s)
+    batch, context, passes = 4, 200.0, 30
+    length, speedup = best_length(LATENCY, batch, context, ACCEPTANCE)
+    tokens = passes * ACCEPTANCE.tokens_per_pass(length)
+    assert length > 0
+    assert tokens * fast.one_iteration_s(batch, 800) == pytest.approx(
+        tokens * LATENCY.one_iteration_s(batch, 800) / speedup, rel=0.03
+    )  # fmt: skip
+
+
+def test_drafts_let_a_fold_wait_longer() -> None:
+    """A thin actor gains more from drafts than a full one, so at the same price more of them are kept for as many responses."""
+    fast, price = drafted(LATENCY, ACCEPTANCE).affine, 20.0
+    shares = [model.per_response_s + 100 * model.per_kv_token_s for model in (LATENCY, fast)]
+    kept = [SquareRoot(price, model).squared(64, share) for model, share in zip((LATENCY, fast), shares, strict=True)]
+    assert kept[1] > 1.2 * kept[0]
 
 
 @pytest.mark.parametrize("name", ["spec-fixed-0", "spec-fixed-33", "spec-fixed-x", "spec-fixed-N", "speculate"])

@@ -218,6 +218,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         ),
         "plot_timeline": lambda: Call((trace_of(text),)),
         "plot_timelines": lambda: Call(({text: trace_of(text), "other": trace_of(text, "actor-")},)),
+        "plot_two_step_gain": lambda: Call((replace(LATENCY, name=text, kv_bytes_per_token=1e5), 2000)),
         "plot_value_of_information": lambda: Call((informed(text),)),
         "plot_waterfall": lambda: Call((results(text),)),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -181,6 +182,31 @@ class Restless:
         return moves
 
 
+@dataclass
+class Stepping:
+    """Another rule, all of whose moves take one step, two, or whatever the executor chooses."""
+
+    rule: RuntimeRule
+    two_step: bool | str
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def next_trigger(self, view: ActorView) -> Trigger | None:
+        return self.rule.next_trigger(view)
+
+    def decide(self, now_s: float, state: StepState) -> list[Decision]:
+        return [in_steps(decision, self.two_step) for decision in self.rule.decide(now_s, state)]
+
+
+def in_steps(decision: Decision, two_step: bool | str) -> Decision:
+    """The same decision, whose moves take one step, two, or whatever the executor chooses."""
+    if isinstance(decision, Cut):
+        return replace(decision, moves=tuple(replace(move, two_step=two_step) for move in decision.moves))
+    return replace(decision, two_step=two_step)
+
+
 def trace_of(record: StepRecord, step: Step) -> Trace:
     """The step as a trace: refuses whatever the schema refuses, two holders of one GPU for example."""
     rows = [
@@ -209,8 +235,9 @@ def assert_sound(record: StepRecord, step: Step, release: str = "done", *, cuts_
     charged = latency.prefill_base_s + latency.prefill_per_token_s > 0
     assert computed == (sum(c.prefill_tokens_computed for c in record.completions.values()) if charged else 0)
     assert len([a for a in record.allocations if a["holder"] != "learner"]) == len(record.plan.actors)
-    for holder in {s["holder"] for s in spans}:  # a link carries one transfer at a time
-        sent = sorted((s["start_s"], s["end_s"]) for s in spans if s["phase"] == "migrate" and s["holder"] == holder)
+    for holder in {s["holder"] for s in spans}:  # a link carries one transfer at a time, beside copies that give way to it
+        migrations = [s for s in spans if s["phase"] == "migrate" and s["holder"] == holder and not s["background"]]
+        sent = sorted((s["start_s"], s["end_s"]) for s in migrations)
         assert all(begin >= end - 1e-9 for (_, end), (begin, _) in itertools.pairwise(sent))
     # a response may come without a transfer, to be recomputed, from any boundary of an actor that was cut or gave one away
     cut = {e["holder"]: e["time_s"] for e in reversed(record.events) if e["name"] in ("cut", "move")}
@@ -230,5 +257,9 @@ def assert_sound(record: StepRecord, step: Step, release: str = "done", *, cuts_
         last_s = max([c.time_s for i, c in record.completions.items() if record.actor_of[i] == a["holder"]], default=at_s)
         # an actor whose last response is taken away while it waits for its arrival is held until that moment
         last_s = max([last_s, *(e["time_s"] for e in record.events if e["holder"] == a["holder"] and e["name"] == "move")])
+        # one that waits for a response whose KV state is being copied learns that it is complete when it is
+        copied = {json.loads(s["detail"])["response"] for s in own if s["phase"] == "transfer"}
+        kept = [record.completions[r].time_s for r in copied if record.actor_of[r] != a["holder"]]
+        last_s = max([last_s, *(t for t in kept if t <= a["end_s"] + 1e-9)])
         if release == "done":
             assert a["end_s"] == pytest.approx(max(at_s, last_s), abs=1e-9)

@@ -59,6 +59,7 @@ def executed(
     rule: RuntimeRule | None = None,
     start_s: float = 5.0,
     drafting: Drafting | None = None,
+    two_step: bool = False,
     **options: str,
 ) -> VirtualStep:
     """A step that was run on torch engines and charged by the profile."""
@@ -73,7 +74,7 @@ def executed(
     plan = replace(plan, rule=plan.rule if rule is None else rule)
     record = StepRecord("run", 0, plan, start_s)
     phases = NonGenerationPhases(prepare_s=0.3, learn_s=0.2, learner_gpus=1)
-    how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"))
+    how = StepOptions(step.latency, step.cluster, phases, admission, options.get("migration", "cheaper"), two_step=two_step)
     ran = VirtualStep(plan, torch_requests(step), replace(factory(), drafting=drafting), record, how)
     ran.run()
     return ran

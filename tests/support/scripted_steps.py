@@ -138,7 +138,7 @@ class Stage:
             held_by[a["holder"]] = {**a, "start_s": began_s, "end_s": ended_s}
         spans: dict[str, list[tuple[float, float]]] = {}
         for s in record.spans:
-            if s["holder"] != "learner":
+            if s["holder"] != "learner" and not s["background"]:
                 spans.setdefault(s["holder"], []).append((s["start_s"], s["end_s"]))
         for holder, own in spans.items():
             if not holder.startswith("warm"):

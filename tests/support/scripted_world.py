@@ -306,7 +306,12 @@ class Inbox(queue.SimpleQueue[Any]):
 
 
 class Copying:
-    """A worker that takes a moment to lay something out or to read it, and may find no room or nothing there."""
+    """A worker that takes a moment to lay something out or to read it, and may find no room or nothing there.
+
+    What real ones do in threads is done at once, and reported at a later turn.
+    """
+
+    behind = staticmethod(lambda function: function() or (lambda: None))
 
     def _read(self, block: Any, free: bool = False) -> Any:
         HERE[-1].sleep(COPY_S)

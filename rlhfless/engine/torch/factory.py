@@ -56,6 +56,7 @@ class TorchEngineFactory:
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
     takes_prefixes: ClassVar[bool] = True
+    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:

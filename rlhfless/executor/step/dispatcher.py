@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rlhfless.executor.step.actor_state import Actor
@@ -48,8 +49,22 @@ class TakesAndGives(Protocol[A]):
         """Return whether the response is complete, or completes before it could be taken off its actor."""
         ...
 
+    def batch(self, now_s: float, sender: A) -> Mapping[int, int]:
+        """Return the responses whose KV state is in the actor's batch, with the context tokens that are known by now.
+
+        A response that is being copied to another actor is not among them.
+        """
+        ...
+
+    def copy(self, now_s: float, sender: A, moves: Mapping[int, A]) -> Collection[int]:
+        """Begin to copy KV states (response to receiver); returns those whose copies have begun.
+
+        These responses leave, each by itself, once its copy is there. The others have ended, or have to be taken off.
+        """
+        ...
+
     def take(self, now_s: float, sender: A, responses: Sequence[int] | None) -> Taken[A]:
-        """Take these responses (all when None) off an actor, or say which can be."""
+        """Take these responses off an actor, or say which can be; None: all but those that are being copied."""
         ...
 
     def hand_over(self, now_s: float, taken: Taken[A], orders: Sequence[Reassignment]) -> None:
@@ -73,6 +88,7 @@ class Dispatcher(Generic[A]):
         check_decision(rule, decision, step.live, len(step.requests))
         if isinstance(decision, Cut):
             sender, goes_to = step.live[decision.actor], {m.response: m.to_actor for m in decision.moves}
+            copied = self._copy(now_s, rule, sender, decision.moves)
             taken = self.backend.take(now_s, sender, None)
             check_all_go(rule, decision, [one.response for one in taken.leaving])
             sender.closing, sender.trigger_completions, sender.trigger_time_s = True, None, math.inf
@@ -81,11 +97,31 @@ class Dispatcher(Generic[A]):
                 return
             sender, goes_to = step.owner[decision.response], {decision.response: decision.to_actor}
             receiver_of(rule, decision, sender, step.live)
-            taken = self.backend.take(now_s, sender, [decision.response])
-        step.record_decision(now_s, decision, sender, {one.response: goes_to[one.response] for one in taken.leaving})
+            copied = self._copy(now_s, rule, sender, [decision])
+            taken = Taken(sender, []) if copied else self.backend.take(now_s, sender, [decision.response])
+        leaving = [*copied, *(one.response for one in taken.leaving)]
+        step.record_decision(now_s, decision, sender, {response: goes_to[response] for response in leaving}, copied)
+        for response in copied:
+            step.assign(response, step.live[goes_to[response]])
         orders = []
         for one in taken.leaving:
             receiver = receiver_of(rule, Move(one.response, goes_to[one.response]), sender, step.live)
             orders.append(Reassignment(one, receiver, one.has_kv and step.moves_kv(sender, receiver, one.context_tokens)))
             step.assign(one.response, receiver)
-        self.backend.hand_over(now_s, taken, orders)
+        if orders or not copied:
+            self.backend.hand_over(now_s, taken, orders)
+
+    def _copy(self, now_s: float, rule: RuntimeRule | None, sender: A, moves: Sequence[Move]) -> Collection[int]:
+        """Begin to copy the KV states of the moves that take two steps; returns their responses."""
+        step = self.step
+        if not step.may_copy(sender, moves):
+            return ()
+        batch = self.backend.batch(now_s, sender)
+        iteration_s = partial(sender.latency.one_iteration_s, len(batch), sum(batch.values()))
+        copied = {}
+        for move in moves:
+            if move.response in batch:
+                receiver = receiver_of(rule, move, sender, step.live)
+                if step.copies_first(move, sender, receiver, batch[move.response], iteration_s):
+                    copied[move.response] = receiver
+        return self.backend.copy(now_s, sender, copied) if copied else ()

@@ -100,7 +100,7 @@ def checked_decisions(rule: RuntimeRule | None, decisions: Any) -> Sequence[Deci
 
 
 def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[int, Actor], responses: int) -> None:
-    """Refuse a decision about unknown responses or actors, just before it is carried out.
+    """Refuse a decision about unknown responses or actors, or with an unknown ``two_step``, just before it is carried out.
 
     Args:
         live: live actors, by index. responses: how many the step has.
@@ -111,6 +111,10 @@ def check_decision(rule: RuntimeRule | None, decision: Decision, live: Mapping[i
     for move in decision.moves if isinstance(decision, Cut) else (decision,):
         if not is_whole(move.response, 0) or move.response >= responses:
             raise RuleError(f"rule {_name(rule)} ordered {move}; the step has responses 0 to {responses - 1} only")
+        if move.two_step not in (True, False, "auto"):
+            raise RuleError(
+                f"rule {_name(rule)} ordered {move} with two_step={move.two_step!r}; True, False or 'auto' is needed"
+            )
     if isinstance(decision, Cut) and (decision.actor not in live or live[decision.actor].closing):
         raise RuleError(
             f"rule {_name(rule)} cuts actor {decision.actor}; a running actor that was not cut before is needed "

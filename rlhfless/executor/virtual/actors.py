@@ -73,6 +73,7 @@ class VirtualActor(Actor):
     engine: Engine = field(kw_only=True)
     pending: int = 0  # completions that are not known yet
     arriving: int = 0  # of ``expecting``: those on their way
+    copied: int = 0  # in its batch, of responses that belong to others already
     unknown_tokens: int = 0  # of those on their way, which no rule may know before they arrive
     reserved_tokens: int = 0  # KV tokens that ``reserve`` sets aside for the responses that it expects
     noted: bool = False  # its batch and queue were, because a decision made its engine go ahead

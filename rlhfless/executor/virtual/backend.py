@@ -8,7 +8,8 @@ until their own, later, time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from rlhfless.engine.protocol import Progress, SupportsDrafts
 from rlhfless.engine.simulated.completions import Completions
@@ -17,6 +18,7 @@ from rlhfless.executor.step.dispatcher import Leaving, Reassignment, Taken
 from rlhfless.executor.step.rule_driver import RuleDriver
 from rlhfless.executor.step.step_state import RunningStep
 from rlhfless.executor.virtual.actors import VirtualActor
+from rlhfless.executor.virtual.background_copies import BackgroundCopy
 from rlhfless.executor.virtual.event_times import EventTimes
 from rlhfless.executor.virtual.migration import KvTransfers
 from rlhfless.executor.virtual.progress_pacing import ProgressPacer
@@ -79,14 +81,17 @@ class VirtualBackend:
                 self._times.advanced(actor, self._now_s, len(progress.completions))
         if self._pace is not None:
             self._pace.came(self._now_s)
-        return self._publish()
+        completing = self._publish()
+        if self.transfers.copies.next_s <= self._now_s < math.inf:
+            self._complete_copies()
+        return completing
 
     def release_done(self) -> None:
         """See ``Backend``. Time that an engine needed to prepare shapes is recorded and not charged; so is why it drafts no
         more.
         """
         live = self.step.live
-        done = [live[i] for i in sorted(self._maybe_done) if i in live and live[i].expecting == 0]
+        done = [live[i] for i in sorted(self._maybe_done) if i in live and live[i].expecting == live[i].copied == 0]
         self._maybe_done.clear()
         for actor in sorted(done, key=lambda a: a.done_s):
             self.changed.add(actor.index)
@@ -128,8 +133,41 @@ class VirtualBackend:
         """See ``TakesAndGives``."""
         return bool(self.step.complete[response]) or any((c.responses == response).any() for _, c in self.pending)
 
+    def batch(self, now_s: float, sender: VirtualActor) -> Mapping[int, int]:
+        """See ``TakesAndGives``."""
+        self.catch_up(sender)
+        if sender.engine.clock_s <= now_s:
+            self.note_tokens(sender)
+        step, copies = self.step, self.transfers.copies
+        running = [r for r in sender.engine.running() if r not in copies]
+        return {r: int(step.prompt_tokens[r] + step.observed_tokens[r]) for r in running}
+
+    def copy(self, now_s: float, sender: VirtualActor, moves: Mapping[int, VirtualActor]) -> Collection[int]:
+        """See ``TakesAndGives``: of the state at the engine's next iteration boundary."""
+        self._take(now_s, sender, [])
+        running = set(sender.engine.running())
+        begun = {response: receiver for response, receiver in moves.items() if response in running}
+        self.transfers.copy(max(sender.engine.clock_s, now_s), sender, begun)
+        for response, receiver in begun.items():
+            self._reserve(response, receiver, 1)
+        return begun
+
     def take(self, now_s: float, sender: VirtualActor, responses: Sequence[int] | None) -> Taken[VirtualActor]:
-        """See ``TakesAndGives``: at the engine's next iteration boundary, with the iteration that leads to it."""
+        """See ``TakesAndGives``: at the engine's next iteration boundary, with the iteration that leads to it.
+
+        A response that is being copied to ``sender`` leaves the actor that decodes it.
+        """
+        copies = self.transfers.copies
+        if not copies:
+            return self._take(now_s, sender, responses)
+        coming = [c for c in copies if c.receiver is sender and (responses is None or c.response in responses)]
+        if responses is None:
+            responses = [r for r in (*sender.engine.running(), *sender.engine.waiting()) if r not in copies]
+        taken = self._take(now_s, sender, [r for r in responses if r not in copies])
+        leaving = [*taken.leaving, *(Leaving(c.response, c.kv_tokens, True, c) for c in coming)]
+        return replace(taken, leaving=leaving)
+
+    def _take(self, now_s: float, sender: VirtualActor, responses: Sequence[int] | None) -> Taken[VirtualActor]:
         self.catch_up(sender)
         if sender.engine.clock_s <= now_s:
             sender.noted, sender.running, sender.waiting = True, sender.engine.running(), sender.engine.waiting()
@@ -143,15 +181,74 @@ class VirtualBackend:
         return Taken(sender, leaving, self.transfers.marks(sender))
 
     def hand_over(self, now_s: float, taken: Taken[VirtualActor], orders: Sequence[Reassignment]) -> None:
-        """See ``TakesAndGives``."""
-        self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders)
-        reserved = self._reserved
+        """See ``TakesAndGives``. A response that was being copied to another actor leaves in one step."""
+        redirected = [order for order in orders if isinstance(order.leaving.what, BackgroundCopy)]
+        orders = [order for order in orders if order not in redirected] if redirected else orders
+        self._send(now_s, taken, orders)
+        for order in redirected:
+            self._leave(now_s, order.leaving.what, order.receiver, None)
+
+    def _send(
+        self,
+        now_s: float,
+        taken: Taken[VirtualActor],
+        orders: Sequence[Reassignment],
+        copied: BackgroundCopy | None = None,
+    ) -> None:
+        self.transfers.send(now_s, max(taken.sender.engine.clock_s, now_s), taken, orders, copied)
         for order in orders:
             self._times.changed(order.receiver)
-            if reserved is not None:
-                tokens = int(reserved[order.leaving.response])
-                taken.sender.reserved_tokens -= tokens
-                order.receiver.reserved_tokens += tokens
+            self._reserve(order.leaving.response, taken.sender, -1)
+            self._reserve(order.leaving.response, order.receiver, 1)
+
+    def _keep_completed(self, published: Sequence[tuple[VirtualActor, Completions]]) -> None:
+        """Give responses that are complete before they could leave back to the actor that decoded them."""
+        copies = self.transfers.copies
+        for actor, completions in published:
+            for response, time_s in zip(completions.responses.tolist(), completions.time_s.tolist(), strict=True):
+                if response in copies:
+                    copy = copies[response]
+                    self._end_copy(copy, time_s)
+                    copy.receiver.done_s = max(copy.receiver.done_s, time_s)
+                    self.step.assign(response, actor)
+
+    def _complete_copies(self) -> None:
+        """Let the responses whose copies are there leave at the next iteration boundary."""
+        for actor in {copy.sender.index: copy.sender for copy in self.transfers.copies}.values():
+            self.catch_up(actor)
+        for copy in self.transfers.copies.take_there(self._now_s):
+            self._leave(self._now_s, copy, copy.receiver, copy)
+
+    def _leave(self, now_s: float, copy: BackgroundCopy, receiver: VirtualActor, copied: BackgroundCopy | None) -> None:
+        """Send a response that decodes on after its KV state was ``copied``, or, if None, all of its KV state.
+
+        If it completes before the boundary, nothing is sent. Until then it is arriving, as far as a rule may know. If it is
+        given back to its sender, it stays.
+        """
+        if receiver is copy.sender:
+            self._end_copy(copy, now_s)
+            return
+        taken = self._take(now_s, copy.sender, [copy.response])
+        if receiver is not copy.receiver:
+            self._reserve(copy.response, copy.receiver, -1)
+            self._reserve(copy.response, receiver, 1)
+            self.transfers.redirect(copy, receiver, now_s)
+        if not taken.leaving:
+            return
+        self._end_copy(copy, now_s)
+        leaving = taken.leaving[0]
+        moves_kv = copied is not None or self.step.moves_kv(copy.sender, receiver, leaving.context_tokens)
+        self._send(now_s, taken, [Reassignment(leaving, receiver, leaving.has_kv and moves_kv)], copied)
+
+    def _end_copy(self, copy: BackgroundCopy, at_s: float) -> None:
+        self.transfers.end_copy(copy, at_s)
+        self._maybe_done.update((copy.sender.index, copy.receiver.index))
+        self._reserve(copy.response, copy.receiver, -1)
+
+    def _reserve(self, response: int, actor: VirtualActor, times: int) -> None:
+        """Note that ``reserve`` sets memory aside on the actor for a response, or, with -1, no longer."""
+        if self._reserved is not None:
+            actor.reserved_tokens += times * int(self._reserved[response])
 
     def note_tokens(self, actor: VirtualActor) -> None:
         """Enter the tokens of an actor's responses, and their signals, as of now; those of arriving ones stay as they left."""
@@ -193,7 +290,9 @@ class VirtualBackend:
             return math.inf
         pending = sum(len(c) for _, c in self.pending)
         first_s = min((float(completions.time_s[0]) for _, completions in self.pending), default=math.inf)
-        return max(now_s, min(first_s, driver.next_time_s, self._times.trigger_s(driver, now_s, pending)))
+        return max(
+            now_s, min(first_s, driver.next_time_s, self._times.trigger_s(driver, now_s, pending), self.transfers.copies.next_s)
+        )
 
     def _publish(self) -> list[VirtualActor]:
         """Publish completions up to now; returns their actors."""
@@ -209,6 +308,8 @@ class VirtualBackend:
                 self.changed.add(actor.index)
                 self._maybe_done.add(actor.index)
         self.pending = later
+        if self.transfers.copies:
+            self._keep_completed(published)
         if published:
             self.step.publish(published)
             if (reserved := self._reserved) is not None:

@@ -160,7 +160,8 @@ def run_step(
         raise PlanningError("shared links need the latency model's transfer times; use charging='profile', not 'measured'")
     measured = check_replayable(plan, engine_factory) if charging == "measured" else None
     record = StepRecord(run, step, plan, start_s, requests=requests)
-    options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work))
+    two_step = charging == "profile"  # copies behind iterations are not measured
+    options = StepOptions(latency, cluster, phases, admission, migration, on_progress, tuple(work), two_step)
     executed = VirtualStep(plan, requests, engine_factory, record, options, links)
     executed.run()
     if measured is not None:

@@ -61,7 +61,8 @@ class VirtualObserver:
         rows = [live[i] for i in changed if i in live]
         for a in rows:
             self._table[:, a.index] = (
-                a.assigned, a.completed, a.expecting - a.arriving, a.arriving, max(0, a.engine.slots - a.expecting)
+                a.assigned, a.completed, a.expecting - a.arriving, a.arriving,
+                max(0, a.engine.slots - a.expecting - a.copied),
             )  # fmt: skip
         if len(rows) < len(changed) or any(a.closing for a in rows) or not len(self._open):
             self._open = np.array([i for i, a in live.items() if not a.closing], dtype=np.int64)
@@ -87,16 +88,20 @@ class _Snapshot:
         noted = {*actor.running, *actor.waiting}
         actor.waiting += tuple(r for r in actor.engine.waiting() if r not in noted)
         pending = (r for owner, c in self._backend.pending if owner is actor for r in c.responses.tolist())
-        here = {*running, *waiting, *pending}
+        here = {*running, *waiting, *(r for r in pending if r not in self._backend.transfers.copies)}
         return tuple(r for r in actor.running if r in here), tuple(r for r in actor.waiting if r in here), arriving
 
     def _responses_now(self, actor: VirtualActor) -> tuple[Ids, Ids, Ids]:
         """Return the responses that are with an actor's engine."""
         self._backend.catch_up(actor)
-        queued, available_s = actor.engine.waiting(), self._backend.transfers.available_s
+        running, queued, available_s = actor.engine.running(), actor.engine.waiting(), self._backend.transfers.available_s
         arriving = tuple(r for r in queued if r in available_s) if available_s else ()
         waiting = tuple(r for r in queued if r not in available_s) if arriving else queued
-        return actor.engine.running(), waiting, arriving
+        if copies := self._backend.transfers.copies:
+            running = tuple(r for r in running if r not in copies)
+            waiting = tuple(r for r in waiting if r not in copies)
+            arriving += tuple(copy.response for copy in copies if copy.receiver is actor)
+        return running, waiting, arriving
 
     @cached_property
     def tokens(self) -> IntArray:
@@ -123,7 +128,8 @@ class _Snapshot:
 
     def context_of(self, response: int) -> int:
         """See ``Snapshot``."""
-        step, actor = self._step, self._step.owner[response]
+        step, copies = self._step, self._backend.transfers.copies
+        actor = copies[response].sender if response in copies else step.owner[response]
         known = int(step.observed_tokens[response])
         if not step.complete[response] and response not in self._backend.transfers.available_s:
             self._backend.catch_up(actor)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM
 
-from rlhfless.executor.distributed.worker.worker import die_with_parent
+from rlhfless.executor.distributed.worker.process import die_with_parent
 from rlhfless.system.model_folders import NO_CODE
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.learner import LocalLearner

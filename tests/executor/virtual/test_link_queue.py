@@ -31,13 +31,13 @@ def sent(at: dict[float, list[Decision]], migration: str) -> list[tuple[int, flo
     ]  # fmt: skip
 
 
-CUT = Cut(0, tuple(Move(r, 1) for r in range(4)))
+CUT = Cut(0, tuple(Move(r, 1, two_step=False) for r in range(4)))
 
 
 @pytest.mark.parametrize("singly", [False, True])
 def test_those_that_wait_for_the_link_are_sent_too(singly):
     """The fourth is there after 0.52 s, and would be after 0.3 s if it held up the receiver's batch for being recomputed."""
-    decisions = [Move(r, 1) for r in range(4)] if singly else [CUT]
+    decisions = list(CUT.moves) if singly else [CUT]
     found = sent({0.35: decisions}, "cheaper")
     assert [response for response, _, _ in found] == [0, 1, 2, 3]
     assert found[1][2] == pytest.approx(found[0][2] + 0.13, abs=2e-2)

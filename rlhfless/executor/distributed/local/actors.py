@@ -23,6 +23,7 @@ from rlhfless.executor.distributed.messages import (
     StartActor,
     Started,
     StartServer,
+    WrittenCopy,
 )
 from rlhfless.executor.distributed.worker import work, worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
@@ -183,13 +184,21 @@ class LocalActor:
     def __init__(self, process: Process, pool: ProcessOwner) -> None:
         self._process, self._pool = process, pool
 
-    def add(self, requests: Sequence[Request], prefixes: Any = None) -> None:
+    def add(self, requests: Sequence[Request], prefixes: Any = None, joins: Collection[int] = ()) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.Add(requests, prefixes))
+        self._process.send(worker.Add(requests, prefixes, joins))
 
-    def take_off(self, responses: Sequence[int], with_kv: Collection[int]) -> None:
+    def copy(self, responses: Sequence[int]) -> None:
         """See ``RemoteActor``."""
-        self._process.send(worker.TakeOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}))
+        self._process.send(worker.CopyKv({r: self._pool.new_block() for r in responses}))
+
+    def receive(self, copies: Mapping[int, WrittenCopy]) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.ReceiveKv(copies))
+
+    def take_off(self, responses: Sequence[int], with_kv: Collection[int], after_copy: Collection[int] = ()) -> None:
+        """See ``RemoteActor``."""
+        self._process.send(worker.TakeOff(responses, {r: self._pool.new_block() for r in sorted(with_kv)}, after_copy))
 
     def prefill(self, prefixes: Mapping[int, np.ndarray], receivers: Mapping[int, Sequence[int]]) -> None:
         """See ``RemoteActor``."""

@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from rlhfless.executor.distributed.worker import worker
+from rlhfless.executor.distributed.worker import process, worker
 
 END_S = 5.0  # that a process that was killed may take to be gone
 SOON_S = 0.5  # that a process whose pipe has ended has to say how it ended
@@ -51,7 +51,7 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         args = theirs, device, backend_module, prewarm
-        self._process = context.Process(target=worker.main, args=args, name=f"rlhfless-{device}", daemon=True)
+        self._process = context.Process(target=process.main, args=args, name=f"rlhfless-{device}", daemon=True)
         with undisturbed(), without_main():
             self._process.start()
         theirs.close()

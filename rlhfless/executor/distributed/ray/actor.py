@@ -27,6 +27,7 @@ from rlhfless.executor.distributed.ray.clock_sync import boot_id
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker import worker
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.executor.distributed.worker.copies import CopyDone
 from rlhfless.executor.distributed.worker.shared_memory import packed
 
 # Ray's thread for each method: whoever listens waits, and nobody else does
@@ -81,6 +82,9 @@ class RayWorker(worker.Worker):
     def _obey(self, order: Any) -> None:
         if isinstance(order, Exception):
             raise order
+        if isinstance(order, CopyDone):  # its own
+            super()._obey(order)
+            return
         obeyed, self._read_by_s = order.order, self.clock.now_s() + order.within_s
         if isinstance(obeyed, worker.StartStep | worker.StartWork):
             self.version = obeyed.weights_version

@@ -64,6 +64,7 @@ class RemoteEngines(Protocol):
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so
             that they can only decode in separate processes.
         takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
+        copies_kv: whether they can copy a KV state while its response decodes on (``SupportsSnapshots``).
     """
 
     backend_module: str
@@ -71,6 +72,7 @@ class RemoteEngines(Protocol):
     min_start_timeout_s: float
     starts_server: bool
     takes_prefixes: bool
+    copies_kv: bool
 
     @property
     def weights_version(self) -> int | None:

@@ -1,33 +1,37 @@
-"""The process of one actor: obeys orders from its pipe and decodes iterations in between.
+"""The worker of one actor: obeys orders from its inbox and decodes iterations in between.
 
 Inputs: orders. Outputs: reports and shared-memory blocks. The code of the engine kind is in a backend module (``backend.py``),
-which is imported when the process runs. The clock is the machine's monotonic one, which all processes share. A separate thread
-reads the pipe, so that a sender never waits for an iteration. When the pipe closes because the parent has ended, the process
-ends too.
+which is imported when the process runs. The clock is the machine's monotonic one, which all processes share. ``process.py``
+runs a worker in a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
-import os
 import queue
-import signal
-import sys
-import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from rlhfless.engine.protocol import Completion, Engine, EngineSpan, Progress, Request, SupportsDrafts, SupportsSignals
-from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable
+from rlhfless.engine.protocol import (
+    Completion,
+    Engine,
+    EngineSpan,
+    Progress,
+    Request,
+    SupportsDrafts,
+    SupportsSignals,
+    SupportsSnapshots,
+)
+from rlhfless.executor.distributed.messages import ActorReport, KvCopy, NoRoom, Unreachable, WrittenCopy
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
 from rlhfless.executor.distributed.worker.backend import WorkerBackend
+from rlhfless.executor.distributed.worker.copies import Behind, CopyDone, KvCopies, in_thread
 from rlhfless.executor.distributed.worker.shared_memory import Block as Block
 from rlhfless.executor.distributed.worker.shared_memory import read_block, write_block
 from rlhfless.executor.distributed.worker.work import RunItem, answer
@@ -35,7 +39,6 @@ from rlhfless.executor.distributed.worker.work import StartWork as StartWork
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 
-PR_SET_PDEATHSIG = 1
 REPORT_EVERY_S = 0.02  # at most, while nothing completes
 
 
@@ -75,14 +78,30 @@ class Add:
 
     requests: Sequence[Request]
     prefixes: Block | None = None
+    joins: Collection[int] = ()
 
 
 @dataclass(frozen=True)
 class TakeOff:
-    """Order: see ``RemoteActor.cut``; ``kv_names``: name of the block of each response that keeps its KV state."""
+    """Order: see ``RemoteActor.take_off``; ``kv_names``: name of the block of each response that keeps its KV state."""
 
     responses: Sequence[int]
     kv_names: Mapping[int, str]
+    after_copy: Collection[int] = ()
+
+
+@dataclass(frozen=True)
+class CopyKv:
+    """Order: see ``RemoteActor.copy``; ``names``: name of each copy's block."""
+
+    names: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class ReceiveKv:
+    """Order: see ``RemoteActor.receive``."""
+
+    copies: Mapping[int, WrittenCopy]
 
 
 @dataclass(frozen=True)
@@ -116,21 +135,6 @@ class Failed:
     hopeless: bool = False
 
 
-def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
-    """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
-    die_with_parent()
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
-    try:
-        worker = Worker(connection, inbox, device, backend_module)
-        if prewarm is not None:
-            worker.prewarm(prewarm.engines, prewarm.latency)
-        connection.send(ActorReady(worker.up_s))
-        worker.serve()
-    except Exception as error:
-        connection.send(failed(error))
-
-
 def failed(error: Exception) -> Failed:
     """Return the message for an exception; called where it is handled."""
     name = type(error).__name__
@@ -140,29 +144,14 @@ def failed(error: Exception) -> Failed:
     return Failed(f"{name}: {error}", traceback.format_exc(), memory, hopeless)
 
 
-def die_with_parent() -> None:
-    """Let the kernel end this process with its parent (Linux).
-
-    A stopped or stuck process does not see that its pipe has closed. (The process ends with the thread that started it; a pool
-    whose thread ends between steps starts new processes.)
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
-    while True:
-        try:
-            inbox.put(connection.recv())
-        except (EOFError, OSError):
-            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
-        except Exception as error:  # an order that cannot be read here: the main thread says so
-            inbox.put(error)
-            return
-
-
 class Worker:
-    """An actor on ``device``. It imports ``backend_module``."""
+    """An actor on ``device``. It imports ``backend_module``.
+
+    Attributes:
+        behind: starts a function behind the iterations; see ``copies.py``.
+    """
+
+    behind: Behind = staticmethod(in_thread)
 
     def __init__(
         self, connection: Connection, inbox: queue.SimpleQueue[Any], device: str, backend_module: str, clock: Clock = MACHINE
@@ -177,6 +166,7 @@ class Worker:
         self._from_s = 0.0  # where the next iteration begins, unless the last one ended later
         self._reported_s, self._told_drafts_off = 0.0, False
         self._spans: list[EngineSpan] = []
+        self._copies = KvCopies(self, inbox.put, self.behind)
 
     def now_s(self) -> float:
         """Return the seconds since the run's start."""
@@ -228,9 +218,16 @@ class Worker:
             version = order.weights_version if engines.weights_version is None else engine.weights_version
             self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
         elif isinstance(order, Add):
-            self._add(order.requests, order.prefixes)
+            self._add(order.requests, order.prefixes, order.joins)
         elif isinstance(order, TakeOff):
-            self._take_off(order.responses, order.kv_names)
+            self._take_off(order)
+        elif isinstance(order, CopyKv):
+            self._copies.send(cast(SupportsSnapshots, self.engine), order.names)
+        elif isinstance(order, ReceiveKv):
+            self._copies.receive(cast(SupportsSnapshots, self.engine), order.copies)
+        elif isinstance(order, CopyDone):
+            if order.engine is self.engine:  # else the step is over for it
+                self._report(**self._copies.accept(order))
         elif isinstance(order, ComputePrefixesOrder):
             self._prefill(order)
         elif isinstance(order, StartWork):
@@ -267,7 +264,7 @@ class Worker:
 
     # --- orders -------------------------------------------------------------------------------------------------------
 
-    def _add(self, requests: Sequence[Request], prefixes: Block | None) -> None:
+    def _add(self, requests: Sequence[Request], prefixes: Block | None, joins: Collection[int]) -> None:
         assert self.engine is not None
         copies, there, again = [], [], []
         prefix_kv: Any = None
@@ -282,10 +279,14 @@ class Worker:
             if isinstance(kv, Block):
                 request = replace(request, kv=None)
                 try:
-                    request = replace(request, kv=self._read(kv, free=True))
-                    copies.append(self._kv_copy("transfer", request, begin_s, kv.nbytes))
+                    whole, tokens = self._read(kv, free=True), request.context_tokens
+                    if request.response in joins:
+                        whole, tokens = self._copies.joined(cast(SupportsSnapshots, self.engine), request, whole)
+                    copies.append(self._kv_copy("transfer", request, begin_s, kv.nbytes, tokens))
+                    request = replace(request, kv=whole)
                 except Unreachable:
                     again.append(request.response)
+            self._copies.forget(request.response)
             if request.cached_tokens and prefix_kv is None:  # they did not come: it computes them itself
                 request = replace(request, cached_tokens=0)
             of_prompt = prefix_kv[request.prompt] if request.cached_tokens else None
@@ -293,18 +294,21 @@ class Worker:
         self.engine.add(there)
         self._report(copies=copies, again=again)
 
-    def _take_off(self, responses: Sequence[int], kv_names: Mapping[int, str]) -> None:
+    def _take_off(self, order: TakeOff) -> None:
         assert self.engine is not None
-        taken, progress = self.engine.cut(self.engine.clock_s, responses)
+        taken, progress = self.engine.cut(self.engine.clock_s, order.responses)
         assert not progress.completions, "between iterations nothing completes"
         copies, handed = [], []
         for request in taken:
-            kv = None
-            if request.kv is not None and request.response in kv_names:
-                begin_s = self.now_s()
+            kv, begin_s, tokens = None, self.now_s(), request.context_tokens
+            if request.response in order.after_copy:
+                rest, tokens = self._copies.rest(cast(SupportsSnapshots, self.engine), request)
+                request = replace(request, kv=rest)
+            if request.kv is not None and request.response in order.kv_names:
                 with contextlib.suppress(NoRoom):  # its context is recomputed
-                    kv = self._write(kv_names[request.response], request.kv)
-                    copies.append(self._kv_copy("migrate", request, begin_s, kv.nbytes))
+                    kv = self._write(order.kv_names[request.response], request.kv)
+                    copies.append(self._kv_copy("migrate", request, begin_s, kv.nbytes, tokens))
+            self._copies.forget(request.response)
             handed.append(replace(request, kv=kv))
         self._report(copies=copies, taken=handed)
 
@@ -325,6 +329,7 @@ class Worker:
         self._report(prefixes=sent, copies=copies)
 
     def _close(self) -> None:
+        self._copies.close()
         if self.engine is not None:  # else it served work items
             self.engine.close()
         self.engine = self.engines = None
@@ -333,8 +338,8 @@ class Worker:
 
     # --- what is laid out ---------------------------------------------------------------------------------------------
 
-    def _kv_copy(self, phase: str, request: Request, begin_s: float, size: int) -> KvCopy:
-        return KvCopy(phase, request.response, begin_s, self.now_s(), request.context_tokens, size)
+    def _kv_copy(self, phase: str, request: Request, begin_s: float, size: int, kv_tokens: int) -> KvCopy:
+        return KvCopy(phase, request.response, begin_s, self.now_s(), kv_tokens, size)
 
     def _read(self, block: Block, free: bool = False) -> Any:
         return read_block(self.worker_backend, block, self.device, free=free)

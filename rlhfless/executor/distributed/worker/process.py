@@ -1,0 +1,56 @@
+"""The process of one actor: runs a worker on the orders of its pipe.
+
+A separate thread reads the pipe, so that a sender never waits for an iteration. When the pipe closes because the parent has
+ended, the process ends too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlhfless.executor.distributed.worker.worker import ActorReady, PrewarmOrder, Worker, failed
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
+    """Run the process until its pipe closes: an actor on ``device`` that imports ``backend_module``."""
+    die_with_parent()
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+    try:
+        worker = Worker(connection, inbox, device, backend_module)
+        if prewarm is not None:
+            worker.prewarm(prewarm.engines, prewarm.latency)
+        connection.send(ActorReady(worker.up_s))
+        worker.serve()
+    except Exception as error:
+        connection.send(failed(error))
+
+
+def die_with_parent() -> None:
+    """Let the kernel end this process with its parent (Linux).
+
+    A stopped or stuck process does not see that its pipe has closed. (The process ends with the thread that started it; a pool
+    whose thread ends between steps starts new processes.)
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    while True:
+        try:
+            inbox.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)  # at once, whatever the main thread is doing: nobody is there to hear of it
+        except Exception as error:  # an order that cannot be read here: the main thread says so
+            inbox.put(error)
+            return
