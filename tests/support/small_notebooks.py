@@ -26,6 +26,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "07_what_if": {"LOG": RECORDED, "PROFILE": "h100-qwen2.5-3b-tp1", "STEP": 30, "GPUS": [2, 5], "TIME_WEIGHT": 0.25},
     "08_paper": {},
     "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
+    "10_stage_fusion": {"ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01, "GPUS": 8},
     "cookbook": {},
 }
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
