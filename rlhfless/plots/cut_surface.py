@@ -81,7 +81,7 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
         ]
         for keep in times.index
     ]  # fmt: skip
-    shares, keeps = [f"{share:.0%}" for share in times.columns], [str(keep) for keep in times.index]
+    shares, keeps = [float(share) for share in times.columns], [int(keep) for keep in times.index]
     fig = go.Figure(
         go.Heatmap(
             x=shares, y=keeps, z=times.to_numpy(), colorscale=SCALE, hovertext=texts,
@@ -90,11 +90,14 @@ def plot_cut_surface(cut: CutPlan) -> go.Figure:
     )  # fmt: skip
     if info.chosen is not None:
         fig.add_scatter(
-            x=[f"{info.chosen[0]:.0%}"], y=[str(info.chosen[1])], mode="markers", name="chosen", showlegend=False,
+            x=[info.chosen[0]], y=[info.chosen[1]], mode="markers", name="chosen", showlegend=False,
             marker={"symbol": "star", "size": 16, "color": VERMILLION, "line": {"color": "white", "width": 1}},
             hovertemplate="chosen<extra></extra>",
         )  # fmt: skip
-    fig.update_xaxes(title="unfinished share of the batch at the cut", type="category")
+    fig.update_xaxes(
+        title="unfinished share of the batch at the cut", type="category", tickmode="array", tickvals=shares,
+        ticktext=[f"{share:.0%}" for share in shares],
+    )  # fmt: skip
     fig.update_yaxes(title="actors that continue", type="category")
     bounds = "" if info.table["exact"].all() else " Times that were not followed are lower bounds."
     choice = "No cut is chosen." if info.chosen is None else "The star is chosen."
