@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,13 +39,13 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
 from rlhfless.trace import read_trace
-from solver import Cluster, Drafting, PlanningProblem, Workload, clairvoyant_bound, random_split, replayed_clairvoyant_bound
+from solver import Cluster, Drafting, LatencyModel, PlanningProblem, Workload, clairvoyant_bound, random_split, replayed_clairvoyant_bound
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
 
 PROJECT = Path(__file__).parents[2]
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
-CLUSTER = Cluster(3, 8, LATENCY.gpus_per_actor)
+MOST_ACTORS = 12
 EPOCH, MOST = 8, 8
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 Row = dict[str, Any]
@@ -53,8 +54,9 @@ Row = dict[str, Any]
 class Step:
     """One step on different numbers of actors; sums of time and GPU-seconds over draws of the random split."""
 
-    def __init__(self, workload: Workload, draws: int) -> None:
-        self.problem = PlanningProblem(workload, CLUSTER, LATENCY)
+    def __init__(self, workload: Workload, draws: int, latency: LatencyModel = LATENCY) -> None:
+        cluster = Cluster(math.ceil(MOST_ACTORS * latency.gpus_per_actor / 8), 8, latency.gpus_per_actor)
+        self.problem = PlanningProblem(workload, cluster, latency)
         self._draws = range(draws)
         prompts, limit = workload.prompt_tokens.tolist(), workload.max_response_tokens
         pairs = zip(workload.response_tokens.tolist(), workload.prompt_of.tolist(), strict=True)
@@ -73,7 +75,8 @@ class Step:
         plan = self._plans[actors, draw]
         if drafts is not None:
             plan = replace(plan, drafting=drafts.drafting)
-        record = run_step(plan, self._requests, drafts or SimulatedEngine, LATENCY, CLUSTER)
+        cluster, latency = self.problem.one_kind
+        record = run_step(plan, self._requests, drafts or SimulatedEngine, latency, cluster)
         return [record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)]
 
 
@@ -99,7 +102,7 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> 
     logged = [s for s in logged_steps(rollouts, max_response_tokens=log.max_response_tokens) if s.has_history][-1]
     step = Step(logged.truth, draws)
     plain = {n: step.run(n) for n in ((2,) if tiny else (4, 8, 12))}
-    counts = range(2, 3 if tiny else 13)
+    counts = range(2, 3 if tiny else MOST_ACTORS + 1)
     rows = []
     for name in names:
         runs = DrawnDrafts(ACCEPTANCES[name]).runs(logged.step, logged.rows)
