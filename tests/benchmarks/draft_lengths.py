@@ -137,7 +137,7 @@ def main() -> None:
         rollouts, every = log.rollouts, STUDIED.get(name, 1)
         if name == "arithmetic-epoch":
             rollouts = rollouts[rollouts["epoch"] <= 8]  # the epoch that the strong acceptance was measured on
-        prompts = rollouts["prompt_id"].unique()[:: every][: 4 if options.tiny else None]
+        prompts = rollouts["prompt_id"].unique()[::every][: 4 if options.tiny else None]
         rollouts = rollouts[rollouts["prompt_id"].isin(prompts)]
         for profile in options.profiles[: 1 if options.tiny else None]:
             found += cells(name, rollouts, log.max_response_tokens, profile, ACTORS[: 1 if options.tiny else None])

@@ -39,7 +39,16 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
 from rlhfless.trace import read_trace
-from solver import Cluster, Drafting, LatencyModel, PlanningProblem, Workload, clairvoyant_bound, random_split, replayed_clairvoyant_bound
+from solver import (
+    Cluster,
+    Drafting,
+    LatencyModel,
+    PlanningProblem,
+    Workload,
+    clairvoyant_bound,
+    random_split,
+    replayed_clairvoyant_bound,
+)
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
 

@@ -4,6 +4,9 @@ Every response has its own estimate of survival, because responses differ more t
 other responses to its prompt accept, and these with what all responses accept. Lengths are decided anew every 16 passes, and
 whenever a response joins or leaves. They depend on committed passes only, so a run that is repeated drafts the same.
 
+Where drafts do not seem to pay, they are still tried (``trials``): the drafter's tokens are compared with those that passes
+without drafts yielded. That takes the drafter's time, but no pass feeds a token more.
+
 An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
 Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
 
@@ -29,8 +32,7 @@ Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
 
 DECISION_PASSES = 16  # between two decisions for the same batch
-PROBES, PROBE_TOKENS = 4, 4  # drafts that are tried in one pass where nobody seems to be worth drafting for, and their length
-PROBED_SHARE, FIRST_PASSES = 0.005, 100  # of the time, what such drafts may take; in the beginning, that of so many passes
+TRIALS = 4  # responses whose drafts are tried at once where fewer are drafted for
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
@@ -82,8 +84,7 @@ class DraftControl:
         self._decided_for: list[int] = []
         self._decided: list[int] = []
         self._passes = 0  # until the next decision
-        self._passes_seen = self._next_probe = 0
-        self._probed_passes = 0.0  # what probes took, in passes
+        self._until_trials, self._trials = DECISION_PASSES, 0  # passes until drafts may be tried, and how often they were
 
     def start(self, response: int, prompt: Hashable | None = None) -> None:
         """Note that a response is with the engine, before its first pass; a response that is known stays as it is.
@@ -99,8 +100,8 @@ class DraftControl:
             self._prompts.setdefault(prompt, _Prompt(self._no_counts())).here += 1
 
     def observe(self, response: int, drafted: int, accepted: int) -> None:
-        """Note what a pass verified for a response: ``drafted`` tokens, of which the first ``accepted`` were accepted."""
-        if drafted:
+        """Note what a pass verified for a response, or a trial: ``drafted`` tokens, the first ``accepted`` of which are right."""
+        if drafted and self._fixed is None:
             self._counts[response][int(accepted == drafted), accepted] += 1
 
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
@@ -146,8 +147,8 @@ class DraftControl:
         """
         if self._fixed is None:
             self._decide_when_due(responses, sum(kv_tokens), remaining)
-            self._passes -= 1
-            lengths = [min(pair) for pair in zip(self._tried(sum(kv_tokens)), room, strict=True)]
+            self.skip(1)
+            lengths = [min(pair) for pair in zip(self._decided, room, strict=True)]
         else:
             fixed = self._fixed
             lengths = [min(fixed, most) for most in room]
@@ -172,17 +173,31 @@ class DraftControl:
         if self._fixed is not None:
             return 0 if self._fixed else NEVER
         self._decide_when_due(responses, kv_tokens, remaining)
-        if any(self._decided):
-            return 0
-        batch = len(self._decided)
-        probes = (k for k in range(self._passes) if self._probe_cost(kv_tokens + batch * k, k) is not None)
-        return next(probes, self._passes)
+        return 0 if any(self._decided) else self._passes
 
     def skip(self, passes: int) -> None:
         """Note passes without drafts, at most as many as ``undrafted_passes`` returned."""
         if self._fixed is None:
             self._passes -= passes
-            self._passes_seen += passes
+            self._until_trials -= passes
+
+    def trials(self, batch: int) -> list[int]:
+        """Return the places in a batch of those whose drafts are to be tried now: now and then a few, where few are drafted
+        for.
+
+        The drafter is asked what it would have drafted, and ``observe`` is told how much of it came.
+
+        Args:
+            batch: number of responses.
+        """
+        if self._fixed is not None or self._until_trials > 0:
+            return []
+        self._until_trials = DECISION_PASSES
+        few = min(TRIALS, batch)
+        if sum([n > 0 for n in self._decided]) >= few:
+            return []
+        self._trials += 1
+        return [(self._trials - 1 + k * batch // few) % batch for k in range(few)]
 
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
         """Return (B, N) the estimated share of passes in which each position of a draft for each response is accepted."""
@@ -214,41 +229,6 @@ class DraftControl:
             latency, reads = self._measured.price(len(responses), kv_tokens), "once"
         lengths = even_lengths(latency, survival, kv_tokens, left, max_fed_tokens=self._most_fed, kv_reads=reads)
         return list(map(int, lengths))
-
-    def _tried(self, kv_tokens: int) -> list[int]:
-        """Return the lengths of the next pass: in some passes, a few responses draft although it does not seem to pay."""
-        cost = self._probe_cost(kv_tokens, 0)
-        self._passes_seen += 1
-        if cost is None:
-            return self._decided
-        self._probed_passes += cost
-        batch, few, length = self._probes
-        lengths = list(self._decided)
-        for k in range(few):
-            lengths[(self._next_probe + k * batch // few) % batch] = length
-        self._next_probe += 1
-        return lengths
-
-    @property
-    def _probes(self) -> tuple[int, int, int]:
-        """Return the number of responses, of those that a probe drafts for, and of tokens that it drafts for each."""
-        batch = len(self._decided)
-        return batch, min(PROBES, batch), min(PROBE_TOKENS, self._most)
-
-    def _probe_cost(self, kv_tokens: int, later: int) -> float | None:
-        """Return what probing takes, in passes, in a pass that is ``later`` passes after the next; None: it has no probe."""
-        batch, few, length = self._probes
-        if sum([n > 0 for n in self._decided]) >= few:
-            return None
-        if self._most_fed is not None and batch + few * length > self._most_fed:
-            return None
-        affordable = PROBED_SHARE * (self._passes_seen + 1 + later + FIRST_PASSES) - self._probed_passes
-        if affordable <= 0:
-            return None
-        cost = (
-            self._latency.one_iteration_s(batch + few * length, kv_tokens) / self._latency.one_iteration_s(batch, kv_tokens) - 1
-        )
-        return cost if cost <= affordable else None
 
     def _no_counts(self) -> Counts:
         return np.zeros((2, self._most + 1))

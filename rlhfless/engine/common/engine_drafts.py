@@ -151,6 +151,8 @@ class EngineDrafts:
         if self.off is not None:
             return NEVER
         names = [s.request.response for s in batch]
+        if self._behind:
+            self._try_drafts(batch)
         return self._control.undrafted_passes(names, kv_tokens, self._remaining_of(batch, names))
 
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
@@ -193,6 +195,14 @@ class EngineDrafts:
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
         """See ``PassDrafts``."""
         self._control.observe_seconds(batch, kv_tokens, drafted, seconds)
+
+    def _try_drafts(self, batch: Sequence[SequenceState]) -> None:
+        """Compare what a few responses would have drafted with the tokens that passes without drafts yielded since."""
+        for place in self._control.trials(len(batch)):
+            s = batch[place]
+            tokens = s.ids_from(self._known.get(s, s.count)).tolist()
+            drafted = self._draft(s, min(len(tokens), self._control.max_draft_tokens))
+            self._control.observe(s.request.response, len(drafted), self.kept(s, drafted, tokens) - 1)
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""

@@ -42,28 +42,36 @@ def test_the_estimate_approaches_the_shares_of_accepted_drafts() -> None:
 
 
 def test_passes_without_drafts_are_known_in_advance() -> None:
-    """Skipping them leaves the same lengths as asking for each of them, probes and decisions included."""
+    """Skipping them leaves the same lengths as asking for each of them, also where trials end them."""
     asking, skipping = control(), control()
-    names, kv_tokens, seen, skipped = list(range(12)), 1200, [], 0
+    names, seen, skipped = list(range(12)), [], 0
     for one in (asking, skipping):
         for name in names:
             one.start(name)
             for _ in range(40):
                 one.observe(name, MOST, 0)
+
+    def try_drafts(one: DraftControl) -> None:
+        for place in one.trials(12):
+            for _ in range(40):
+                one.observe(place, MOST, MOST)
+
     for _ in range(400):
-        seen.append(asking.lengths(names, [99] * 12, [kv_tokens // 12 + len(seen)] * 12))
+        seen.append(asking.lengths(names, [99] * 12, [100] * 12))
+        try_drafts(asking)
     at = 0
     while at < 400:
-        passes = min(skipping.undrafted_passes(names, kv_tokens + 12 * at), 400 - at)
+        passes = min(skipping.undrafted_passes(names, 1200), 400 - at)
         assert not any(map(any, seen[at : at + passes]))
         skipping.skip(passes)
         at, skipped = at + passes, skipped + passes
         if at < 400 and not passes:
-            assert skipping.lengths(names, [99] * 12, [kv_tokens // 12 + at] * 12) == seen[at]
+            assert skipping.lengths(names, [99] * 12, [100] * 12) == seen[at]
             at += 1
+        try_drafts(skipping)
     assert 0 < skipped < 400
-    assert control(0).undrafted_passes(names, kv_tokens) > 400
-    assert control(2).undrafted_passes(names, kv_tokens) == 0
+    assert control(0).undrafted_passes(names, 1200) > 400
+    assert control(2).undrafted_passes(names, 1200) == 0
 
 
 def test_measured_passes_that_cost_more_than_the_profile_says_draft_less() -> None:
@@ -128,20 +136,27 @@ def test_a_batch_is_decided_anew_after_16_passes_or_when_it_changes() -> None:
 
 
 def test_drafts_are_tried_now_and_then_where_they_do_not_seem_to_pay() -> None:
-    """100 responses, each fed token a hundredth of a pass: 16 tokens in addition may be tried in 0.5 % of the time."""
+    """Each fed token takes a hundredth of a pass, so 100 responses draft nothing until what they would accept is known."""
     latency = solver.LatencyModel("x", 1, base_s=0.0, per_response_s=1e-4)
     learning, batch = control(latency=latency), list(range(100))
     for response in batch:
         learning.start(response)
     tried = []
-    for _ in range(400):
-        lengths = learning.lengths(batch, [9] * 100, [50] * 100)
-        tried.append(sum(lengths))
-        for response, drafted in enumerate(lengths):
-            learning.observe(response, drafted, 0)
-    assert set(tried) == {0, 16}
-    assert tried[:5] == [16, 16, 16, 0, 0]
-    assert sum(tried) / 100 == pytest.approx(0.005 * (400 + 100), abs=0.16)
+    for _ in range(4 * DECISION_PASSES):
+        assert not any(learning.lengths(batch, [9] * 100, [50] * 100))
+        tried.append(learning.trials(100))
+    due = [k for k, places in enumerate(tried) if places]
+    assert due == [DECISION_PASSES * k - 1 for k in range(1, 5)]
+    assert [tried[k] for k in due[:2]] == [[0, 25, 50, 75], [1, 26, 51, 76]]
+    assert control(2).trials(100) == []
+
+
+def test_responses_that_draft_need_no_trial() -> None:
+    learning = control()
+    learning.start(0)
+    for _ in range(2 * DECISION_PASSES):
+        assert learning.lengths([0], [9], [50]) == [MOST]
+        assert learning.trials(1) == []
 
 
 def test_drafts_are_cut_to_the_tokens_that_a_pass_may_feed() -> None:
