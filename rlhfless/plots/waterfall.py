@@ -26,6 +26,8 @@ LABELS = {
     "fold": "fold:<br>thin actors",
     "solver+replan": "solver+replan:<br>by prediction",
     "oracle+replan": "oracle+replan:<br>true lengths",
+    "solver+replan, drafts": "speculation:<br>drafted tokens",
+    "oracle+replan, drafts": "oracle, drafts:<br>true lengths",
 }
 TITLE = "What each idea contributes"
 KINDS = {

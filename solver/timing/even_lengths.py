@@ -22,9 +22,9 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
-EVENNESS = 12.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.2
+EVENNESS = 8.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.3
 PREDICTED_EVENNESS = 6.0  # over 0.4
-LEAST_SAVING = 0.02  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
+LEAST_SAVING = 0.05  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
 
 
 def even_lengths(
@@ -36,7 +36,7 @@ def even_lengths(
     max_fed_tokens: int | None = None,
     kv_reads: Literal["once", "each"] = "once",
 ) -> IntArray:
-    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 2 %.
+    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 5 %.
 
     Args:
         survival: (B, N) estimated share of passes in which each response accepts each position; it does not rise along a row.

@@ -3,7 +3,9 @@
     python tests/benchmarks/draft_lengths.py [--tiny] [--logs NAME ...] [--profiles NAME ...] [--json FILE] [--markdown]
 
 Simulated as in ``draft_policies.py``: random split (one draw), GPUs released when an actor is done, measured tables, drawn
-acceptance. A cell is one log, profile, acceptance and number of actors. The fixed lengths are 0, 1, 2, 4 and 8. Two questions:
+acceptance. A cell is one log, profile, acceptance and number of actors. The fixed lengths are 0, 1, 2, 4 and 8. Where no
+response waits and prompts have no tokens, passes of a fixed length are summed as arrays, because responses are independent of
+each other then; the first such cell of every log is compared with the engine. Two questions:
 
 - *In each cell*: how much longer does ``spec`` take, and how much more does it cost, than the best fixed length of that cell?
   The best in time and the best in cost are looked up separately, so no single length need reach both.
@@ -27,12 +29,14 @@ import pandas as pd
 from draft_policies import ACCEPTANCES, Step
 from policies import LOGS, available
 
+from rlhfless.engine.simulated.accepted_runs import AcceptedRuns
 from rlhfless.engine.simulated.drafted import DraftedEngineFactory
 from rlhfless.latency import load_profile
 from rlhfless.simulate import DrawnDrafts, logged_steps
 from solver import Drafting
+from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
-STUDIED = {"gsm8k-visit": 1, "math500": 2, "arithmetic-epoch": 1}  # every so-manieth prompt of a log
+STUDIED = {"gsm8k-visit": 1, "math500": 2, "arithmetic-epoch": 1}  # of MATH-500 every second prompt
 PROFILES = ("l40s-qwen2.5-3b-tp2", "h100-qwen2.5-3b-tp1", "l40s-qwen2.5-7b-tp4")
 ACTORS = (2, 4, 8, 12)
 FIXED = (0, 1, 2, 4, 8)
@@ -45,16 +49,52 @@ def cells(name: str, rollouts: pd.DataFrame, limit: int, profile: str, counts: S
     """The cells of one log on one profile: seconds and GPU-seconds by length."""
     logged = [s for s in logged_steps(rollouts, max_response_tokens=limit) if s.has_history][-1]
     step = Step(logged.truth, 1, load_profile(profile))
-    found = []
+    found, compared = [], profile != PROFILES[0]
     for drafts, acceptance in ACCEPTANCES.items():
         runs = DrawnDrafts(acceptance).runs(logged.step, logged.rows)
         for actors in counts:
             taken = {"spec": step.run(actors, DraftedEngineFactory(Drafting(), runs)), "0": step.run(actors)}
-            taken |= {str(n): step.run(actors, DraftedEngineFactory(Drafting(length=n), runs)) for n in FIXED if n}
+            for length in filter(None, FIXED):
+                summed = summed_passes(step, actors, runs, length)
+                if summed is None or not compared:
+                    taken[str(length)] = step.run(actors, DraftedEngineFactory(Drafting(length=length), runs))
+                    if summed is not None:
+                        assert np.allclose(summed, taken[str(length)], rtol=1e-9), (name, length, summed, taken[str(length)])
+                        compared = True
+                else:
+                    taken[str(length)] = summed
             rows = {length: dict(zip(MEASURES, np.round(pair, 4).tolist(), strict=True)) for length, pair in taken.items()}
             found.append({"log": name, "profile": profile, "drafts": drafts, "actors": actors, "lengths": rows})
             print(json.dumps(found[-1] | {"lengths": {k: list(v.values()) for k, v in rows.items()}}), flush=True)
     return found
+
+
+def summed_passes(step: Step, actors: int, runs: AcceptedRuns, length: int) -> np.ndarray | None:
+    """Seconds and GPU-seconds with a fixed length; None where responses wait, have prompts, or have their drafts cut."""
+    plan, workload, latency = step.plan(actors, 0), step.problem.workload, step.problem.one_kind[1]
+    table = latency.table
+    assert table is not None, "profiles have tables"
+    most = max(len(actor.responses) for actor in plan.actors)
+    if workload.prompt_tokens.any() or most > latency.max_batch or most * (1 + length) > table.batch[-1]:
+        return None
+    responses = np.concatenate([actor.responses for actor in plan.actors])
+    actor_of = np.repeat(np.arange(len(plan.actors)), [len(actor.responses) for actor in plan.actors])
+    tokens = workload.response_tokens[responses]
+    accepted = np.concatenate([runs.of(int(i), int(n)).accepted for i, n in zip(responses, tokens, strict=True)])
+    at, left, count = tokens.cumsum() - tokens, tokens.copy(), np.zeros(len(tokens), np.int64)
+    end_s = np.full(len(plan.actors), latency.start_s + latency.sync_s)
+    while len(left):
+        drafted = np.minimum(length, workload.max_response_tokens - count - 1)
+        fed, kv_tokens, drafts = (
+            np.bincount(actor_of, weights, len(end_s)) for weights in (drafted + 1, count, drafted)
+        )  # fmt: skip
+        pass_s = latency.iteration_s(fed, kv_tokens) + np.where(drafts > 0, DRAFT_CALL_S + DRAFT_TOKEN_S * drafts, 0)
+        end_s += np.where(fed > 0, pass_s, 0)
+        more = 1 + np.minimum(np.minimum(accepted[at], drafted), left - 1)
+        at, left, count = at + more, left - more, count + more
+        if not left.all():
+            at, left, count, actor_of = (values[left > 0] for values in (at, left, count, actor_of))
+    return np.array([end_s.max(), end_s.sum() * latency.gpus_per_actor])
 
 
 def ratios(found: Sequence[Cell]) -> pd.DataFrame:
@@ -94,9 +134,9 @@ def markdown(found: Sequence[Cell]) -> str:
     """The table of details/drafts.md: a row per setting."""
     table, singles = ratios(found), single_lengths(found)
     lines = [
-        "| log | GPUs | drafts | time / cost over the best fixed length, N = " + " / ".join(map(str, ACTORS)) + " | over one length |",
+        f"| log | GPUs | drafts | time / cost over the best fixed length, N={', '.join(map(str, ACTORS))} | over one length |",
         "|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for single in singles.to_dict("records"):
         part = table[np.logical_and.reduce([table[name] == single[name] for name in SETTING])]
         here = ", ".join(f"{r['time_s_ratio']:.3f} / {r['gpu_seconds_ratio']:.3f}" for r in part.to_dict("records")) or "-"
@@ -113,12 +153,12 @@ def summary(found: Sequence[Cell]) -> str:
     for measure in MEASURES:
         ratio = table[f"{measure}_ratio"]
         worst = table.loc[ratio.idxmax()]
+        of_settings = np.exp(np.log(settings[f"{measure}_ratio"]).mean())
         said.append(
             f"{measure}: {int((ratio > 1.03).sum())} of {len(ratio)} cells more than 3 % above the best fixed length, "
             f"{int((ratio > 1.01).sum())} more than 1 %; worst {ratio.max():.3f} ({worst['log']}, {worst['profile']}, "
-            f"{worst['drafts']}, N = {worst['actors']}); mean {np.exp(np.log(ratio).mean()):.3f}. Over the best single length of "
-            f"each setting {np.exp(np.log(settings[f'{measure}_ratio']).mean()):.3f}, over {every[f'{measure}_best']} in all cells "
-            f"{every[f'{measure}_ratio']:.3f}."
+            f"{worst['drafts']}, N = {worst['actors']}); mean {np.exp(np.log(ratio).mean()):.3f}. Over the best single length "
+            f"of each setting {of_settings:.3f}, over {every[f'{measure}_best']} in all cells {every[f'{measure}_ratio']:.3f}."
         )
     return "\n".join(said)
 

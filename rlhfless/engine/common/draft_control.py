@@ -2,13 +2,12 @@
 
 Every response has its own estimate of survival, because responses differ more than positions do. A response begins with what
 other responses to its prompt accept, and these with what all responses accept. Lengths are decided anew every 16 passes, and
-whenever a response joins or leaves. They depend on committed passes only, so a run that is repeated drafts the same.
+whenever a response joins. They depend on committed passes only, so a run that is repeated drafts the same.
 
 Where drafts do not seem to pay, they are still tried (``trials``): the drafter's tokens are compared with those that passes
 without drafts yielded. That takes the drafter's time, but no pass feeds a token more.
 
 An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
-Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
 
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
@@ -63,7 +62,7 @@ class DraftControl:
         >>> control.lengths([7], room=[100], kv_tokens=[50])
         [4]
         >>> for _ in range(40):
-        ...     control.observe(7, drafted=4, accepted=0)
+        ...     control.observe([7], drafted=[4], accepted=[0])
         ...     last = control.lengths([7], room=[100], kv_tokens=[50])
         >>> last
         [0]
@@ -77,7 +76,9 @@ class DraftControl:
         table = latency.table
         self._most_fed = None if table is None else int(table.batch[-1])
         self._measured: MeasuredPasses | None = None
-        self._counts: dict[int, Counts] = {}
+        self._counts = np.zeros((0, 2, self._most + 1))  # by row
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []  # rows of nobody
         self._prompt_of: dict[int, Hashable] = {}
         self._prompts: dict[Hashable, _Prompt] = {}
         self._left = self._no_counts()  # of responses that left, recent ones most
@@ -92,17 +93,30 @@ class DraftControl:
         Args:
             prompt: tells which responses have the same prompt; None: nobody else has.
         """
-        if response in self._counts:
+        if response in self._rows:
             return
-        self._counts[response] = self._no_counts()
+        if not self._free:
+            rows = len(self._counts)
+            more = max(rows, 16)
+            self._counts = np.concatenate([self._counts, np.zeros((more, *self._counts.shape[1:]))])
+            self._free = list(range(rows, rows + more))
+        self._rows[response] = self._free.pop()
         if prompt is not None:
             self._prompt_of[response] = prompt
             self._prompts.setdefault(prompt, _Prompt(self._no_counts())).here += 1
 
-    def observe(self, response: int, drafted: int, accepted: int) -> None:
-        """Note what a pass verified for a response, or a trial: ``drafted`` tokens, the first ``accepted`` of which are right."""
-        if drafted and self._fixed is None:
-            self._counts[response][int(accepted == drafted), accepted] += 1
+    def observe(self, responses: Sequence[int], drafted: ArrayLike, accepted: ArrayLike) -> None:
+        """Note what a pass verified, or what was tried (``trials``).
+
+        Args:
+            responses: (B,) each once. drafted: (B,) tokens of each.
+            accepted: (B,) how many of these, from the first on, are right.
+        """
+        if self._fixed is None:
+            lengths, right = np.asarray(drafted), np.asarray(accepted)
+            rows = np.array([self._rows[response] for response in responses], dtype=np.int64)
+            some = lengths > 0
+            self._counts[rows[some], (right == lengths)[some].astype(int), right[some]] += 1
 
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
         """Note how long a pass took, drafting included, on an engine that measures time; lengths then depend on it."""
@@ -113,7 +127,10 @@ class DraftControl:
 
     def remove(self, response: int) -> None:
         """Forget a response that left; others to its prompt keep what was learnt from it, until the last one leaves."""
-        counts = self._counts.pop(response)
+        row = self._rows.pop(response)
+        counts = self._counts[row].copy()
+        self._counts[row] = 0
+        self._free.append(row)
         self._left *= KEPT_SHARE
         self._left += counts
         prompt = self._prompt_of.pop(response, None)
@@ -201,7 +218,7 @@ class DraftControl:
 
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
         """Return (B, N) the estimated share of passes in which each position of a draft for each response is accepted."""
-        own = np.array([self._counts[response] for response in responses]).reshape(-1, 2, self._most + 1)
+        own = self._counts[np.array([self._rows[response] for response in responses], dtype=np.int64)]
         known = [self._prompt_of.get(response) for response in responses]
         place = {prompt: k for k, prompt in enumerate(dict.fromkeys(known))}
         nobody = self._no_counts()
@@ -211,7 +228,7 @@ class DraftControl:
 
     def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
         responses = list(responses)
-        if self._measured is not None and self._passes and len(responses) < len(self._decided_for):
+        if self._passes and len(responses) < len(self._decided_for):
             decided = dict(zip(self._decided_for, self._decided, strict=True))
             if all(response in decided for response in responses):
                 self._decided, self._decided_for = [decided[response] for response in responses], responses

@@ -179,9 +179,11 @@ class EngineDrafts:
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
         """See ``PassDrafts``."""
         self._passes += 1
-        for s, (drafted, tokens) in committed.items():
-            if drafted:
-                self._control.observe(s.request.response, drafted, len(tokens) - 1)
+        names = [s.request.response for s in committed]
+        self._control.observe(
+            names, [drafted for drafted, _ in committed.values()], [len(tokens) - 1 for _, tokens in committed.values()]
+        )
+        for s, (_, tokens) in committed.items():
             self._drafter.extend(s.request.response, tokens)
             self._known[s] = s.count
 
@@ -202,7 +204,7 @@ class EngineDrafts:
             s = batch[place]
             tokens = s.ids_from(self._known.get(s, s.count)).tolist()
             drafted = self._draft(s, min(len(tokens), self._control.max_draft_tokens))
-            self._control.observe(s.request.response, len(drafted), self.kept(s, drafted, tokens) - 1)
+            self._control.observe([s.request.response], [len(drafted)], [self.kept(s, drafted, tokens) - 1])
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""

@@ -259,9 +259,8 @@ class DraftedEngine:
         accepted = batch.verify(planned.drafted)
         committed.runs.append(planned.run(int(accepted.sum()), kv_tokens))
         over = batch.left == 0
-        for name, drafted, right, ends in zip(batch.names, planned.drafted.tolist(), accepted.tolist(), over, strict=True):
-            if drafted and not ends:  # the last pass of a response refuses what is behind its end
-                self._control.observe(name, drafted, right)
+        verified = np.where(over, 0, planned.drafted)  # the last pass of a response refuses what is behind its end
+        self._control.observe(batch.names, verified, accepted)
         if over.any():
             batch.settle()
             done = [s for s, ends in zip(batch.responses, over, strict=True) if ends]
@@ -275,7 +274,7 @@ class DraftedEngine:
         self._tried_tokens = 0
         for place in self._control.trials(len(self._batch)):
             drafted, accepted = self._batch.tried(place, self._control.max_draft_tokens)
-            self._control.observe(self._batch.names[place], drafted, accepted)
+            self._control.observe([self._batch.names[place]], [drafted], [accepted])
             self._tried_tokens += drafted
 
     def _change_batch(self, planned: Pass, change: NextBatch[DraftedResponse]) -> None:

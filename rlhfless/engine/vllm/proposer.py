@@ -130,7 +130,7 @@ class _Drafts:
         """Note a response's tokens, all of them where it is new."""
         if name in self._numbers:
             self._drafter.extend(self._numbers[name], tokens)
-            self._control.observe(self._numbers[name], self._drafted.get(name, 0), len(tokens) - 1)
+            self._control.observe([self._numbers[name]], [self._drafted.get(name, 0)], [len(tokens) - 1])
             self._compare(name, state.output_token_ids)
             return
         number = self._numbers[name] = next(self._next)
@@ -146,7 +146,7 @@ class _Drafts:
         came = generated[at : at + len(tried)]
         if tried and len(came) == len(tried):
             right = next((k for k, pair in enumerate(zip(tried, came, strict=True)) if pair[0] != pair[1]), len(tried))
-            self._control.observe(self._numbers[name], len(tried), right)
+            self._control.observe([self._numbers[name]], [len(tried)], [right])
             del self._tried[name]
 
     def _remove(self, name: str) -> None:
