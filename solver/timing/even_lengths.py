@@ -6,8 +6,7 @@ response still needs: its remaining tokens over its tokens per pass.
 
 A pass of F fed tokens takes T(F). The lengths minimise ``T(F) (mean of passes ** p) ** (1 / p)``. With p = 1 all passes count
 alike; with large p only the longest of them do. Which response ends last is not certain, so p is finite: about the number of
-standard deviations by which the largest of a batch exceeds the mean, over the standard deviation of log passes. Predicted
-lengths are uncertain, so p is smaller with them.
+standard deviations by which the largest of a batch exceeds the mean, over the standard deviation of log passes.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
-EVENNESS = 8.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.3
-PREDICTED_EVENNESS = 6.0  # over 0.4
+EVENNESS = 6.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.4
 LEAST_SAVING = 0.05  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
 
 
@@ -62,11 +60,9 @@ def even_lengths(
     if not batch:
         return np.zeros(0, np.int64)
     passes = 1 / np.cumsum(np.hstack([np.ones((batch, 1)), shares]), axis=1)
-    evenness = EVENNESS
     if remaining_tokens is not None:
-        evenness = PREDICTED_EVENNESS
         passes *= _remaining(remaining_tokens, batch)[:, None]
-    powers = (passes / max(float(passes.max()), 1e-300)) ** evenness
+    powers = (passes / max(float(passes.max()), 1e-300)) ** EVENNESS
     gains = (powers[:, :-1] - powers[:, 1:]).ravel()  # along a row they fall: tokens per pass are concave in the length
     order = np.argsort(-gains, kind="stable")[: _room(latency, batch, max_fed_tokens)]
     order = order[: int(np.count_nonzero(gains[order] > 0))]
@@ -74,7 +70,7 @@ def even_lengths(
     pass_s = latency.iteration_s(fed, kv_tokens if kv_reads == "once" else fed * (kv_tokens / batch))
     pass_s[1:] += DRAFT_CALL_S + DRAFT_TOKEN_S * np.arange(1, len(fed))
     left = powers[:, 0].sum() - np.concatenate([np.zeros(1), gains[order].cumsum()])
-    needed_s = pass_s * left.clip(min=powers[:, -1].sum()) ** (1 / evenness)
+    needed_s = pass_s * left.clip(min=powers[:, -1].sum()) ** (1 / EVENNESS)
     drafted = int(needed_s.argmin())
     if needed_s[drafted] > (1 - LEAST_SAVING) * needed_s[0]:
         drafted = 0

@@ -10,7 +10,7 @@ from error_messages import refused
 
 from solver import IterationTable, LatencyModel, PlanningError
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
-from solver.timing.even_lengths import EVENNESS, LEAST_SAVING, PREDICTED_EVENNESS, even_lengths
+from solver.timing.even_lengths import EVENNESS, LEAST_SAVING, even_lengths
 
 AFFINE = LatencyModel("x", 1, base_s=5.6e-3, per_response_s=2.2e-5, per_kv_token_s=2.5e-8, max_batch=2048)
 
@@ -19,12 +19,11 @@ def objective(
     latency: LatencyModel, survival: np.ndarray, kv_tokens: float, left: np.ndarray | None, lengths: np.ndarray
 ) -> float:
     """The seconds of a pass times the power mean of the passes that responses still need."""
-    evenness = EVENNESS if left is None else PREDICTED_EVENNESS
     left = np.ones(len(survival)) if left is None else left
     drafted = int(lengths.sum())
     tokens = 1 + np.array([row[:n].sum() for row, n in zip(survival, lengths, strict=True)])
     pass_s = float(latency.iteration_s(len(survival) + drafted, kv_tokens)) + (drafted > 0) * DRAFT_CALL_S
-    return (pass_s + DRAFT_TOKEN_S * drafted) * float(np.mean((left / tokens) ** evenness)) ** (1 / evenness)
+    return (pass_s + DRAFT_TOKEN_S * drafted) * float(np.mean((left / tokens) ** EVENNESS)) ** (1 / EVENNESS)
 
 
 def test_no_other_lengths_have_a_lower_objective() -> None:
