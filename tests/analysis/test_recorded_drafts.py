@@ -40,7 +40,7 @@ def test_every_token_was_sampled_by_a_pass_or_accepted(trace: Trace) -> None:
     assert (rows["passes"] + rows["accepted_tokens"] == rows["response_tokens"]).all()
     assert ((rows["accepted_tokens"] >= 0) & (rows["accepted_tokens"] <= rows["drafted_tokens"])).all()
     assert (rows["drafted_tokens"] <= 8 * rows["passes"]).all()
-    decoded = trace.spans[trace.spans["kind"] == "decode"]
+    decoded = trace.spans[trace.spans["phase"] == "decode"]
     assert decoded["tokens"].sum() == rows["response_tokens"].sum(), "spans count committed tokens"
     assert (DATA / "traces" / "arithmetic-grpo" / "rollouts.parquet").exists()
     assert "passes" not in read_trace(DATA / "traces" / "arithmetic-grpo").rollouts, "the run without drafts is as it was"
@@ -67,30 +67,38 @@ def test_texts_accept_the_same_share_on_paper(trace: Trace) -> None:
 
 
 @pytest.mark.full
-def test_a_simulated_engine_with_these_drafts_needs_as_many_passes(trace: Trace) -> None:
-    """Same actors and lengths, drafts replayed from the texts. Siblings are in step on paper, and not in an engine."""
+def test_a_simulated_engine_accepts_the_same_share_of_these_drafts(trace: Trace) -> None:
+    """Same actors and lengths, drafts replayed from the texts. Siblings are in step on paper, and a match may be shorter."""
     latency, cluster = load_profile(trace.meta["profile"]), Cluster(1, 4, 1)
     drafts = LogDrafts(trace.rollouts, encode)
+    drafted = accepted = 0
     for logged in logged_steps(trace.rollouts, max_response_tokens=320):
         actor = logged.rows["actor"].to_numpy()
         groups = [np.flatnonzero(actor == name) for name in pd.unique(actor)]
         plan = replace(assemble("as recorded", groups, PlanningProblem(logged.truth, cluster, latency)), drafting=Drafting())
         engines = DraftedEngineFactory(Drafting(), drafts.runs(logged.step, logged.rows))
-        record = run_step(plan, logged.requests(), engines, latency, cluster)
-        passes = [record.completions[i].passes for i in range(len(logged.rows))]
-        assert sum(passes) == pytest.approx(logged.rows["passes"].sum(), rel=0.25)
-        assert np.corrcoef(passes, logged.rows["passes"])[0, 1] > 0.85
+        done = run_step(plan, logged.requests(), engines, latency, cluster).completions
+        passes = [done[i].passes for i in range(len(logged.rows))]
+        assert np.corrcoef(passes, logged.rows["passes"])[0, 1] > 0.8
+        drafted += sum(one.drafted_tokens or 0 for one in done.values())
+        accepted += sum(one.accepted_tokens or 0 for one in done.values())
+    recorded = trace.rollouts["accepted_tokens"].sum() / trace.rollouts["drafted_tokens"].sum()
+    assert accepted / drafted == pytest.approx(recorded, abs=0.04)
 
 
 def test_the_command_measures_it() -> None:
-    shown = CliRunner().invoke(main, ["drafts", str(RUN), "--tokenizer", str(MODEL), "--max-tokens", "2000"])
+    shown = CliRunner().invoke(main, ["drafts", str(RUN), "--tokenizer", str(MODEL), "--max-tokens", "1000"])
     assert shown.exit_code == 0, shown.output
     assert "last visit + siblings" in shown.output
 
 
-def test_it_loads_and_is_reported(tmp_path: Path) -> None:
+def test_it_loads(trace: Trace) -> None:
     run = rl.load(RUN, verbose=False)
-    assert run.steps == list(range(6))
+    assert run.steps == trace.steps == list(range(6))
+
+
+@pytest.mark.full
+def test_it_is_reported(tmp_path: Path) -> None:
     shown = CliRunner().invoke(main, ["report", str(RUN), "--steps", "1", "-o", str(tmp_path / "page.html")])
     assert shown.exit_code == 0, shown.output
     assert (tmp_path / "page.html").stat().st_size > 10_000

@@ -46,6 +46,7 @@ SMALLEST = {
     "value_of_information": "--tiny --markdown --json OUT",
     "dashboard_speed": "--tiny --moves 2 --json OUT",
     "draft_policies": "--tiny --draws 1 --markdown --json OUT",
+    "draft_lengths": "--tiny --markdown --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = (
