@@ -88,6 +88,8 @@ def report(
     from rlhfless.run import load
     from rlhfless.trace import open_log
 
+    if drafts is not None and out.suffix == ".ipynb":
+        raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     options = log.import_options(max_response_tokens)
     with_texts = log.import_options(max_response_tokens, texts_of(path))
     opened = open_log(path, with_texts, log.framework).of_run(log.run)
@@ -96,8 +98,6 @@ def report(
     )
     setting = replace(run.setting, drafts=DraftOptions(drafts).accepted(log, path, opened.trace.rollouts, run.setting.seed))
     if out.suffix == ".ipynb":
-        if drafts is not None:
-            raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
         if len(opened.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         source = LogSource(path, options, log.framework, log.run)

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from error_messages import refused_command
 from syrupy.assertion import SnapshotAssertion
 
 from rlhfless.analysis import draft_savings as draft_savings_file
@@ -200,3 +201,9 @@ def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given()
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
     labels = [bar.label for bar in waterfall_info(drafted.results(drafted.ladder)).time_s]
     assert [label for label in labels if "speculation" in label] == [LABELS["solver+replan, drafts"]]
+
+
+def test_a_notebook_has_no_bar_for_speculation(tmp_path: Path) -> None:
+    out = str(tmp_path / "page.ipynb")
+    done = CliRunner().invoke(main, ["report", "log.jsonl", "-o", out, "--drafts", "weak"])
+    refused_command(done, "--drafts", "notebook", ".html")
