@@ -115,7 +115,7 @@ def simulate_schedules(
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
     rungs = ladder(dispatch, drafting=setting.drafts is not None)
-    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
+    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
     policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in baselines if name not in names), *further]
     result = simulate(rollouts, setting, policies, steps=steps)

@@ -196,6 +196,7 @@ def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given()
         simulate_schedules(trace, replace(setting, drafts=drafts), 1) for drafts in (None, DrawnDrafts(STRONG))
     )  # fmt: skip
     assert plain.ladder == (*drafted.ladder[:6], "oracle+replan")
+    assert set(drafted.policies) <= set(drafted.simulation.steps["policy"]), "tables compare schedules without drafts, too"
     results = drafted.results(drafted.ladder).set_index("policy")
     assert results.loc["solver+replan, drafts", "time_s"] < results.loc["solver+replan", "time_s"]
     assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
