@@ -14,7 +14,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record record-drafts demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -85,6 +85,12 @@ record: $(INSTALLED)  ## train the shipped run anew and replace data/traces and 
 	mkdir -p data/traces/arithmetic-grpo data/models
 	cp out/arithmetic-grpo/*.parquet out/arithmetic-grpo/plans.jsonl out/arithmetic-grpo/meta.json data/traces/arithmetic-grpo/
 	cp -r out/arithmetic-grpo/model data/models/arithmetic-grpo
+
+record-drafts: $(INSTALLED)  ## train the shipped model on with drafts and replace data/traces/arithmetic-grpo-drafts (minutes)
+	rm -rf out/arithmetic-grpo-drafts data/traces/arithmetic-grpo-drafts
+	$(PY) -m rlhfless train --task arithmetic --algorithm grpo --model data/models/arithmetic-grpo --steps 6 --prompts 32 --prompts-per-step 16 --gpus 4 --drafts -o out/arithmetic-grpo-drafts
+	mkdir -p data/traces/arithmetic-grpo-drafts
+	cp out/arithmetic-grpo-drafts/*.parquet out/arithmetic-grpo-drafts/plans.jsonl out/arithmetic-grpo-drafts/meta.json data/traces/arithmetic-grpo-drafts/
 
 demonstration: $(INSTALLED)  ## generate the demonstration trace anew, by the rule that data/demonstration.py states
 	$(PY) data/demonstration.py

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlhfless.cli.draft_options import DraftOptions
 from rlhfless.cli.group import main
 from rlhfless.cli.headings import WithHeadings
 from rlhfless.cli.log_options import LogOptions, log_options
@@ -22,7 +24,7 @@ HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
     "How to read the log": ("framework", "tokenizer", "maps", "run", "max_response_tokens", *LIMITS),
-    "The page": ("out", "time_weight", "max_steps"),
+    "The page": ("out", "time_weight", "max_steps", "drafts"),
 }
 
 
@@ -60,6 +62,11 @@ HEADINGS = {
 @click.option(
     "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Simulate at most this many steps."
 )
+@click.option(
+    "--drafts",
+    metavar="LOG|A0.7|weak|strong",
+    help="Show what speculation adds to the best schedule, with what `simulate --drafts` accepts.  [default: no drafts]",
+)
 def report(
     path: Path,
     out: Path,
@@ -68,6 +75,7 @@ def report(
     max_response_tokens: int | None,
     time_weight: float,
     max_steps: int,
+    drafts: str | None,
     **stated: Any,
 ) -> None:
     """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
@@ -80,19 +88,22 @@ def report(
     from rlhfless.run import load
     from rlhfless.trace import open_log
 
+    if drafts is not None and out.suffix == ".ipynb":
+        raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     options = log.import_options(max_response_tokens)
     with_texts = log.import_options(max_response_tokens, texts_of(path))
     opened = open_log(path, with_texts, log.framework).of_run(log.run)
     run = load(
         opened, hardware=hardware, assumptions=_assumptions(**stated), options=options, time_weight=time_weight, verbose=False
     )
+    setting = replace(run.setting, drafts=DraftOptions(drafts).accepted(log, path, opened.trace.rollouts, run.setting.seed))
     if out.suffix == ".ipynb":
         if len(opened.trace.allocations):
             raise InputError(f"{path}: is the trace of an executed run, whose report is a page; let -o end with .html")
         source = LogSource(path, options, log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
-        write_report(opened, out, run.setting, run.assumptions, max_steps=max_steps)
+        write_report(opened, out, setting, run.assumptions, max_steps=max_steps)
     click.echo(f"wrote {out.resolve()}")
 
 

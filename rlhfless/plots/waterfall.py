@@ -26,6 +26,8 @@ LABELS = {
     "fold": "fold:<br>thin actors",
     "solver+replan": "solver+replan:<br>by prediction",
     "oracle+replan": "oracle+replan:<br>true lengths",
+    "solver+replan, drafts": "speculation:<br>drafts verified",
+    "oracle+replan, drafts": "with drafts:<br>true lengths",
 }
 TITLE = "What each idea contributes"
 KINDS = {
@@ -82,7 +84,7 @@ def waterfall_info(results: pd.DataFrame) -> WaterfallInfo:
     if len(table) < 2:
         return WaterfallInfo((), (), "There are fewer than two schedules to compare.")
     names = [LABELS.get(policy, clean(policy, 24)) for policy in table["policy"]]
-    last = clean(table["policy"].iloc[-1], 24)
+    last = clean(table["policy"].iloc[-1], 24).replace(", ", ",<br>")
 
     def bars_of(values: list[float]) -> list[WaterfallBar]:
         steps = zip(names[1:], values[:-1], values[1:], strict=True)
@@ -143,7 +145,8 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         top = max(max(r.start, r.end) for r in bars)
         fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
     order = [r.label for r in info.gpu_seconds]
-    fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
+    tick_px = 10 if len(order) > 10 else 12
+    fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False, tickfont={"size": tick_px})
     fig.update_xaxes(
         title="ideas added one by one; each bar starts where the previous one ended; shares are of the first total",
         row=2,

@@ -106,7 +106,7 @@ def simulate_schedules(
     """Simulate the ladder and the published policies on some steps, evenly chosen.
 
     Args:
-        trace: of one run. setting: cluster, latency and objective.
+        trace: of one run. setting: cluster, latency and objective; with ``drafts`` the ladder has a rung for speculation.
         max_steps, max_responses: limits on the steps and (approximately) their responses in all; the last step is always used.
         dispatch: how the run assigned its responses; see ``ladder``.
         further: additional policies to simulate.
@@ -114,8 +114,8 @@ def simulate_schedules(
     rollouts = trace.rollouts
     all_steps = sorted(int(step) for step in rollouts["step"].unique())
     steps = evenly(all_steps, min(max_steps, max(1, max_responses * len(all_steps) // len(rollouts))))
-    rungs = ladder(dispatch)
-    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle")
+    rungs = ladder(dispatch, drafting=setting.drafts is not None)
+    baselines = ("static", "least-loaded", "rlhfuse", "rlhfless", "solver", "oracle", "oracle+replan")
     names = tuple(rung.name for rung in rungs)
     policies: list[str | SchedulingPolicy] = [*rungs, *(name for name in baselines if name not in names), *further]
     result = simulate(rollouts, setting, policies, steps=steps)

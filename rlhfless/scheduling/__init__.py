@@ -108,16 +108,17 @@ def as_policy(given: str | SchedulingPolicy | PolicyFunction, **parameters: Any)
     raise PolicyError(f"policy is {as_given(given)}; a name, an object with a method plan, or a function is needed")
 
 
-def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
+def ladder(dispatch: str = "static", drafting: bool = False) -> tuple[SchedulingPolicy, ...]:
     """Return policies that add one idea at a time, from a run's own dispatch to the oracle: right-sizing, release, spreading
-    a prompt's samples, folding thin actors, re-planning with predictions, true lengths.
+    a prompt's samples, folding thin actors, re-planning with predictions, speculation if wanted, true lengths.
 
     Each policy adds one idea to the policy before it. The differences between their results therefore say what each idea
-    contributes on a log. A contribution can be negative. Policies have the names of ``POLICIES``; ``right-sizing`` and
-    ``least-loaded, held`` are in the ladder only.
+    contributes on a log. A contribution can be negative. Policies have the names of ``POLICIES``; ``right-sizing``,
+    ``least-loaded, held`` and the two that end in ``, drafts`` are in the ladder only.
 
     Args:
         dispatch: ``static`` or ``least-loaded``, the first rung, on all actors, with GPUs held until the last response.
+        drafting: whether the last two rungs decode with drafts; it needs a setting that says what is accepted.
 
     Raises:
         PolicyError: the dispatch is neither.
@@ -128,10 +129,14 @@ def ladder(dispatch: str = "static") -> tuple[SchedulingPolicy, ...]:
     }
     if dispatch not in firsts:
         raise PolicyError(f"dispatch {dispatch!r} has no ladder of policies; one of {', '.join(firsts)} is needed")
+    predicted, true = make_policy("solver+replan"), make_policy("oracle+replan")
     return (
         firsts[dispatch],
         Random(release="generation", name="right-sizing"),
-        *(make_policy(name) for name in ("random", "spread", "fold", "solver+replan", "oracle+replan")),
+        *(make_policy(name) for name in ("random", "spread", "fold")),
+        predicted,
+        *(Speculative(base=base, name=f"{base.name}, drafts") for base in (predicted, true) if drafting),
+        *(() if drafting else (true,)),
     )
 
 

@@ -22,6 +22,7 @@ from solver.model.workload import FloatArray, IntArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 
 EVENNESS = 6.0  # the power p: 2.4 standard deviations (a batch of 64) over 0.4
+LEAST_SAVING = 0.05  # that drafts must promise: survival is estimated, and a draft that is refused costs time for certain
 
 
 def even_lengths(
@@ -33,7 +34,7 @@ def even_lengths(
     max_fed_tokens: int | None = None,
     kv_reads: Literal["once", "each"] = "once",
 ) -> IntArray:
-    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where no draft pays.
+    """Return the (B,) tokens to draft for each response of a batch; 0 everywhere where drafts save less than 5 %.
 
     Args:
         survival: (B, N) estimated share of passes in which each response accepts each position; it does not rise along a row.
@@ -69,7 +70,10 @@ def even_lengths(
     pass_s = latency.iteration_s(fed, kv_tokens if kv_reads == "once" else fed * (kv_tokens / batch))
     pass_s[1:] += DRAFT_CALL_S + DRAFT_TOKEN_S * np.arange(1, len(fed))
     left = powers[:, 0].sum() - np.concatenate([np.zeros(1), gains[order].cumsum()])
-    drafted = int((pass_s * left.clip(min=powers[:, -1].sum()) ** (1 / EVENNESS)).argmin())
+    needed_s = pass_s * left.clip(min=powers[:, -1].sum()) ** (1 / EVENNESS)
+    drafted = int(needed_s.argmin())
+    if needed_s[drafted] > (1 - LEAST_SAVING) * needed_s[0]:
+        drafted = 0
     return np.bincount(order[:drafted] // positions, minlength=batch)
 
 

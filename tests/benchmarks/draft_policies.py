@@ -1,6 +1,7 @@
 """What speculative decoding saves in a generation step, by how many tokens are drafted: fixed, adaptive, on the critical path.
 
-    python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--json FILE] [--markdown]
+    python tests/benchmarks/draft_policies.py [--tiny] [--draws 2] [--logs GSM8K own] [--drafts weak strong]
+        [--policies NAME ...] [--json FILE] [--markdown]
 
 Simulated on 2 x L40S per actor with a 3B model (``l40s-qwen2.5-3b-tp2``): random split over N actors, GPUs released when an
 actor is done, everything charged with the measured table, starts included. All numbers are relative to no drafts.
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,42 +40,59 @@ from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, WEAK, DrawnDrafts, LoggedStep, logged_steps
 from rlhfless.trace import read_trace
-from solver import Cluster, Drafting, PlanningProblem, Workload, clairvoyant_bound, random_split, replayed_clairvoyant_bound
+from solver import (
+    Cluster,
+    Drafting,
+    LatencyModel,
+    Plan,
+    PlanningProblem,
+    Workload,
+    clairvoyant_bound,
+    random_split,
+    replayed_clairvoyant_bound,
+)
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios, known_lengths
 
 PROJECT = Path(__file__).parents[2]
 LATENCY = load_profile("l40s-qwen2.5-3b-tp2")
-CLUSTER = Cluster(3, 8, LATENCY.gpus_per_actor)
+MOST_ACTORS = 12
 EPOCH, MOST = 8, 8
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
+CONTENDERS = ("fixed 1", "fixed 2", "fixed 4", "fixed 8", "spec", "spec+critical", "critical, known")
 Row = dict[str, Any]
 
 
 class Step:
     """One step on different numbers of actors; sums of time and GPU-seconds over draws of the random split."""
 
-    def __init__(self, workload: Workload, draws: int) -> None:
-        self.problem = PlanningProblem(workload, CLUSTER, LATENCY)
+    def __init__(self, workload: Workload, draws: int, latency: LatencyModel = LATENCY) -> None:
+        cluster = Cluster(math.ceil(MOST_ACTORS * latency.gpus_per_actor / 8), 8, latency.gpus_per_actor)
+        self.problem = PlanningProblem(workload, cluster, latency)
         self._draws = range(draws)
         prompts, limit = workload.prompt_tokens.tolist(), workload.max_response_tokens
         pairs = zip(workload.response_tokens.tolist(), workload.prompt_of.tolist(), strict=True)
         self._requests = [
             Request(i, prompts[owner], limit, target_tokens=tokens, prompt=owner) for i, (tokens, owner) in enumerate(pairs)
         ]
-        self._plans: dict[tuple[int, int], Any] = {}
+        self._plans: dict[tuple[int, int], Plan] = {}
 
     def run(self, actors: int, drafts: DraftedEngineFactory | None = None) -> np.ndarray:
         """(2,) seconds and GPU-seconds."""
         return np.sum([self._one(actors, draw, drafts) for draw in self._draws], axis=0)
 
-    def _one(self, actors: int, draw: int, drafts: DraftedEngineFactory | None) -> list[float]:
+    def plan(self, actors: int, draw: int) -> Plan:
+        """The random split over so many actors."""
         if (actors, draw) not in self._plans:
             self._plans[actors, draw] = random_split(self.problem, actors=actors, seed=draw)
-        plan = self._plans[actors, draw]
+        return self._plans[actors, draw]
+
+    def _one(self, actors: int, draw: int, drafts: DraftedEngineFactory | None) -> list[float]:
+        plan = self.plan(actors, draw)
         if drafts is not None:
             plan = replace(plan, drafting=drafts.drafting)
-        record = run_step(plan, self._requests, drafts or SimulatedEngine, LATENCY, CLUSTER)
+        cluster, latency = self.problem.one_kind
+        record = run_step(plan, self._requests, drafts or SimulatedEngine, latency, cluster)
         return [record.makespan_s, sum(len(a["gpu_ids"]) * (a["end_s"] - a["start_s"]) for a in record.allocations)]
 
 
@@ -92,18 +111,20 @@ def at_equal_time(step: Step, drafts: DraftedEngineFactory, plain: Mapping[int, 
     return found
 
 
-def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> list[Row]:
-    """The rows of the GSM8K log."""
+def gsm8k(draws: int, tiny: bool, names: Sequence[str], policies: Sequence[str]) -> list[Row]:
+    """The rows of the GSM8K log, of some acceptances and policies; bounds for all policies only."""
     log = gsm8k_visit()
     rollouts = log.rollouts[log.rollouts["prompt_id"].isin(log.rollouts["prompt_id"].unique()[: 4 if tiny else None])]
     logged = [s for s in logged_steps(rollouts, max_response_tokens=log.max_response_tokens) if s.has_history][-1]
     step = Step(logged.truth, draws)
     plain = {n: step.run(n) for n in ((2,) if tiny else (4, 8, 12))}
-    counts = range(2, 3 if tiny else 13)
+    counts = range(2, 3 if tiny else MOST_ACTORS + 1)
     rows = []
     for name in names:
         runs = DrawnDrafts(ACCEPTANCES[name]).runs(logged.step, logged.rows)
         for policy, drafts in _contenders(runs, logged).items():
+            if policy not in policies:
+                continue
             rows.append(
                 {
                     "log": "GSM8K", "drafts": name, "policy": policy,
@@ -112,6 +133,8 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> 
                 }
             )  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
+        if set(policies) != set(CONTENDERS):
+            continue
         accepted = [runs.of(i, tokens).accepted for i, tokens in enumerate(logged.truth.response_tokens.tolist())]
         bounds = {"bound with drafts": replayed_clairvoyant_bound(step.problem, accepted, MOST)}
         for policy, bound in {"bound, one token per pass": clairvoyant_bound(step.problem), **bounds}.items():
@@ -123,16 +146,17 @@ def gsm8k(draws: int, tiny: bool, names: Sequence[str] = tuple(ACCEPTANCES)) -> 
 
 def _contenders(runs: AcceptedRuns, logged: LoggedStep) -> dict[str, DraftedEngineFactory]:
     predicted: RemainingLengths = from_scenarios(logged.predicted)
-    return {
-        **{f"fixed {n}": DraftedEngineFactory(Drafting(length=n), runs) for n in (1, 2, 4, 8)},
-        "spec": DraftedEngineFactory(Drafting(), runs),
-        "spec+critical": DraftedEngineFactory(Drafting(length="critical"), runs, predicted),
-        "critical, known": DraftedEngineFactory(Drafting(length="critical"), runs, known_lengths(logged.truth)),
-    }
+    adaptive = (
+        DraftedEngineFactory(Drafting(), runs),
+        DraftedEngineFactory(Drafting(length="critical"), runs, predicted),
+        DraftedEngineFactory(Drafting(length="critical"), runs, known_lengths(logged.truth)),
+    )
+    fixed = (DraftedEngineFactory(Drafting(length=n), runs) for n in (1, 2, 4, 8))
+    return dict(zip(CONTENDERS, (*fixed, *adaptive), strict=True))
 
 
-def own_texts(draws: int, tiny: bool) -> list[Row]:
-    """The rows of the shipped run's own texts."""
+def own_texts(draws: int, tiny: bool, policies: Sequence[str]) -> list[Row]:
+    """The rows of the shipped run's own texts, of some policies; what is drawn does not matter to them."""
     rollouts = read_trace(PROJECT / "data" / "traces" / "arithmetic-grpo").rollouts
     rollouts = (
         rollouts[rollouts["epoch"].isin([EPOCH - 1, EPOCH])].assign(step=rollouts["epoch"]).sort_values("step", kind="stable")
@@ -147,7 +171,7 @@ def own_texts(draws: int, tiny: bool) -> list[Row]:
         step = Step(logged.truth, draws)
         plain = {n: step.run(n) for n in ((2,) if tiny else (2, 4, 8))}
         for policy, drafts in _contenders(runs, logged).items():
-            if not policy.startswith(("spec+", "critical")):
+            if policy in policies and not policy.startswith(("spec+", "critical")):
                 rows.append(
                     {"log": "own texts", "drafts": half, "policy": policy, "same_actors": at_same_actors(step, drafts, plain)}
                 )
@@ -171,16 +195,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="4 prompts, 2 actors: tries the script, its numbers say nothing")
     parser.add_argument("--draws", type=int, default=2, help="of the random split")
+    parser.add_argument("--logs", nargs="+", choices=("GSM8K", "own"), default=["own", "GSM8K"])
+    parser.add_argument("--drafts", nargs="+", choices=ACCEPTANCES, default=list(ACCEPTANCES), help="of GSM8K")
+    parser.add_argument("--policies", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--markdown", action="store_true", help="print the table of details/drafts.md in the end")
     options = parser.parse_args()
     began, rows = time.perf_counter(), []
-    parts: tuple[Callable[[int, bool], list[Row]], ...] = (own_texts, gsm8k)
-    for part in parts:
+    if "own" in options.logs:
+        rows += own_texts(options.draws, options.tiny, options.policies)
+    if "GSM8K" in options.logs:
         try:
-            rows += part(options.draws, options.tiny)
+            rows += gsm8k(options.draws, options.tiny, options.drafts, options.policies)
         except FileNotFoundError:
-            print(f"{part.__name__} is skipped: its data folder is not beside the project (../shared/data).")
+            print("GSM8K is skipped: its data folder is not beside the project (../shared/data).")
     print(f"{time.perf_counter() - began:.0f} s")
     if options.markdown:
         print(markdown(rows))

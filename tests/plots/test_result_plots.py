@@ -21,6 +21,7 @@ from rlhfless.plots import (
     time_weight_info,
     waterfall_info,
 )
+from rlhfless.scheduling import ladder
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=8, gpus_per_actor=2)
 LATENCY = solver.LatencyModel("made up", gpus_per_actor=2, base_s=0.01, per_response_s=0.0005, start_s=0.1, max_batch=64)
@@ -112,6 +113,16 @@ def test_waterfall_draws_both_panels_and_says_what_costs():
     costs = next(one for one in fig.data if one.name == "costs more than the schedule before")
     assert costs.text[0] == "+1.00<br>(+10.0%)"
     assert [axis.title.text for axis in fig.select_yaxes()] == ["cost (GPU-seconds)", "time (s)"]
+
+
+def test_waterfall_has_a_bar_for_speculation_where_a_schedule_drafts():
+    names = [rung.name for rung in ladder(drafting=True)]
+    costs = np.linspace(100, 30, len(names))
+    table = pd.DataFrame({"policy": names, "time_s": costs / 10, "gpu_seconds": costs, "bound_gpu_seconds": 20.0})
+    bar = next(bar for bar in waterfall_info(table).gpu_seconds if "speculation" in bar.label)
+    assert (bar.kind, bar.start, bar.end) == ("saves", costs[-3], costs[-2])
+    without = table[~table["policy"].str.endswith("drafts")]
+    assert not any("speculation" in bar.label for bar in waterfall_info(without).gpu_seconds)
 
 
 def test_waterfall_of_one_schedule_says_what_is_missing():

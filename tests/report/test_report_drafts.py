@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from error_messages import refused_command
 from syrupy.assertion import SnapshotAssertion
 
 from rlhfless.analysis import draft_savings as draft_savings_file
@@ -26,9 +27,11 @@ from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.executor import run_step
 from rlhfless.latency import load_profile
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.waterfall import LABELS, waterfall_info
 from rlhfless.report.drafts import drafts_section
-from rlhfless.simulate import SimulationConfig, logged_steps, simulate_steps
-from rlhfless.trace import ImportOptions, open_log
+from rlhfless.report.schedules import simulate_schedules
+from rlhfless.simulate import STRONG, DrawnDrafts, SimulationConfig, logged_steps, simulate_steps
+from rlhfless.trace import ImportOptions, Trace, open_log, validate
 from solver import Cluster, Drafting
 
 SETTING = SimulationConfig(
@@ -178,3 +181,30 @@ def test_the_command_keeps_texts_and_counts_them_with_the_tokenizer(tmp_path: Pa
     page = (tmp_path / "r.html").read_text("utf-8")
     assert "Speculative decoding with vLLM&#39;s method suffix would have saved" in page
     assert "--tokenizer to count tokens" in page
+
+
+def test_the_ladder_of_ideas_has_a_rung_for_speculation_where_drafts_are_given() -> None:
+    rng = np.random.default_rng(5)
+    rows = [
+        {"run": "a", "step": step, "prompt_id": str(prompt), "sample": k, "prompt_tokens": 4,
+         "response_tokens": int(rng.integers(5, 60)), "finish_reason": "stop"}
+        for step in (0, 1) for prompt in range(6) for k in range(4)
+    ]  # fmt: skip
+    trace = Trace(validate("rollouts", pd.DataFrame(rows)))
+    setting = SimulationConfig(Cluster(1, 4, 2), load_profile("l40s-qwen2.5-3b-tp2"), max_response_tokens=60, time_limit_s=0.02)
+    plain, drafted = (
+        simulate_schedules(trace, replace(setting, drafts=drafts), 1) for drafts in (None, DrawnDrafts(STRONG))
+    )  # fmt: skip
+    assert plain.ladder == (*drafted.ladder[:6], "oracle+replan")
+    assert set(drafted.policies) <= set(drafted.simulation.steps["policy"]), "tables compare schedules without drafts, too"
+    results = drafted.results(drafted.ladder).set_index("policy")
+    assert results.loc["solver+replan, drafts", "time_s"] < results.loc["solver+replan", "time_s"]
+    assert (results["gpu_seconds"] >= results["bound_gpu_seconds"] * (1 - 1e-9)).all()
+    labels = [bar.label for bar in waterfall_info(drafted.results(drafted.ladder)).time_s]
+    assert [label for label in labels if "speculation" in label] == [LABELS["solver+replan, drafts"]]
+
+
+def test_a_notebook_has_no_bar_for_speculation(tmp_path: Path) -> None:
+    out = str(tmp_path / "page.ipynb")
+    done = CliRunner().invoke(main, ["report", "log.jsonl", "-o", out, "--drafts", "weak"])
+    refused_command(done, "--drafts", "notebook", ".html")

@@ -190,6 +190,10 @@ def test_the_ladder_has_one_name_per_rung_and_only_its_last_knows_the_truth():
     assert [p.clairvoyant for p in rungs] == [False] * 6 + [True]
     assert [p.name for p in ladder("least-loaded")] == ["least-loaded, held", *(p.name for p in rungs[1:])]
     assert {actor.release for actor in ladder("least-loaded")[0].plan(*given(workload())).actors} == {"generation"}
+    drafting = ladder(drafting=True)
+    assert [p.name for p in drafting[5:]] == ["solver+replan", "solver+replan, drafts", "oracle+replan, drafts"]
+    assert [p.clairvoyant for p in drafting[5:]] == [False, False, True]
+    assert [p.plan(*given(workload())).drafting is None for p in drafting] == [True] * 6 + [False] * 2
     with refused(PolicyError, "'random'"):
         ladder("random")
     assert [name for name in POLICIES if make_policy(name).clairvoyant] == ["oracle", "oracle+replan"]

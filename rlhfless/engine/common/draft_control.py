@@ -2,10 +2,12 @@
 
 Every response has its own estimate of survival, because responses differ more than positions do. A response begins with what
 other responses to its prompt accept, and these with what all responses accept. Lengths are decided anew every 16 passes, and
-whenever a response joins or leaves. They depend on committed passes only, so a run that is repeated drafts the same.
+whenever a response joins. They depend on committed passes only, so a run that is repeated drafts the same.
+
+Where drafts do not seem to pay, they are still tried (``trials``): the drafter's tokens are compared with those that passes
+without drafts yielded. That takes the drafter's time, but no pass feeds a token more.
 
 An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
-Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
 
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
@@ -29,8 +31,7 @@ Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
 
 DECISION_PASSES = 16  # between two decisions for the same batch
-PROBES, PROBE_TOKENS = 4, 4  # drafts that are tried in one pass where nobody seems to be worth drafting for, and their length
-PROBED_SHARE, FIRST_PASSES = 0.005, 100  # of the time, what such drafts may take; in the beginning, that of so many passes
+TRIALS = 4  # responses whose drafts are tried at once where fewer are drafted for
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
 
@@ -61,7 +62,7 @@ class DraftControl:
         >>> control.lengths([7], room=[100], kv_tokens=[50])
         [4]
         >>> for _ in range(40):
-        ...     control.observe(7, drafted=4, accepted=0)
+        ...     control.observe([7], drafted=[4], accepted=[0])
         ...     last = control.lengths([7], room=[100], kv_tokens=[50])
         >>> last
         [0]
@@ -75,15 +76,16 @@ class DraftControl:
         table = latency.table
         self._most_fed = None if table is None else int(table.batch[-1])
         self._measured: MeasuredPasses | None = None
-        self._counts: dict[int, Counts] = {}
+        self._counts = np.zeros((0, 2, self._most + 1))  # by row
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []  # rows of nobody
         self._prompt_of: dict[int, Hashable] = {}
         self._prompts: dict[Hashable, _Prompt] = {}
         self._left = self._no_counts()  # of responses that left, recent ones most
         self._decided_for: list[int] = []
         self._decided: list[int] = []
         self._passes = 0  # until the next decision
-        self._passes_seen = self._next_probe = 0
-        self._probed_passes = 0.0  # what probes took, in passes
+        self._until_trials, self._trials = DECISION_PASSES, 0  # passes until drafts may be tried, and how often they were
 
     def start(self, response: int, prompt: Hashable | None = None) -> None:
         """Note that a response is with the engine, before its first pass; a response that is known stays as it is.
@@ -91,17 +93,30 @@ class DraftControl:
         Args:
             prompt: tells which responses have the same prompt; None: nobody else has.
         """
-        if response in self._counts:
+        if response in self._rows:
             return
-        self._counts[response] = self._no_counts()
+        if not self._free:
+            rows = len(self._counts)
+            more = max(rows, 16)
+            self._counts = np.concatenate([self._counts, np.zeros((more, *self._counts.shape[1:]))])
+            self._free = list(range(rows, rows + more))
+        self._rows[response] = self._free.pop()
         if prompt is not None:
             self._prompt_of[response] = prompt
             self._prompts.setdefault(prompt, _Prompt(self._no_counts())).here += 1
 
-    def observe(self, response: int, drafted: int, accepted: int) -> None:
-        """Note what a pass verified for a response: ``drafted`` tokens, of which the first ``accepted`` were accepted."""
-        if drafted:
-            self._counts[response][int(accepted == drafted), accepted] += 1
+    def observe(self, responses: Sequence[int], drafted: ArrayLike, accepted: ArrayLike) -> None:
+        """Note what a pass verified, or what was tried (``trials``).
+
+        Args:
+            responses: (B,) each once. drafted: (B,) tokens of each.
+            accepted: (B,) how many of these, from the first on, are right.
+        """
+        if self._fixed is None:
+            lengths, right = np.asarray(drafted), np.asarray(accepted)
+            rows = np.array([self._rows[response] for response in responses], dtype=np.int64)
+            some = lengths > 0
+            self._counts[rows[some], (right == lengths)[some].astype(int), right[some]] += 1
 
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
         """Note how long a pass took, drafting included, on an engine that measures time; lengths then depend on it."""
@@ -112,7 +127,10 @@ class DraftControl:
 
     def remove(self, response: int) -> None:
         """Forget a response that left; others to its prompt keep what was learnt from it, until the last one leaves."""
-        counts = self._counts.pop(response)
+        row = self._rows.pop(response)
+        counts = self._counts[row].copy()
+        self._counts[row] = 0
+        self._free.append(row)
         self._left *= KEPT_SHARE
         self._left += counts
         prompt = self._prompt_of.pop(response, None)
@@ -146,8 +164,8 @@ class DraftControl:
         """
         if self._fixed is None:
             self._decide_when_due(responses, sum(kv_tokens), remaining)
-            self._passes -= 1
-            lengths = [min(pair) for pair in zip(self._tried(sum(kv_tokens)), room, strict=True)]
+            self.skip(1)
+            lengths = [min(pair) for pair in zip(self._decided, room, strict=True)]
         else:
             fixed = self._fixed
             lengths = [min(fixed, most) for most in room]
@@ -172,21 +190,35 @@ class DraftControl:
         if self._fixed is not None:
             return 0 if self._fixed else NEVER
         self._decide_when_due(responses, kv_tokens, remaining)
-        if any(self._decided):
-            return 0
-        batch = len(self._decided)
-        probes = (k for k in range(self._passes) if self._probe_cost(kv_tokens + batch * k, k) is not None)
-        return next(probes, self._passes)
+        return 0 if any(self._decided) else self._passes
 
     def skip(self, passes: int) -> None:
         """Note passes without drafts, at most as many as ``undrafted_passes`` returned."""
         if self._fixed is None:
             self._passes -= passes
-            self._passes_seen += passes
+            self._until_trials -= passes
+
+    def trials(self, batch: int) -> list[int]:
+        """Return the places in a batch of those whose drafts are to be tried now: now and then a few, where few are drafted
+        for.
+
+        The drafter is asked what it would have drafted, and ``observe`` is told how much of it came.
+
+        Args:
+            batch: number of responses.
+        """
+        if self._fixed is not None or self._until_trials > 0:
+            return []
+        self._until_trials = DECISION_PASSES
+        few = min(TRIALS, batch)
+        if sum([n > 0 for n in self._decided]) >= few:
+            return []
+        self._trials += 1
+        return [(self._trials - 1 + k * batch // few) % batch for k in range(few)]
 
     def survival(self, responses: Sequence[int]) -> NDArray[np.float64]:
         """Return (B, N) the estimated share of passes in which each position of a draft for each response is accepted."""
-        own = np.array([self._counts[response] for response in responses]).reshape(-1, 2, self._most + 1)
+        own = self._counts[np.array([self._rows[response] for response in responses], dtype=np.int64)]
         known = [self._prompt_of.get(response) for response in responses]
         place = {prompt: k for k, prompt in enumerate(dict.fromkeys(known))}
         nobody = self._no_counts()
@@ -196,7 +228,7 @@ class DraftControl:
 
     def _decide_when_due(self, responses: Sequence[int], kv_tokens: int, remaining: Callable[[], ArrayLike] | None) -> None:
         responses = list(responses)
-        if self._measured is not None and self._passes and len(responses) < len(self._decided_for):
+        if self._passes and len(responses) < len(self._decided_for):
             decided = dict(zip(self._decided_for, self._decided, strict=True))
             if all(response in decided for response in responses):
                 self._decided, self._decided_for = [decided[response] for response in responses], responses
@@ -214,41 +246,6 @@ class DraftControl:
             latency, reads = self._measured.price(len(responses), kv_tokens), "once"
         lengths = even_lengths(latency, survival, kv_tokens, left, max_fed_tokens=self._most_fed, kv_reads=reads)
         return list(map(int, lengths))
-
-    def _tried(self, kv_tokens: int) -> list[int]:
-        """Return the lengths of the next pass: in some passes, a few responses draft although it does not seem to pay."""
-        cost = self._probe_cost(kv_tokens, 0)
-        self._passes_seen += 1
-        if cost is None:
-            return self._decided
-        self._probed_passes += cost
-        batch, few, length = self._probes
-        lengths = list(self._decided)
-        for k in range(few):
-            lengths[(self._next_probe + k * batch // few) % batch] = length
-        self._next_probe += 1
-        return lengths
-
-    @property
-    def _probes(self) -> tuple[int, int, int]:
-        """Return the number of responses, of those that a probe drafts for, and of tokens that it drafts for each."""
-        batch = len(self._decided)
-        return batch, min(PROBES, batch), min(PROBE_TOKENS, self._most)
-
-    def _probe_cost(self, kv_tokens: int, later: int) -> float | None:
-        """Return what probing takes, in passes, in a pass that is ``later`` passes after the next; None: it has no probe."""
-        batch, few, length = self._probes
-        if sum([n > 0 for n in self._decided]) >= few:
-            return None
-        if self._most_fed is not None and batch + few * length > self._most_fed:
-            return None
-        affordable = PROBED_SHARE * (self._passes_seen + 1 + later + FIRST_PASSES) - self._probed_passes
-        if affordable <= 0:
-            return None
-        cost = (
-            self._latency.one_iteration_s(batch + few * length, kv_tokens) / self._latency.one_iteration_s(batch, kv_tokens) - 1
-        )
-        return cost if cost <= affordable else None
 
     def _no_counts(self) -> Counts:
         return np.zeros((2, self._most + 1))

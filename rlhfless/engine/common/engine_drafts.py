@@ -151,6 +151,8 @@ class EngineDrafts:
         if self.off is not None:
             return NEVER
         names = [s.request.response for s in batch]
+        if self._behind:
+            self._try_drafts(batch)
         return self._control.undrafted_passes(names, kv_tokens, self._remaining_of(batch, names))
 
     def plan(self, batch: Sequence[SequenceState], kv_tokens: int) -> Drafts:
@@ -177,9 +179,11 @@ class EngineDrafts:
     def commit(self, committed: Mapping[SequenceState, tuple[int, list[int]]]) -> None:
         """See ``PassDrafts``."""
         self._passes += 1
-        for s, (drafted, tokens) in committed.items():
-            if drafted:
-                self._control.observe(s.request.response, drafted, len(tokens) - 1)
+        names = [s.request.response for s in committed]
+        self._control.observe(
+            names, [drafted for drafted, _ in committed.values()], [len(tokens) - 1 for _, tokens in committed.values()]
+        )
+        for s, (_, tokens) in committed.items():
             self._drafter.extend(s.request.response, tokens)
             self._known[s] = s.count
 
@@ -193,6 +197,14 @@ class EngineDrafts:
     def observe_seconds(self, batch: int, kv_tokens: int, drafted: int, seconds: float) -> None:
         """See ``PassDrafts``."""
         self._control.observe_seconds(batch, kv_tokens, drafted, seconds)
+
+    def _try_drafts(self, batch: Sequence[SequenceState]) -> None:
+        """Compare what a few responses would have drafted with the tokens that passes without drafts yielded since."""
+        for place in self._control.trials(len(batch)):
+            s = batch[place]
+            tokens = s.ids_from(self._known.get(s, s.count)).tolist()
+            drafted = self._draft(s, min(len(tokens), self._control.max_draft_tokens))
+            self._control.observe([s.request.response], [len(drafted)], [self.kept(s, drafted, tokens) - 1])
 
     def _catch_up(self, s: SequenceState) -> None:
         """Tell the drafter of the tokens that passes without drafts yielded."""

@@ -71,6 +71,7 @@ class DraftedEngine(MarkedKv):
         self._control = DraftControl(given.drafting, latency)
         self._batch = DraftedBatch([])
         self._planned: Pass | None = None
+        self._tried_tokens = 0  # that the drafter drafted since the last pass, to see how many are right
         self._shortest_s = latency.one_iteration_s(1, 0) if latency.table is None else float(latency.table.iteration_s.min())
         self._cached_prompts: set[int | None] = set()  # whose KV cache is here for all that share it
 
@@ -209,6 +210,7 @@ class DraftedEngine(MarkedKv):
         read = kv_tokens * fed / len(batch) if drafts and self._given.drafting.kv_reads == "each" else kv_tokens
         pass_s = latency.one_iteration_s(fed, read, mixed)  # type: ignore[arg-type]  # a mean may be no whole number
         joins_s = latency.join_s * (len(planned.change.admitted) if planned.change is not None else 0)
+        drafts += self._tried_tokens
         drafts_s = DRAFT_CALL_S + DRAFT_TOKEN_S * drafts if drafts else 0.0
         if mixed:
             planned.prefill_s = pass_s * mixed / (fed + mixed) if fed else pass_s + joins_s
@@ -261,15 +263,23 @@ class DraftedEngine(MarkedKv):
         accepted = batch.verify(planned.drafted)
         committed.runs.append(planned.run(int(accepted.sum()), kv_tokens))
         over = batch.left == 0
-        for name, drafted, right, ends in zip(batch.names, planned.drafted.tolist(), accepted.tolist(), over, strict=True):
-            if drafted and not ends:  # the last pass of a response refuses what is behind its end
-                self._control.observe(name, drafted, right)
+        verified = np.where(over, 0, planned.drafted)  # the last pass of a response refuses what is behind its end
+        self._control.observe(batch.names, verified, accepted)
         if over.any():
             batch.settle()
             done = [s for s, ends in zip(batch.responses, over, strict=True) if ends]
             committed.completions += [s.completion(self.clock_s) for s in done]
             self._leave(done)
+        self._try_drafts()
         self._evict()
+
+    def _try_drafts(self) -> None:
+        """Compare what a few responses would have drafted with the tokens that they got; the next pass begins later by it."""
+        self._tried_tokens = 0
+        for place in self._control.trials(len(self._batch)):
+            drafted, accepted = self._batch.tried(place, self._control.max_draft_tokens)
+            self._control.observe([self._batch.names[place]], [drafted], [accepted])
+            self._tried_tokens += drafted
 
     def _change_batch(self, planned: Pass, change: NextBatch[DraftedResponse]) -> None:
         for s in change.admitted:

@@ -85,6 +85,7 @@ class _Drafts:
         self._numbers: dict[str, int] = {}
         self._next = count()
         self._drafted: dict[str, int] = {}  # tokens that the last call returned
+        self._tried: dict[str, tuple[int, list[int]]] = {}  # drafts that are only compared, and tokens of the response before
 
     @property
     def off(self) -> str | None:
@@ -110,6 +111,11 @@ class _Drafts:
         for row, number, length, state in zip(running, numbers, lengths, states, strict=True):
             drafts[row] = _up_to(self._drafter.draft(number, length), state.sampling_params.stop_token_ids)
         self._drafted = {names[row]: len(drafts[row]) for row in running}
+        for place in self._control.trials(len(running)):
+            row, state = running[place], states[place]
+            if not lengths[place]:
+                tried = _up_to(self._drafter.draft(numbers[place], room[place]), state.sampling_params.stop_token_ids)
+                self._tried[names[row]] = len(state.output_token_ids), tried
         return drafts
 
     def _goes_on(self, state: Any, tokens: Sequence[int]) -> bool:
@@ -124,7 +130,8 @@ class _Drafts:
         """Note a response's tokens, all of them where it is new."""
         if name in self._numbers:
             self._drafter.extend(self._numbers[name], tokens)
-            self._control.observe(self._numbers[name], self._drafted.get(name, 0), len(tokens) - 1)
+            self._control.observe([self._numbers[name]], [self._drafted.get(name, 0)], [len(tokens) - 1])
+            self._compare(name, state.output_token_ids)
             return
         number = self._numbers[name] = next(self._next)
         prompt_tokens, history = (state.sampling_params.extra_args or {}).get(HINT, (len(state.prompt_token_ids), ()))
@@ -133,7 +140,17 @@ class _Drafts:
         self._drafter.start(number, None, prompt, history, generated)
         self._control.start(number, _key(prompt))
 
+    def _compare(self, name: str, generated: Sequence[int]) -> None:
+        """Compare a draft that was tried with the tokens that came, once there are enough."""
+        at, tried = self._tried.get(name, (0, []))
+        came = generated[at : at + len(tried)]
+        if tried and len(came) == len(tried):
+            right = next((k for k, pair in enumerate(zip(tried, came, strict=True)) if pair[0] != pair[1]), len(tried))
+            self._control.observe([self._numbers[name]], [len(tried)], [right])
+            del self._tried[name]
+
     def _remove(self, name: str) -> None:
+        self._tried.pop(name, None)
         number = self._numbers.pop(name)
         self._drafter.remove(number)
         self._control.remove(number)
