@@ -1,28 +1,29 @@
-"""Lowers the peak memory at a latency: CP-SAT in a corridor where one chain decides, else rules under a capacity.
+"""Lowers the peak memory at a latency: CP-SAT in a corridor where one chain decides, else annealing under a capacity.
 
-A capacity is tried as a hard constraint. A corridor without a schedule, and rules that fail, prove nothing: only a schedule at
-the memory bound is known to be optimal.
+A capacity is tried as a hard constraint: list schedules by rules first, whose orders are then changed. A corridor without a
+schedule, and annealing that fails, prove nothing: only a schedule at the memory bound is known to be optimal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from solver.pipeline.bounds import memory_bound
+from solver.pipeline.compiled import Kernels, compiled_kernels
 from solver.pipeline.corridor import MOST_OPERATIONS, WIDTHS, critical_chain, fits
 from solver.pipeline.evaluate import evaluate_orders, peaks
 from solver.pipeline.listing import Orders
 from solver.pipeline.operations import Operations
+from solver.pipeline.order_search import OrderSearch
 from solver.pipeline.rule_search import PASSES, orders_within
 from solver.pipeline.search import Work
 
-LEAST_STEP = 0.01  # the bisection ends at capacities that differ by this share
+FIRST_STEP, LEAST_STEP = 0.3, 0.01  # shares by which a capacity is below the least memory so far
 TRIES = 2  # seeds per capacity
-ROUNDS, AGAIN = 3, 0.85  # bisections; all but the first begin at this share of the least memory so far
-ATTEMPTS, LEAST_PASSES = 12, 100  # of the rest of the work, an attempt takes at most this part, but so many passes
+ATTEMPTS = 10  # of the work, an attempt at a capacity takes at most this part
+RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
+TIMED_S, COMPILED_TIMED_S = 1e-6, 2e-8  # seconds per operation timed by a change of orders, on one core of the reference machine
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -33,7 +34,7 @@ class MemorySearch:
     Attributes:
         orders, peak: the schedule, and its peak memory.
         finished: nothing is left that the search would try, or the bound is reached.
-        compiled: rules were tried compiled by numba.
+        compiled: the search ran compiled by numba.
     """
 
     orders: Orders
@@ -58,21 +59,8 @@ def lower_memory(ops: Operations, orders: Orders, latency: int, work: Work, opti
         return found
     _by_corridor(ops, latency, bound, found, work, options)
     if not found.finished:
-        _by_rules(ops, latency, bound, found, work, options[0])
+        _by_annealing(ops, latency, bound, found, work, options[0])
     return found
-
-
-@cache
-def compiled_pass() -> Callable[..., int] | None:
-    """Return the list-scheduling pass compiled by numba, None where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    from solver.pipeline.list_pass import list_pass
-
-    compiled: Callable[..., int] = njit(list_pass)
-    return compiled
 
 
 def _by_corridor(
@@ -92,30 +80,44 @@ def _by_corridor(
                 return
 
 
-def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
-    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it."""
-    compiled = compiled_pass()
-    found.compiled = compiled is not None
-    one_pass = Work(0.0)
-    one_pass.spend(ops.total, found.compiled)
-    passes = int((work.most_s - work.spent_s) / ATTEMPTS / one_pass.spent_s / 2)  # in both directions of time
-    passes = min(PASSES, max(LEAST_PASSES, passes))
-    low, failed, rounds = bound, 0, 0
-    while not work.over:
-        capacity = max(bound, math.sqrt(low * found.peak))
-        answer = orders_within(ops, capacity, latency, (work, seed + failed, passes), compiled)
-        if answer is not None and answer[0] == 0:
-            found.orders, found.peak = answer[1], max(peaks(ops, answer[1]))
-        else:
+def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
+    """Lower the capacity by a share of the least memory so far, which is halved where no seed finds a schedule."""
+    kernels = compiled_kernels()
+    found.compiled = kernels is not None
+    share, failed = FIRST_STEP, 0
+    attempt_s = (work.most_s - work.spent_s) / ATTEMPTS
+    while share >= LEAST_STEP and not work.over:
+        capacity = max(bound, found.peak * (1 - share))
+        orders = _within(ops, capacity, latency, (work, attempt_s, seed + failed), kernels)
+        if orders is None:
             failed += 1
             if failed % TRIES == 0:
-                low = capacity
+                share /= 2
+            continue
+        found.orders, found.peak = orders, max(peaks(ops, orders))
         if found.peak <= bound * (1 + 1e-9):
-            found.finished = True
-            return
-        if found.peak < low * (1 + LEAST_STEP):
-            rounds += 1
-            if rounds == ROUNDS:
-                found.finished = True
-                return
-            low = max(bound, AGAIN * found.peak)
+            break
+    found.finished = not work.over or found.peak <= bound * (1 + 1e-9)
+
+
+def _within(
+    ops: Operations, capacity: float, latency: int, limits: tuple[Work, float, int], kernels: Kernels | None
+) -> Orders | None:
+    """Return orders within capacity and latency, None if none were found: by rules, then from these by changes of orders.
+
+    Args:
+        limits: work, the seconds of it for this attempt, and seed.
+    """
+    work, attempt_s, seed = limits
+    one_pass = Work(0.0)
+    one_pass.spend(ops.total, kernels is not None)
+    passes = min(PASSES, max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2)))  # in both directions of time
+    start = orders_within(ops, capacity, latency, (work, seed, passes), None if kernels is None else kernels.list_pass)
+    if start is None or work.over or start[0] == 0:
+        return None if start is None or start[0] else start[1]
+    search = OrderSearch(ops, capacity, latency, kernels)
+    timed_s = COMPILED_TIMED_S if kernels is not None else TIMED_S
+    left_s = min(work.most_s - work.spent_s, (1 - RULES_SHARE) * attempt_s)
+    energy, orders, timed = search.search(start[1], math.ceil(left_s / timed_s), seed)
+    work.spent_s += timed * timed_s
+    return orders if energy == 0 else None

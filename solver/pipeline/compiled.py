@@ -1,0 +1,48 @@
+"""Compiles the inner loops of the memory search with numba, where it is installed (extra ``pipeline``)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from solver.pipeline import list_pass, order_kernel
+
+
+class Kernels(NamedTuple):
+    """The inner loops, compiled: ``list_pass.list_pass`` and ``order_kernel.anneal``."""
+
+    list_pass: Callable[..., int]
+    anneal: Callable[..., float]
+
+
+@cache
+def compiled_kernels() -> Kernels | None:
+    """Return the inner loops compiled by numba, which keeps them on disk; None where numba is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return numba.njit(cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # no folder that it can write to
+            return numba.njit(function)  # type: ignore[no-any-return]
+
+    copy = _copy_of(order_kernel)
+    for name in order_kernel.KERNELS:
+        setattr(copy, name, compiled(getattr(copy, name)))
+    return Kernels(compiled(list_pass.list_pass), copy.anneal)
+
+
+def _copy_of(module: ModuleType) -> ModuleType:
+    """Return a second instance of a module, whose functions call each other compiled; the first one stays plain Python."""
+    spec = importlib.util.find_spec(module.__name__)
+    assert spec is not None, "a module that was imported is found"
+    assert spec.loader is not None, "it has a source file"
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
