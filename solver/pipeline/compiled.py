@@ -18,6 +18,14 @@ class Kernels(NamedTuple):
     anneal: Callable[..., float]
 
 
+LEAST_S = 0.4  # of search, for which loading compiled code takes too long
+
+
+def kernels_for(seconds: float) -> Kernels | None:
+    """Return the compiled inner loops for a search of so many counted seconds; None for a short one, and without numba."""
+    return compiled_kernels() if seconds >= LEAST_S else None
+
+
 @cache
 def compiled_kernels() -> Kernels | None:
     """Return the inner loops compiled by numba, which keeps them on disk; None where numba is not installed."""

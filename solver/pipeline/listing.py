@@ -5,6 +5,7 @@ Reversed in time a problem is a problem, so a rule may also build the schedule f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,8 +58,7 @@ class ListScheduler:
         self, ops: Operations, memory: Sequence[float] | None = None, compiled: Callable[..., int] | None = None
     ) -> None:
         self.ops, self._pass = ops, compiled or list_pass
-        limit = ops.memory if memory is None else memory
-        self._shape = as_arrays(_shape(ops, [np.inf] * len(ops.on_device) if limit is None else limit), compiled is not None)
+        self._shape = as_arrays(_shape(ops, limits(ops) if memory is None else memory), compiled is not None)
         state = ([0] * ops.total, [0] * ops.total, [0] * len(ops.on_device))
         self._state = as_arrays(state, compiled is not None)
         self._compiled = compiled is not None
@@ -81,6 +81,11 @@ class ListScheduler:
     def device_ends(self) -> list[int]:
         """Return when each device ended in the last schedule."""
         return [int(end) for end in self._state[2]]
+
+
+def limits(ops: Operations, capacity: float = math.inf) -> list[float]:
+    """Return the memory that each device may hold: its own limit, and at most ``capacity``."""
+    return [min(most, capacity) for most in ops.memory or [math.inf] * len(ops.on_device)]
 
 
 def backwards(orders: Sequence[Sequence[int]]) -> Orders:

@@ -6,14 +6,13 @@ schedule, and annealing that fails, prove nothing: only a schedule at the memory
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from solver.pipeline.bounds import memory_bound
-from solver.pipeline.compiled import Kernels, compiled_kernels
+from solver.pipeline.compiled import Kernels, kernels_for
 from solver.pipeline.corridor import MOST_OPERATIONS, WIDTHS, critical_chain, fits
-from solver.pipeline.evaluate import evaluate_orders, peaks
-from solver.pipeline.listing import Orders
+from solver.pipeline.evaluate import peaks
+from solver.pipeline.listing import Orders, limits
 from solver.pipeline.operations import Operations
 from solver.pipeline.order_search import OrderSearch
 from solver.pipeline.rule_search import PASSES, orders_within
@@ -23,7 +22,6 @@ FIRST_STEP, LEAST_STEP = 0.3, 0.01  # shares by which a capacity is below the le
 TRIES = 2  # seeds per capacity
 ATTEMPTS = 10  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
-TIMED_S, COMPILED_TIMED_S = 1e-6, 2e-8  # seconds per operation timed by a change of orders, on one core of the reference machine
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -47,13 +45,11 @@ def lower_memory(ops: Operations, orders: Orders, latency: int, work: Work, opti
     """Return a schedule that ends by ``latency`` with less memory, or the given one.
 
     Args:
-        orders: a schedule that ends by ``latency``, when it does not stay. work: that may be spent.
+        orders: a schedule that ends by ``latency``. work: that may be spent.
         options: seed, and threads of CP-SAT.
     """
     found = MemorySearch(orders, max(peaks(ops, orders)))
     bound = memory_bound(ops, latency)
-    if evaluate_orders(ops, orders).latency > latency:
-        return found
     if found.peak <= bound * (1 + 1e-9):
         found.finished = True
         return found
@@ -82,7 +78,7 @@ def _by_corridor(
 
 def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
     """Lower the capacity by a share of the least memory so far, which is halved where no seed finds a schedule."""
-    kernels = compiled_kernels()
+    kernels = kernels_for(work.most_s - work.spent_s)
     found.compiled = kernels is not None
     share, failed = FIRST_STEP, 0
     attempt_s = (work.most_s - work.spent_s) / ATTEMPTS
@@ -101,23 +97,20 @@ def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySear
 
 
 def _within(
-    ops: Operations, capacity: float, latency: int, limits: tuple[Work, float, int], kernels: Kernels | None
+    ops: Operations, capacity: float, latency: int, spent: tuple[Work, float, int], kernels: Kernels | None
 ) -> Orders | None:
     """Return orders within capacity and latency, None if none were found: by rules, then from these by changes of orders.
 
     Args:
-        limits: work, the seconds of it for this attempt, and seed.
+        spent: work, the seconds of it for this attempt, and seed.
     """
-    work, attempt_s, seed = limits
+    work, attempt_s, seed = spent
     one_pass = Work(0.0)
     one_pass.spend(ops.total, kernels is not None)
     passes = min(PASSES, max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2)))  # in both directions of time
     start = orders_within(ops, capacity, latency, (work, seed, passes), None if kernels is None else kernels.list_pass)
     if start is None or work.over or start[0] == 0:
         return None if start is None or start[0] else start[1]
-    search = OrderSearch(ops, capacity, latency, kernels)
-    timed_s = COMPILED_TIMED_S if kernels is not None else TIMED_S
-    left_s = min(work.most_s - work.spent_s, (1 - RULES_SHARE) * attempt_s)
-    energy, orders, timed = search.search(start[1], math.ceil(left_s / timed_s), seed)
-    work.spent_s += timed * timed_s
+    search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
+    energy, orders = search.search(start[1], (work, (1 - RULES_SHARE) * attempt_s, seed))
     return orders if energy == 0 else None
