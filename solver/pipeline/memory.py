@@ -17,10 +17,11 @@ from solver.pipeline.operations import Operations
 from solver.pipeline.order_search import OrderSearch
 from solver.pipeline.rule_search import PASSES, orders_within
 from solver.pipeline.search import Work
+from solver.pipeline.squeeze import squeezed
 
-FIRST_STEP, LEAST_STEP = 0.3, 0.01  # shares by which a capacity is below the least memory so far
-TRIES = 2  # seeds per capacity
-ATTEMPTS = 10  # of the work, an attempt at a capacity takes at most this part
+FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the least memory so far
+TRIES = 2  # attempts per capacity, with different seeds
+ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
@@ -77,40 +78,51 @@ def _by_corridor(
 
 
 def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
-    """Lower the capacity by a share of the least memory so far, which is halved where no seed finds a schedule."""
+    """Lower the capacity by a share of the least memory so far, which is halved where attempts find no schedule.
+
+    Attempts start from rules until these fail once, then from the schedule of least memory so far.
+    """
     kernels = kernels_for(work.most_s - work.spent_s)
     found.compiled = kernels is not None
-    share, failed = FIRST_STEP, 0
+    share, failed, by_rules = FIRST_STEP, 0, True
     attempt_s = (work.most_s - work.spent_s) / ATTEMPTS
-    while share >= LEAST_STEP and not work.over:
+    while share >= LEAST_STEP and not work.over and found.peak > bound * (1 + 1e-9):
         capacity = max(bound, found.peak * (1 - share))
-        orders = _within(ops, capacity, latency, (work, attempt_s, seed + failed), kernels)
-        if orders is None:
-            failed += 1
-            if failed % TRIES == 0:
-                share /= 2
+        start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
+        orders = _within(ops, capacity, latency, (work, attempt_s, seed + failed), kernels, start)
+        if orders is not None:
+            found.orders, found.peak = orders, max(peaks(ops, orders))
             continue
-        found.orders, found.peak = orders, max(peaks(ops, orders))
-        if found.peak <= bound * (1 + 1e-9):
-            break
+        failed += 1
+        if by_rules or failed % TRIES == 0:
+            share /= 2
+        by_rules = False
     found.finished = not work.over or found.peak <= bound * (1 + 1e-9)
 
 
 def _within(
-    ops: Operations, capacity: float, latency: int, spent: tuple[Work, float, int], kernels: Kernels | None
+    ops: Operations,
+    capacity: float,
+    latency: int,
+    spent: tuple[Work, float, int],
+    kernels: Kernels | None,
+    start: Orders | None,
 ) -> Orders | None:
-    """Return orders within capacity and latency, None if none were found: by rules, then from these by changes of orders.
+    """Return orders within capacity and latency, None if none were found, by changes of given ones or of those of a rule.
 
     Args:
         spent: work, the seconds of it for this attempt, and seed.
     """
     work, attempt_s, seed = spent
-    one_pass = Work(0.0)
-    one_pass.spend(ops.total, kernels is not None)
-    passes = min(PASSES, max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2)))  # in both directions of time
-    start = orders_within(ops, capacity, latency, (work, seed, passes), None if kernels is None else kernels.list_pass)
-    if start is None or work.over or start[0] == 0:
-        return None if start is None or start[0] else start[1]
+    if start is None:
+        one_pass = Work(0.0)
+        one_pass.spend(ops.total, kernels is not None)
+        passes = max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2))  # in both directions of time
+        compiled = None if kernels is None else kernels.list_pass
+        ruled = orders_within(ops, capacity, latency, (work, seed, min(PASSES, passes)), compiled)
+        if ruled is None or ruled[0] == 0:
+            return None if ruled is None else ruled[1]
+        start = ruled[1]
     search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
-    energy, orders = search.search(start[1], (work, (1 - RULES_SHARE) * attempt_s, seed))
+    energy, orders = search.search(start, (work, (1 - RULES_SHARE) * attempt_s, seed))
     return orders if energy == 0 else None

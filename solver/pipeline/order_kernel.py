@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-KERNELS = ("uniform", "energy_of", "retime", "trace", "shift", "reach", "fits", "keep", "follow", "anneal")  # callees first
+KERNELS = ("uniform", "energy_of", "retime", "trace", "shift", "reach", "fits", "keep", "anneal")  # callees first
 
 MODULUS, FACTOR = 2147483647, 48271  # a random stream that is the same in Python and compiled
 MEAN_WEIGHT = 0.3  # of the mean lateness of devices beside that of the latest one
@@ -28,7 +28,6 @@ SWAPS = 0.5  # of changes exchange two neighbours; the others move one by 2 to F
 FARTHEST = 8
 FAILURES = 4  # changes refused in a row, after which another critical path is traced
 CHANGE = 30  # work of a change beside the operations that it times, in operations
-TOGETHER, MOST_TOGETHER = 0.3, 4
 LATE = -1.0
 
 
@@ -56,7 +55,7 @@ def retime(shape: Any, state: Any, scratch: Any, since: int, most: float) -> flo
     """
     duration, device, before, hop, after, also, first, least_tail, latency = shape
     sequence, place, ends, worked, _ = state
-    began, at, free, new_ends, stack, _, timed, _ = scratch
+    began, at, free, new_ends, stack, _, timed = scratch
     latest, depth = latency[0] + int(most), len(began)
     for d in range(len(began)):
         low, high = first[d], first[d + 1]
@@ -186,33 +185,6 @@ def keep(shape: Any, state: Any, memory: Any, scratch: Any, places: Any) -> None
         held[p + 1] = held[p] + memory[1][sequence[p]] - memory[2][sequence[p]]
 
 
-def follow(shape: Any, state: Any, memory: Any, scratch: Any, plan: Any) -> int:
-    """Shift an operation and some before or after it in its chain by as many places each; return how many were shifted.
-
-    Args:
-        plan: place, other place, and how many operations at most. What is moved earlier takes those before it along.
-    """
-    before, after = shape[2], shape[4]
-    sequence, place = state[0], state[1]
-    shifts = scratch[7]
-    source, target, most = plan
-    x, far, done = sequence[source], target - source, 0
-    while done < most and x >= 0:
-        source = place[x]
-        target = reach(shape, state, memory[0], (source, source + far))
-        if target != source:
-            shifts[2 * done] = source
-            shifts[2 * done + 1] = target
-            shift(state, source, target)
-            done += 1
-        elif done == 0:
-            return 0
-        else:
-            return done
-        x = before[x] if far < 0 else after[x]
-    return done
-
-
 def anneal(shape: Any, memory: Any, state: Any, scratch: Any, best: Any, plan: Any) -> float:
     """Anneal ``state``, fill ``best`` with the best order, and return its energy; 0 ends the search.
 
@@ -220,8 +192,7 @@ def anneal(shape: Any, memory: Any, state: Any, scratch: Any, best: Any, plan: A
         plan: random stream, work in operations timed, first and last temperature, energy of the state.
     """
     stream, most_timed, hot, cold, energy = plan
-    duration, sequence, place, ends = shape[0], state[0], state[1], state[2]
-    critical, timed, shifts = scratch[5], scratch[6], scratch[7]
+    duration, sequence, ends, critical, timed = shape[0], state[0], state[2], scratch[5], scratch[6]
     least, found, refused = energy, 0, FAILURES
     while least > 0.0 and timed[0] < most_timed:
         timed[0] += CHANGE
@@ -238,30 +209,21 @@ def anneal(shape: Any, memory: Any, state: Any, scratch: Any, best: Any, plan: A
                 source, target = source + 1, source + 1 - far
             else:
                 target = source + far
-        elif drawn > SWAPS / 2:
-            source, target = target, source
-        along = 1
-        if uniform(stream) < TOGETHER:
-            along = 2 + int(uniform(stream) * (MOST_TOGETHER - 1))
-        number = follow(shape, state, memory, scratch, (source, target, along))
-        fit, since = number > 0, 1 << 60
-        for n in range(number):
-            low, high = min(shifts[2 * n], shifts[2 * n + 1]), max(shifts[2 * n], shifts[2 * n + 1])
-            fit = fit and fits(shape, state, memory, low, high)
-            for p in range(low, high + 1):
-                since = min(since, ends[sequence[p]] - duration[sequence[p]])
+        target = reach(shape, state, memory[0], (source, target))
+        if target == source:
+            continue
+        low, high = min(source, target), max(source, target)
+        since = ends[sequence[low]] - duration[sequence[low]]
+        shift(state, source, target)
         changed = LATE
-        if fit:
+        if fits(shape, state, memory, low, high):
             temperature = hot * (cold / hot) ** (timed[0] / most_timed)
             changed = retime(shape, state, scratch, since, energy - temperature * math.log(uniform(stream)))
         if changed == LATE:
-            for n in range(number - 1, -1, -1):
-                shift(state, shifts[2 * n + 1], shifts[2 * n])
+            shift(state, target, source)
             continue
         energy, refused = changed, FAILURES
-        for n in range(number):
-            low, high = min(shifts[2 * n], shifts[2 * n + 1]), max(shifts[2 * n], shifts[2 * n + 1])
-            keep(shape, state, memory, scratch, (low, high))
+        keep(shape, state, memory, scratch, (low, high))
         if energy < least:
             least = energy
             for p in range(len(best)):

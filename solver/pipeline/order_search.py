@@ -38,8 +38,8 @@ class OrderSearch:
         hops = [ops.hop(before[0], i) if before else 0 for i, before in enumerate(ops.before)]
         least_tail = [min((ops.tails[i] for i in types), default=0) for types in ops.on_device]
         self._shape = (
-            [ops.duration[i] for i in kind], [ops.device[i] for i in kind], self._linked(ops.before, 0), [hops[i] for i in kind],
-            self._linked(ops.after, 0), self._linked(ops.after, 1), self._first, least_tail, [latency],
+            [ops.duration[i] for i in kind], [ops.device[i] for i in kind], self._linked(ops.before, 0),
+            [hops[i] for i in kind], self._linked(ops.after, 0), self._linked(ops.after, 1), self._first, least_tail, [latency],
         )  # fmt: skip
         self._memory = (
             kind, [ops.taken[i] for i in kind], [ops.released[i] for i in kind],
@@ -68,13 +68,14 @@ class OrderSearch:
         devices = len(self._first) - 1
         last = [ends[sequence[high - 1]] if high > low else 0 for low, high in itertools.pairwise(self._first)]
         energy = order_kernel.energy_of(self._shape, last)
-        scratch = ([0] * devices, [0] * devices, [0] * devices, ends[:], [0] * (len(ends) + devices), ends[:], [0], [0] * 16)
+        scratch = ([0] * devices, [0] * devices, [0] * devices, ends[:], [0] * (len(ends) + devices), ends[:], [0])
         mean = sum(self._ops.duration) / len(self._ops)
+        hot = min(HOT * mean, max(energy / 2, 4 * COLD * mean))  # colder from orders that are late by little
         shape, memory, state, scratch, best, stream = as_arrays(
             (self._shape, self._memory, (sequence, place, ends, worked, held), scratch, sequence[:], [seed % 99_991 + 1]),
             self._compiled,
         )
-        energy = self._anneal(shape, memory, state, scratch, best, (stream, most_timed, HOT * mean, COLD * mean, energy))
+        energy = self._anneal(shape, memory, state, scratch, best, (stream, most_timed, hot, COLD * mean, energy))
         found = [[int(self._memory[0][x]) for x in best[low:high]] for low, high in itertools.pairwise(self._first)]
         work.spent_s += int(scratch[6][0]) * timed_s
         return float(energy), found
