@@ -148,7 +148,7 @@ def reach(shape: Any, state: Any, kind: Any, places: Any) -> int:
     """Return how far an operation gets from its place to another: not past its own type, nor what it follows or leads to."""
     device, before, first = shape[1], shape[2], shape[6]
     sequence = state[0]
-    p, target = places
+    p, target = int(places[0]), int(places[1])
     x = sequence[p]
     step = 1 if target > p else -1
     while p != target and first[device[x]] <= p + step < first[device[x] + 1]:
