@@ -23,6 +23,7 @@ FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the l
 TRIES = 2  # attempts per capacity, with different seeds
 ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
+FIRST_ROUND = 0.75  # of the work; the second round tries rules alone
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -80,23 +81,26 @@ def _by_corridor(
 def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
     """Lower the capacity by a share of the least memory so far, which is halved where attempts find no schedule.
 
-    Attempts start from rules until these fail once, then from the schedule of least memory so far.
+    The first round starts from rules until these fail once, then from the schedule of least memory so far. The second one takes
+    rules alone, which need less work where there are many operations.
     """
-    kernels = kernels_for(work.most_s - work.spent_s)
+    kernels, failed = kernels_for(work.most_s - work.spent_s), 0
     found.compiled = kernels is not None
-    share, failed, by_rules = FIRST_STEP, 0, True
-    attempt_s = (work.most_s - work.spent_s) / ATTEMPTS
-    while share >= LEAST_STEP and not work.over and found.peak > bound * (1 + 1e-9):
-        capacity = max(bound, found.peak * (1 - share))
-        start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
-        orders = _within(ops, capacity, latency, (work, attempt_s, seed + failed), kernels, start)
-        if orders is not None:
-            found.orders, found.peak = orders, max(peaks(ops, orders))
-            continue
-        failed += 1
-        if by_rules or failed % TRIES == 0:
-            share /= 2
-        by_rules = False
+    left_s = work.most_s - work.spent_s
+    for rules_share, until_s in ((RULES_SHARE, work.spent_s + FIRST_ROUND * left_s), (1.0, work.most_s)):
+        share, by_rules = FIRST_STEP, True
+        while share >= LEAST_STEP and work.spent_s < until_s and found.peak > bound * (1 + 1e-9):
+            capacity = max(bound, found.peak * (1 - share))
+            start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
+            spent = work, left_s / ATTEMPTS, seed + failed
+            orders = _within(ops, capacity, latency, spent, kernels, (rules_share, start))
+            if orders is not None:
+                found.orders, found.peak = orders, max(peaks(ops, orders))
+                continue
+            failed += 1
+            if by_rules or failed % TRIES == 0:
+                share /= 2
+            by_rules = rules_share == 1.0
     found.finished = not work.over or found.peak <= bound * (1 + 1e-9)
 
 
@@ -106,23 +110,24 @@ def _within(
     latency: int,
     spent: tuple[Work, float, int],
     kernels: Kernels | None,
-    start: Orders | None,
+    way: tuple[float, Orders | None],
 ) -> Orders | None:
     """Return orders within capacity and latency, None if none were found, by changes of given ones or of those of a rule.
 
     Args:
         spent: work, the seconds of it for this attempt, and seed.
+        way: share of the attempt that is for rules, and orders to start from; those of the best rule when None.
     """
-    work, attempt_s, seed = spent
+    (work, attempt_s, seed), (rules_share, start) = spent, way
     if start is None:
         one_pass = Work(0.0)
         one_pass.spend(ops.total, kernels is not None)
-        passes = max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2))  # in both directions of time
+        passes = max(LEAST_PASSES, int(rules_share * attempt_s / one_pass.spent_s / 2))  # in both directions of time
         compiled = None if kernels is None else kernels.list_pass
         ruled = orders_within(ops, capacity, latency, (work, seed, min(PASSES, passes)), compiled)
         if ruled is None or ruled[0] == 0:
             return None if ruled is None else ruled[1]
         start = ruled[1]
     search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
-    energy, orders = search.search(start, (work, (1 - RULES_SHARE) * attempt_s, seed))
+    energy, orders = search.search(start, (work, (1 - rules_share) * attempt_s, seed))
     return orders if energy == 0 else None
