@@ -6,6 +6,7 @@ schedule, and annealing that fails, prove nothing: only a schedule at the memory
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from solver.pipeline.bounds import memory_bound
@@ -23,7 +24,8 @@ FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the l
 TRIES = 2  # attempts per capacity, with different seeds
 ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
-FIRST_ROUND = 0.75  # of the work; the second round tries rules alone
+CHANGES_SHARE, MOST_CHANGED = 0.75, 1_100  # of the work, for changes of orders; operations above which rules are faster
+ROUNDS, AGAIN = 3, 0.85  # bisections by rules; all but the first begin at this share of the least memory so far
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -57,7 +59,10 @@ def lower_memory(ops: Operations, orders: Orders, latency: int, work: Work, opti
         return found
     _by_corridor(ops, latency, bound, found, work, options)
     if not found.finished:
-        _by_annealing(ops, latency, bound, found, work, options[0])
+        found.compiled = kernels_for(work.most_s - work.spent_s) is not None
+        if ops.total <= MOST_CHANGED:
+            _by_changes(ops, latency, bound, found, work, options[0])
+        _by_rules(ops, latency, bound, found, work, options[0])
     return found
 
 
@@ -78,30 +83,26 @@ def _by_corridor(
                 return
 
 
-def _by_annealing(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
+def _by_changes(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
     """Lower the capacity by a share of the least memory so far, which is halved where attempts find no schedule.
 
-    The first round starts from rules until these fail once, then from the schedule of least memory so far. The second one takes
-    rules alone, which need less work where there are many operations.
+    Attempts start from rules until these fail once, then from the schedule of least memory so far.
     """
-    kernels, failed = kernels_for(work.most_s - work.spent_s), 0
-    found.compiled = kernels is not None
+    kernels = kernels_for(work.most_s - work.spent_s)
+    share, failed, by_rules = FIRST_STEP, 0, True
     left_s = work.most_s - work.spent_s
-    for rules_share, until_s in ((RULES_SHARE, work.spent_s + FIRST_ROUND * left_s), (1.0, work.most_s)):
-        share, by_rules = FIRST_STEP, True
-        while share >= LEAST_STEP and work.spent_s < until_s and found.peak > bound * (1 + 1e-9):
-            capacity = max(bound, found.peak * (1 - share))
-            start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
-            spent = work, left_s / ATTEMPTS, seed + failed
-            orders = _within(ops, capacity, latency, spent, kernels, (rules_share, start))
-            if orders is not None:
-                found.orders, found.peak = orders, max(peaks(ops, orders))
-                continue
-            failed += 1
-            if by_rules or failed % TRIES == 0:
-                share /= 2
-            by_rules = rules_share == 1.0
-    found.finished = not work.over or found.peak <= bound * (1 + 1e-9)
+    until_s = work.spent_s + CHANGES_SHARE * left_s
+    while share >= LEAST_STEP and work.spent_s < until_s and found.peak > bound * (1 + 1e-9):
+        capacity = max(bound, found.peak * (1 - share))
+        start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
+        orders = _within(ops, capacity, latency, (work, left_s / ATTEMPTS, seed + failed), kernels, start)
+        if orders is not None:
+            found.orders, found.peak = orders, max(peaks(ops, orders))
+            continue
+        failed += 1
+        if by_rules or failed % TRIES == 0:
+            share /= 2
+        by_rules = False
 
 
 def _within(
@@ -110,24 +111,49 @@ def _within(
     latency: int,
     spent: tuple[Work, float, int],
     kernels: Kernels | None,
-    way: tuple[float, Orders | None],
+    start: Orders | None,
 ) -> Orders | None:
     """Return orders within capacity and latency, None if none were found, by changes of given ones or of those of a rule.
 
     Args:
         spent: work, the seconds of it for this attempt, and seed.
-        way: share of the attempt that is for rules, and orders to start from; those of the best rule when None.
     """
-    (work, attempt_s, seed), (rules_share, start) = spent, way
+    work, attempt_s, seed = spent
     if start is None:
         one_pass = Work(0.0)
         one_pass.spend(ops.total, kernels is not None)
-        passes = max(LEAST_PASSES, int(rules_share * attempt_s / one_pass.spent_s / 2))  # in both directions of time
+        passes = max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2))  # in both directions of time
         compiled = None if kernels is None else kernels.list_pass
         ruled = orders_within(ops, capacity, latency, (work, seed, min(PASSES, passes)), compiled)
         if ruled is None or ruled[0] == 0:
             return None if ruled is None else ruled[1]
         start = ruled[1]
     search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
-    energy, orders = search.search(start, (work, (1 - rules_share) * attempt_s, seed))
+    energy, orders = search.search(start, (work, (1 - RULES_SHARE) * attempt_s, seed))
     return orders if energy == 0 else None
+
+
+def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
+    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it."""
+    kernels = kernels_for(work.most_s - work.spent_s)
+    compiled = None if kernels is None else kernels.list_pass
+    one_pass = Work(0.0)
+    one_pass.spend(ops.total, kernels is not None)
+    passes = int((work.most_s - work.spent_s) / ATTEMPTS / one_pass.spent_s / 2)  # in both directions of time
+    passes = min(PASSES, max(LEAST_PASSES, passes))
+    low, failed, rounds = bound, 0, 0
+    while not work.over and found.peak > bound * (1 + 1e-9):
+        capacity = max(bound, math.sqrt(low * found.peak))
+        answer = orders_within(ops, capacity, latency, (work, seed + failed, passes), compiled)
+        if answer is not None and answer[0] == 0:
+            found.orders, found.peak = answer[1], max(peaks(ops, answer[1]))
+        else:
+            failed += 1
+            if failed % TRIES == 0:
+                low = capacity
+        if found.peak < low * (1 + LEAST_STEP):
+            rounds += 1
+            if rounds == ROUNDS:
+                break
+            low = max(bound, AGAIN * found.peak)
+    found.finished = not work.over or found.peak <= bound * (1 + 1e-9)
