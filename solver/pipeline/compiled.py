@@ -21,9 +21,14 @@ class Kernels(NamedTuple):
 LEAST_S = 0.4  # of search, for which loading compiled code takes too long
 
 
+def is_compiled(seconds: float) -> bool:
+    """Return whether a search of so many counted seconds is compiled; a short one is not. Imports nothing."""
+    return seconds >= LEAST_S and importlib.util.find_spec("numba") is not None
+
+
 def kernels_for(seconds: float) -> Kernels | None:
     """Return the compiled inner loops for a search of so many counted seconds; None for a short one, and without numba."""
-    return compiled_kernels() if seconds >= LEAST_S else None
+    return compiled_kernels() if is_compiled(seconds) else None
 
 
 @cache

@@ -103,12 +103,13 @@ def earlier(ops: Operations, orders: Orders, goal: int, work: Work, seed: int) -
 
     Every attempt starts from the best orders so far.
     """
-    kernels = kernels_for(work.most_s - work.spent_s)
-    search = OrderSearch(ops, limits(ops), goal, kernels)
-    attempt_s = (work.most_s - work.spent_s) / ATTEMPTS
     latency = evaluate_orders(ops, orders).latency
+    left_s = work.most_s - work.spent_s
+    if latency <= goal or left_s <= 0:
+        return orders
+    search = OrderSearch(ops, limits(ops), goal, kernels_for(left_s))
     while latency > goal and not work.over:
-        _, changed = search.search(orders, (work, attempt_s, seed))
+        _, changed = search.search(orders, (work, left_s / ATTEMPTS, seed))
         seed, found = seed + 1, evaluate_orders(ops, changed).latency
         if found < latency:
             latency, orders = found, changed

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.pipeline.bounds import latency_bound
+from solver.pipeline.compiled import is_compiled
 from solver.pipeline.evaluate import evaluate_orders
 from solver.pipeline.listing import Orders
 from solver.pipeline.memory import lower_memory
@@ -17,7 +18,7 @@ from solver.pipeline.plan import OBJECTIVES, PipelinePlan, SearchReport, judged
 from solver.pipeline.problem import PipelineProblem, whole
 from solver.pipeline.search import Work, find_fastest
 
-RULES_SHARE = 0.5  # of the time limit, for the fastest schedule by rules; changes of orders have the rest
+RULES_SHARE = 0.5  # of the time limit, for the fastest schedule by rules; compiled changes of orders have the rest
 
 
 def schedule_pipeline(
@@ -61,7 +62,7 @@ def schedule_pipeline(
     bound = latency_bound(ops)
     latest = _latest(deadline, objective, bound, ops.unit)
     goal = bound if objective != "memory_within" else max(bound, latest)
-    work = Work(RULES_SHARE * time_limit_s)
+    work = Work(time_limit_s * (RULES_SHARE if is_compiled((1 - RULES_SHARE) * time_limit_s) else 1.0))
     found = find_fastest(problem, work, int(seed), goal)
     work.most_s = time_limit_s
     orders = earlier(ops, found.orders if found.latency is not None else one_at_a_time(ops), goal, work, int(seed))

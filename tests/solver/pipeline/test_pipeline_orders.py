@@ -8,7 +8,7 @@ from pipeline_samples import peak_memory, random_problem, start_times
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
 from solver.pipeline import PipelineProblem, fused, schedule_pipeline
 from solver.pipeline.bounds import latency_bound
-from solver.pipeline.compiled import Kernels, compiled_kernels, kernels_for
+from solver.pipeline.compiled import Kernels, compiled_kernels, is_compiled, kernels_for
 from solver.pipeline.evaluate import evaluate_orders, peaks
 from solver.pipeline.listing import ListScheduler, Orders, backwards, limits, longest_tail_first
 from solver.pipeline.operations import Operations
@@ -109,6 +109,7 @@ def test_the_same_seed_gives_the_same_orders_and_counts_the_same_work() -> None:
 
 def test_short_searches_run_in_plain_python() -> None:
     assert kernels_for(0.1) is None
+    assert not is_compiled(0.1)
 
 
 @pytest.mark.full
