@@ -1,7 +1,8 @@
 """Schedules pipeline training of one or several models on the same devices, such as the actor and critic of PPO.
 
 ``schedule_pipeline`` returns a ``PipelinePlan``: an order of forward and backward passes per device, with its latency, peak
-memory and lower bounds on both. Searches run in plain Python; CP-SAT and, where installed, numba speed up that for memory.
+memory and lower bounds on both. Searches run in plain Python. CP-SAT helps with memory; numba, where installed, compiles the
+inner loops.
 """
 
 from solver.pipeline.baselines import one_f_one_b, serial

@@ -11,7 +11,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from solver.pipeline.listing import Orders
+from solver.pipeline.listing import Orders, limits
 from solver.pipeline.operations import FORWARD, WEIGHTS, Operations
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _limited(ops: Operations, model: CpModel, starts: list[list[IntVar]], capaci
     if scale is None:
         return False
     holdings = _holdings(ops)
-    for types in ops.on_device:
+    for types, most in zip(ops.on_device, limits(ops, capacity), strict=True):
         intervals: list[Any] = []
         demands: list[int] = []
         for i, j in ((i, j) for i, j in holdings if i in types):
@@ -117,7 +117,7 @@ def _limited(ops: Operations, model: CpModel, starts: list[list[IntVar]], capaci
                 intervals.append(model.new_interval_var(start, size, end, ""))
                 demands.append(round(ops.released[j] * scale))
         if intervals:
-            model.add_cumulative(intervals, demands, int(capacity * scale + 1e-6))
+            model.add_cumulative(intervals, demands, int(most * scale + 1e-6))
     return True
 
 

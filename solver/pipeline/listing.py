@@ -5,6 +5,7 @@ Reversed in time a problem is a problem, so a rule may also build the schedule f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,16 +58,15 @@ class ListScheduler:
         self, ops: Operations, memory: Sequence[float] | None = None, compiled: Callable[..., int] | None = None
     ) -> None:
         self.ops, self._pass = ops, compiled or list_pass
-        limit = ops.memory if memory is None else memory
-        self._shape = _arrays(_shape(ops, [np.inf] * len(ops.on_device) if limit is None else limit), compiled is not None)
+        self._shape = as_arrays(_shape(ops, limits(ops) if memory is None else memory), compiled is not None)
         state = ([0] * ops.total, [0] * ops.total, [0] * len(ops.on_device))
-        self._state = _arrays(state, compiled is not None)
+        self._state = as_arrays(state, compiled is not None)
         self._compiled = compiled is not None
 
     def schedule(self, rule: Rule, latest: int = NEVER) -> int | None:
         """Return the latency of the rule's schedule; None where it is later than ``latest`` or memory and limits block it."""
         numbers = (rule.delay, rule.priority, rule.in_flight)
-        latency = self._pass(self._shape, _arrays(numbers, self._compiled), latest, self._state)
+        latency = self._pass(self._shape, as_arrays(numbers, self._compiled), latest, self._state)
         return int(latency) if latency >= 0 else None
 
     def orders(self) -> Orders:
@@ -81,6 +81,11 @@ class ListScheduler:
     def device_ends(self) -> list[int]:
         """Return when each device ended in the last schedule."""
         return [int(end) for end in self._state[2]]
+
+
+def limits(ops: Operations, capacity: float = math.inf) -> list[float]:
+    """Return the memory that each device may hold: its own limit, and at most ``capacity``."""
+    return [min(most, capacity) for most in ops.memory or [math.inf] * len(ops.on_device)]
 
 
 def backwards(orders: Sequence[Sequence[int]]) -> Orders:
@@ -108,12 +113,12 @@ def _nth(neighbours: Sequence[Sequence[int]], n: int) -> list[int]:
     return [of[n] if len(of) > n else -1 for of in neighbours]
 
 
-def _arrays(lists: Any, compiled: bool) -> Any:
+def as_arrays(lists: Any, compiled: bool) -> Any:
     """Return nested tuples of lists as they are, or with arrays for compiled code."""
     if not compiled:
         return lists
     if isinstance(lists, tuple):
-        return tuple(_arrays(one, compiled) for one in lists)
+        return tuple(as_arrays(one, compiled) for one in lists)
     return np.asarray(lists, dtype=float if any(isinstance(x, float) for x in lists) else np.int64)
 
 

@@ -1,28 +1,31 @@
-"""Lowers the peak memory at a latency: CP-SAT in a corridor where one chain decides, else rules under a capacity.
+"""Lowers the peak memory at a latency: CP-SAT in a corridor where one chain decides, else annealing under a capacity.
 
-A capacity is tried as a hard constraint. A corridor without a schedule, and rules that fail, prove nothing: only a schedule at
-the memory bound is known to be optimal.
+A capacity is tried as a hard constraint: list schedules by rules first, whose orders are then changed. A corridor without a
+schedule, and annealing that fails, prove nothing: only a schedule at the memory bound is known to be optimal.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 from solver.pipeline.bounds import memory_bound
+from solver.pipeline.compiled import Kernels, kernels_for
 from solver.pipeline.corridor import MOST_OPERATIONS, WIDTHS, critical_chain, fits
-from solver.pipeline.evaluate import evaluate_orders, peaks
-from solver.pipeline.listing import Orders
+from solver.pipeline.evaluate import peaks
+from solver.pipeline.listing import Orders, limits
 from solver.pipeline.operations import Operations
+from solver.pipeline.order_search import OrderSearch
 from solver.pipeline.rule_search import PASSES, orders_within
 from solver.pipeline.search import Work
+from solver.pipeline.squeeze import squeezed
 
-LEAST_STEP = 0.01  # the bisection ends at capacities that differ by this share
-TRIES = 2  # seeds per capacity
-ROUNDS, AGAIN = 3, 0.85  # bisections; all but the first begin at this share of the least memory so far
-ATTEMPTS, LEAST_PASSES = 12, 100  # of the rest of the work, an attempt takes at most this part, but so many passes
+FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the least memory so far
+TRIES = 2  # attempts per capacity, with different seeds
+ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
+RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
+CHANGES_SHARE, MOST_CHANGED = 0.75, 1_100  # of the work, for changes of orders; operations above which rules are faster
+ROUNDS, AGAIN = 3, 0.85  # bisections by rules; all but the first begin at this share of the least memory so far
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -33,7 +36,7 @@ class MemorySearch:
     Attributes:
         orders, peak: the schedule, and its peak memory.
         finished: nothing is left that the search would try, or the bound is reached.
-        compiled: rules were tried compiled by numba.
+        compiled: the search ran compiled by numba.
     """
 
     orders: Orders
@@ -46,33 +49,21 @@ def lower_memory(ops: Operations, orders: Orders, latency: int, work: Work, opti
     """Return a schedule that ends by ``latency`` with less memory, or the given one.
 
     Args:
-        orders: a schedule that ends by ``latency``, when it does not stay. work: that may be spent.
+        orders: a schedule that ends by ``latency``. work: that may be spent.
         options: seed, and threads of CP-SAT.
     """
     found = MemorySearch(orders, max(peaks(ops, orders)))
     bound = memory_bound(ops, latency)
-    if evaluate_orders(ops, orders).latency > latency:
-        return found
     if found.peak <= bound * (1 + 1e-9):
         found.finished = True
         return found
     _by_corridor(ops, latency, bound, found, work, options)
     if not found.finished:
+        found.compiled = kernels_for(work.most_s - work.spent_s) is not None
+        if ops.total <= MOST_CHANGED:
+            _by_changes(ops, latency, bound, found, work, options[0])
         _by_rules(ops, latency, bound, found, work, options[0])
     return found
-
-
-@cache
-def compiled_pass() -> Callable[..., int] | None:
-    """Return the list-scheduling pass compiled by numba, None where numba is not installed."""
-    try:
-        from numba import njit
-    except ImportError:
-        return None
-    from solver.pipeline.list_pass import list_pass
-
-    compiled: Callable[..., int] = njit(list_pass)
-    return compiled
 
 
 def _by_corridor(
@@ -92,16 +83,66 @@ def _by_corridor(
                 return
 
 
+def _by_changes(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
+    """Lower the capacity by a share of the least memory so far, which is halved where attempts find no schedule.
+
+    Attempts start from rules until these fail once, then from the schedule of least memory so far.
+    """
+    kernels = kernels_for(work.most_s - work.spent_s)
+    share, failed, by_rules = FIRST_STEP, 0, True
+    left_s = work.most_s - work.spent_s
+    until_s = work.spent_s + CHANGES_SHARE * left_s
+    while share >= LEAST_STEP and work.spent_s < until_s and found.peak > bound * (1 + 1e-9):
+        capacity = max(bound, found.peak * (1 - share))
+        start = None if by_rules else squeezed(ops, found.orders, limits(ops, capacity))
+        orders = _within(ops, capacity, latency, (work, left_s / ATTEMPTS, seed + failed), kernels, start)
+        if orders is not None:
+            found.orders, found.peak = orders, max(peaks(ops, orders))
+            continue
+        failed += 1
+        if by_rules or failed % TRIES == 0:
+            share /= 2
+        by_rules = False
+
+
+def _within(
+    ops: Operations,
+    capacity: float,
+    latency: int,
+    spent: tuple[Work, float, int],
+    kernels: Kernels | None,
+    start: Orders | None,
+) -> Orders | None:
+    """Return orders within capacity and latency, None if none were found, by changes of given ones or of those of a rule.
+
+    Args:
+        spent: work, the seconds of it for this attempt, and seed.
+    """
+    work, attempt_s, seed = spent
+    if start is None:
+        one_pass = Work(0.0)
+        one_pass.spend(ops.total, kernels is not None)
+        passes = max(LEAST_PASSES, int(RULES_SHARE * attempt_s / one_pass.spent_s / 2))  # in both directions of time
+        compiled = None if kernels is None else kernels.list_pass
+        ruled = orders_within(ops, capacity, latency, (work, seed, min(PASSES, passes)), compiled)
+        if ruled is None or ruled[0] == 0:
+            return None if ruled is None else ruled[1]
+        start = ruled[1]
+    search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
+    energy, orders = search.search(start, (work, (1 - RULES_SHARE) * attempt_s, seed))
+    return orders if energy == 0 else None
+
+
 def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
     """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it."""
-    compiled = compiled_pass()
-    found.compiled = compiled is not None
+    kernels = kernels_for(work.most_s - work.spent_s)
+    compiled = None if kernels is None else kernels.list_pass
     one_pass = Work(0.0)
-    one_pass.spend(ops.total, found.compiled)
+    one_pass.spend(ops.total, kernels is not None)
     passes = int((work.most_s - work.spent_s) / ATTEMPTS / one_pass.spent_s / 2)  # in both directions of time
     passes = min(PASSES, max(LEAST_PASSES, passes))
     low, failed, rounds = bound, 0, 0
-    while not work.over:
+    while not work.over and found.peak > bound * (1 + 1e-9):
         capacity = max(bound, math.sqrt(low * found.peak))
         answer = orders_within(ops, capacity, latency, (work, seed + failed, passes), compiled)
         if answer is not None and answer[0] == 0:
@@ -110,12 +151,9 @@ def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, 
             failed += 1
             if failed % TRIES == 0:
                 low = capacity
-        if found.peak <= bound * (1 + 1e-9):
-            found.finished = True
-            return
         if found.peak < low * (1 + LEAST_STEP):
             rounds += 1
             if rounds == ROUNDS:
-                found.finished = True
-                return
+                break
             low = max(bound, AGAIN * found.peak)
+    found.finished = not work.over or found.peak <= bound * (1 + 1e-9)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from solver.pipeline.listing import NEVER, ListScheduler, Orders, Rule, backwards, longest_tail_first
+from solver.pipeline.listing import NEVER, ListScheduler, Orders, Rule, backwards, limits, longest_tail_first
 from solver.pipeline.operations import FORWARD, Operations
 from solver.pipeline.search import Work, by_kind
 
@@ -30,7 +30,7 @@ class RuleSearch:
 
     def __init__(self, ops: Operations, capacity: float, latency: int, compiled: Callable[..., int] | None) -> None:
         self.ops, self.latency, self._compiled = ops, latency, compiled is not None
-        self._scheduler = ListScheduler(ops, [capacity] * len(ops.on_device), compiled)
+        self._scheduler = ListScheduler(ops, limits(ops, capacity), compiled)
         self._least_tail = [min((ops.tails[i] for i in types), default=0) for types in ops.on_device]
         self._neighbours = by_kind(ops)
         self._unit = max(1, min(ops.duration) // 4)
@@ -133,14 +133,14 @@ class RuleSearch:
 
 
 def orders_within(
-    ops: Operations, capacity: float, latency: int, limits: tuple[Work, int, int], compiled: Callable[..., int] | None
+    ops: Operations, capacity: float, latency: int, spent: tuple[Work, int, int], compiled: Callable[..., int] | None
 ) -> tuple[float, Orders] | None:
     """Return the least late orders under a capacity, with how late they are: 0 within the latency; None if all got stuck.
 
     Args:
-        limits: work, seed, and passes of annealing per direction of time.
+        spent: work, seed, and passes of annealing per direction of time.
     """
-    work, seed, passes = limits
+    work, seed, passes = spent
     best: tuple[float, Orders] | None = None
     for backward in (True, False):
         searched = RuleSearch(ops.reversed if backward else ops, capacity, latency, compiled)

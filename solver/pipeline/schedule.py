@@ -8,12 +8,17 @@ from numpy.typing import ArrayLike
 
 from solver.model.errors import PlanningError, as_given, is_number
 from solver.pipeline.bounds import latency_bound
+from solver.pipeline.compiled import is_compiled
+from solver.pipeline.evaluate import evaluate_orders
 from solver.pipeline.listing import Orders
 from solver.pipeline.memory import lower_memory
 from solver.pipeline.operations import INPUTS, WEIGHTS, Operations
+from solver.pipeline.order_search import earlier
 from solver.pipeline.plan import OBJECTIVES, PipelinePlan, SearchReport, judged
 from solver.pipeline.problem import PipelineProblem, whole
 from solver.pipeline.search import Work, find_fastest
+
+RULES_SHARE = 0.5  # of the time limit, for the fastest schedule by rules; compiled changes of orders have the rest
 
 
 def schedule_pipeline(
@@ -56,12 +61,15 @@ def schedule_pipeline(
     ops = Operations.of(problem)
     bound = latency_bound(ops)
     latest = _latest(deadline, objective, bound, ops.unit)
-    work = Work(time_limit_s)
-    found = find_fastest(problem, work, int(seed), bound if objective != "memory_within" else max(bound, latest))
-    orders = found.orders if found.latency is not None else one_at_a_time(ops)
+    goal = bound if objective != "memory_within" else max(bound, latest)
+    work = Work(time_limit_s * (RULES_SHARE if is_compiled((1 - RULES_SHARE) * time_limit_s) else 1.0))
+    found = find_fastest(problem, work, int(seed), goal)
+    work.most_s = time_limit_s
+    orders = earlier(ops, found.orders if found.latency is not None else one_at_a_time(ops), goal, work, int(seed))
     latency_s, compiled, stopped = work.spent_s, False, work.over
-    if objective != "latency" and found.latency is not None and not work.over:
-        lower = lower_memory(ops, orders, max(latest, found.latency), work, (int(seed), int(workers)))
+    if objective != "latency" and not work.over:
+        latest = max(latest, evaluate_orders(ops, orders).latency)
+        lower = lower_memory(ops, orders, latest, work, (int(seed), int(workers)))
         orders, compiled, stopped = lower.orders, lower.compiled, not lower.finished
     report = SearchReport(objective, float(time_limit_s), latency_s, work.spent_s - latency_s, compiled, stopped)
     plan = judged(problem, orders, report)

@@ -45,31 +45,26 @@ def tiny_problem(seed: int, most: int, *, split: bool = False) -> PipelineProble
 def start_times(
     problem: PipelineProblem, orders: Sequence[Order]
 ) -> dict[tuple[int, str, int, int], tuple[float, float]] | None:
-    """Return start and end of each operation (chain, kind, stage, micro-batch) by relaxation; None if the orders deadlock."""
+    """Return start and end of each operation (chain, kind, stage, micro-batch), device after device; None if they deadlock."""
     part = 0.5 if problem.split_backward else 1.0
-    sequence = [_counted(order) for order in orders]
-    previous = {op: before for row in sequence for before, op in itertools.pairwise(row)}
-    ends: dict[tuple[int, str, int, int], float] = {}
+    waiting = [_counted(order)[::-1] for order in orders]
     spans: dict[tuple[int, str, int, int], tuple[float, float]] = {}
-    waiting = [op for row in sequence for op in row]
-    while waiting:
-        left = []
-        for op in waiting:
-            needs = [(need, problem.transfer if need[2] != op[2] else 0.0) for need in _needs(problem, op)]
-            if op in previous:
-                needs.append((previous[op], 0.0))
-            if any(need not in ends for need, _ in needs):
-                left.append(op)
-                continue
-            chain = problem.chains[op[0]]
-            time = chain.forward[op[2]] if op[1] == "F" else chain.backward[op[2]] * part
-            start = max((ends[need] + hop for need, hop in needs), default=0.0)
-            ends[op] = start + time
-            spans[op] = (start, ends[op])
-        if len(left) == len(waiting):
-            return None
-        waiting = left
-    return spans
+    free, going_on = [0.0] * len(waiting), True
+    while going_on:
+        going_on = False
+        for d, row in enumerate(waiting):
+            while row:
+                op = row[-1]
+                needs = _needs(problem, op)
+                if any(need not in spans for need in needs):
+                    break
+                chain = problem.chains[op[0]]
+                time = chain.forward[op[2]] if op[1] == "F" else chain.backward[op[2]] * part
+                start = max([free[d]] + [spans[need][1] + problem.transfer * (need[2] != op[2]) for need in needs])
+                spans[op] = (start, start + time)
+                free[d], going_on = start + time, True
+                row.pop()
+    return None if any(waiting) else spans
 
 
 def peak_memory(problem: PipelineProblem, orders: Sequence[Order]) -> float:

@@ -15,9 +15,10 @@ SPLIT = (684, 348, 180, 682, 346, 178, 590, 302, 158, 586)
 MEMORY = (11.7, 13.65, 15.6, 10.95, 13.65, 15.6, 17.12, 16.0, 26.24, 17.0, 16.4, 26.24)
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_no_schedule_of_a_tiny_problem_is_below_the_bounds(seed: int) -> None:
-    _compare_with_all_schedules(tiny_problem(seed, most=6, split=seed % 4 == 3))
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_no_schedule_of_two_hundred_tiny_problems_is_below_the_bounds(first: int) -> None:
+    for seed in range(first, first + 50):
+        _compare_with_all_schedules(tiny_problem(seed, most=5, split=seed % 4 == 3))
 
 
 @pytest.mark.full

@@ -12,8 +12,8 @@ from pipeline_samples import least, peak_memory, random_problem, start_times, ti
 from rlhfless.paper.fused_pipelines import rlhfuse_instances
 from solver.pipeline import PipelinePlan, fused, one_f_one_b, schedule_pipeline
 from solver.pipeline.bounds import latency_bound
+from solver.pipeline.compiled import compiled_kernels
 from solver.pipeline.listing import ListScheduler
-from solver.pipeline.memory import compiled_pass
 from solver.pipeline.operations import Operations
 from solver.pipeline.rule_search import RuleSearch
 from solver.pipeline.search import Work, first_rules
@@ -24,11 +24,11 @@ INSTANCES = rlhfuse_instances()
 @pytest.fixture(autouse=True)
 def plain_python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without numba, whose compilation takes seconds, but where a test is about it."""
-    compiled_pass.cache_clear()
+    compiled_kernels.cache_clear()
     if "compiled" not in request.node.name:
         monkeypatch.setitem(sys.modules, "numba", None)
     yield
-    compiled_pass.cache_clear()
+    compiled_kernels.cache_clear()
 
 
 def check(plan: PipelinePlan) -> None:
@@ -119,20 +119,21 @@ def test_rules_never_exceed_the_capacity() -> None:
 
 
 def test_without_numba_the_search_runs_in_plain_python() -> None:
-    assert compiled_pass() is None
+    assert compiled_kernels() is None
     plan = schedule_pipeline(random_problem(5), objective="latency_then_memory", time_limit_s=0.1)
     assert not plan.search.compiled
     assert "plain Python" in plan._repr_html_()
 
 
 @pytest.mark.full
-def test_compiled_passes_are_the_same() -> None:
+def test_compiled_kernelses_are_the_same() -> None:
     pytest.importorskip("numba")
-    compiled = compiled_pass()
+    compiled = compiled_kernels()
+    assert compiled is not None
     for split in (False, True):
         ops = Operations.of(random_problem(3, split=split)).reversed
         for rule in first_rules(ops):
-            plain, fast = ListScheduler(ops), ListScheduler(ops, compiled=compiled)
+            plain, fast = ListScheduler(ops), ListScheduler(ops, compiled=compiled.list_pass)
             assert plain.schedule(rule) == fast.schedule(rule)
             assert plain.orders() == fast.orders()
             assert plain.device_ends() == fast.device_ends()
