@@ -29,6 +29,7 @@ Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
 
 DECISION_PASSES = 16  # between two decisions for the same batch
+FIRST_DECISION_PASSES = 4  # the same in the beginning, where time is measured; then as many as there were so far
 PROBES, PROBE_TOKENS = 4, 4  # drafts that are tried in one pass where nobody seems to be worth drafting for, and their length
 PROBED_SHARE, FIRST_PASSES = 0.005, 100  # of the time, what such drafts may take; in the beginning, that of so many passes
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
@@ -108,6 +109,7 @@ class DraftControl:
         if self._fixed is None:
             if self._measured is None:
                 self._measured = MeasuredPasses(self._latency)
+                self._passes = min(self._passes, FIRST_DECISION_PASSES)
             self._measured.observe(batch, kv_tokens, drafted, seconds)
 
     def remove(self, response: int) -> None:
@@ -203,6 +205,8 @@ class DraftControl:
         if not self._passes or responses != self._decided_for:
             self._decided, self._decided_for = self._decide(responses, kv_tokens, remaining), responses
             self._passes = DECISION_PASSES
+            if self._measured is not None:
+                self._passes = min(max(self._passes_seen, FIRST_DECISION_PASSES), DECISION_PASSES)
 
     def _decide(self, responses: Sequence[int], kv_tokens: float, remaining: Callable[[], ArrayLike] | None) -> list[int]:
         critical = self._drafting.length == "critical"
@@ -223,9 +227,11 @@ class DraftControl:
             return self._decided
         self._probed_passes += cost
         batch, few, length = self._probes
-        lengths = list(self._decided)
+        lengths, apart = list(self._decided), batch // few
+        if self._measured is not None:  # siblings are neighbours: few tries have to be made
+            apart = 1
         for k in range(few):
-            lengths[(self._next_probe + k * batch // few) % batch] = length
+            lengths[(self._next_probe + k * apart) % batch] = length
         self._next_probe += 1
         return lengths
 
