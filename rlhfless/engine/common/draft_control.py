@@ -4,8 +4,10 @@ Every response has its own estimate of survival, because responses differ more t
 other responses to its prompt accept, and these with what all responses accept. Lengths are decided anew every 16 passes, and
 whenever a response joins or leaves. They depend on committed passes only, so a run that is repeated drafts the same.
 
-An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
-Deciding takes such an engine time, so where a response leaves, the others keep their lengths for the rest of the 16 passes.
+An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``). It decides
+after 4 and 8 passes, too, because little is known in the beginning. Deciding takes such an engine time, so where a response
+leaves, the others keep their lengths until the next decision. Its probes draft for neighbours, which have the same prompt, so
+that few tries are made in vain.
 
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
