@@ -1,4 +1,4 @@
-"""The places of a pass with drafts: each token of each row once, after those that it attends to, in attention calls that hold them."""
+"""The places of a pass with drafts: each token once, after those that it attends to, in attention calls that hold them."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from rlhfless.engine.torch.fed_places import FedPlaces  # noqa: E402
+from rlhfless.engine.torch.fed_places import FedPlaces
 
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=12), st.integers(12, 40))
