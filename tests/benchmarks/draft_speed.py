@@ -7,8 +7,10 @@ process's CPU time, so that other programs change little; of ``--repeats`` turns
 Making engines, prefill and filling tries are included.
 
 Reported by number of responses: the geometric mean over seeds of the ratio of tokens per second, tokens per pass, and the
-share of a step's seconds that drafting takes (choosing lengths, drafting, noting what was committed).
-Run: ``python tests/benchmarks/draft_speed.py [-o results.json] [--seeds 5] [--repeats 3] [--lengths adaptive 0 2] [--tiny]``
+share of a step's seconds that drafting takes (choosing lengths, drafting, noting what was committed), which is measured in one
+more turn.
+Run: ``python tests/benchmarks/draft_speed.py [-o results.json] [--seeds 5] [--repeats 3] [--lengths adaptive 0 2]
+[--most 8] [--sizes 1 4 16 64] [--tiny]``
 """
 
 from __future__ import annotations
@@ -101,17 +103,19 @@ class Contest:
             )  # fmt: skip
         return asked
 
-    def turn(self, asked: Sequence[Request], drafting: Drafting | None) -> tuple[float, float, dict[int, Completion]]:
-        """Seconds, those of drafting among them, and the completions."""
+    def turn(
+        self, asked: Sequence[Request], drafting: Drafting | None, kind: type[EngineDrafts] = EngineDrafts
+    ) -> tuple[float, float, dict[int, Completion]]:
+        """Seconds, those of drafting among them where they are measured, and the completions."""
         admission, drafts = Admission(max(SIZES), 1 << 30), None
         if drafting is not None:
-            drafts = TimedDrafts(drafting, self.latency, admission, self.rows.vocabulary, self.tokenizer.eos_token_id)
+            drafts = kind(drafting, self.latency, admission, self.rows.vocabulary, self.tokenizer.eos_token_id)
         begin = time.process_time()
         engine = TorchEngine(self.rows, admission, MEASURED, eos_id=self.tokenizer.eos_token_id, drafting=drafts)
         engine.add(asked)
         done = engine.advance(math.inf).completions
         seconds = time.process_time() - begin
-        return seconds, 0.0 if drafts is None else drafts.seconds, {c.response: c for c in done}
+        return seconds, drafts.seconds if isinstance(drafts, TimedDrafts) else 0.0, {c.response: c for c in done}
 
     def compared(self, count: int, seed: int, drafting: Drafting, repeats: int) -> dict[str, float]:
         """The fastest turns with and without drafts of the same responses."""
@@ -122,10 +126,11 @@ class Contest:
                 assert c.token_ids is not None
                 assert np.array_equal(c.token_ids, drafted[i].token_ids), "drafts changed a token"
                 assert np.array_equal(c.logprobs, drafted[i].logprobs), "drafts changed a log-probability"
-        off_s, (on_s, drafting_s, drafted) = min(t[0][0] for t in turns), min((t[1] for t in turns), key=lambda t: t[0])
+        off_s, (on_s, _, drafted) = min(t[0][0] for t in turns), min((t[1] for t in turns), key=lambda t: t[0])
+        timed_s, drafting_s, _ = self.turn(asked, drafting, TimedDrafts)
         tokens = sum(c.response_tokens for c in drafted.values())
         return {
-            "ratio": off_s / on_s, "drafting_share": drafting_s / on_s,
+            "ratio": off_s / on_s, "drafting_share": drafting_s / timed_s,
             "tokens_per_pass": tokens / sum(c.passes or 0 for c in drafted.values()),
             "off_tokens_per_s": tokens / off_s, "on_tokens_per_s": tokens / on_s,
         }  # fmt: skip
@@ -141,16 +146,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--lengths", nargs="+", default=["adaptive"])
+    parser.add_argument("--most", type=int, default=8, help="longest draft of adaptive lengths")
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--tiny", action="store_true", help="one short turn: tries the script, its numbers say nothing")
     options = parser.parse_args()
-    sizes, seeds, repeats = ((1, 2), 1, 1) if options.tiny else (SIZES, options.seeds, options.repeats)
+    sizes, seeds, repeats = ((1, 2), 1, 1) if options.tiny else (options.sizes, options.seeds, options.repeats)
     torch.set_num_threads(1)
     contest, rows = Contest(), []
     contest.compared(2, 99, Drafting(length=2), 1)  # warms up
     print("responses    length   ratio  aim  tokens per pass  drafting  tokens/s off -> on")
     for count in sizes:
         for name in options.lengths:
-            drafting = Drafting(length=int(name) if name.isdigit() else name)
+            drafting = Drafting(length=int(name) if name.isdigit() else name, max_draft_tokens=options.most)
             found: list[dict[str, Any]] = [contest.compared(count, seed, drafting, repeats) for seed in range(seeds)]
             mean = {key: geometric([f[key] for f in found]) for key in found[0] if key != "drafting_share"}
             mean["drafting_share"] = float(np.mean([f["drafting_share"] for f in found]))

@@ -64,6 +64,8 @@ class CheckedDrafter:
         if len(drafted) > most:
             self._switch_off(f"drafted more than the {most} tokens for response {response} that it was asked for")
             return []
+        if not drafted or (set(map(type, drafted)) == {int} and min(drafted) >= 0 and max(drafted) < self._vocabulary):
+            return drafted
         for token in drafted:
             if not (type(token) is int or isinstance(token, np.integer)) or not 0 <= token < self._vocabulary:
                 self._switch_off(

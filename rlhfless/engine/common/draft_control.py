@@ -7,7 +7,8 @@ whenever a response joins. They depend on committed passes only, so a run that i
 Where drafts do not seem to pay, they are still tried (``trials``): the drafter's tokens are compared with those that passes
 without drafts yielded. That takes the drafter's time, but no pass feeds a token more.
 
-An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``).
+An engine that measures its time also corrects the profile's price of drafted tokens by it (``measured_passes.py``). It decides
+after 4 and 8 passes, too, because little is known in the beginning.
 
 The number of tokens to draft, given the estimates, is chosen in ``solver.timing.even_lengths``.
 """
@@ -31,6 +32,7 @@ Counts = NDArray[np.float64]
 """(2, N + 1) drafts by number of accepted tokens: those that a refused token ended, and those that were accepted as a whole."""
 
 DECISION_PASSES = 16  # between two decisions for the same batch
+FIRST_DECISION_PASSES = 4  # the same in the beginning, where time is measured; then as many as there were so far
 TRIALS = 4  # responses whose drafts are tried at once where fewer are drafted for
 NEVER = 1 << 62  # passes until somebody drafts where the length is fixed at 0
 KEPT_SHARE = 0.98  # of the counts of responses that left, at every further one
@@ -84,7 +86,7 @@ class DraftControl:
         self._left = self._no_counts()  # of responses that left, recent ones most
         self._decided_for: list[int] = []
         self._decided: list[int] = []
-        self._passes = 0  # until the next decision
+        self._passes, self._passes_seen = 0, 0  # until the next decision; so far
         self._until_trials, self._trials = DECISION_PASSES, 0  # passes until drafts may be tried, and how often they were
 
     def start(self, response: int, prompt: Hashable | None = None) -> None:
@@ -123,6 +125,7 @@ class DraftControl:
         if self._fixed is None:
             if self._measured is None:
                 self._measured = MeasuredPasses(self._latency)
+                self._passes = min(self._passes, FIRST_DECISION_PASSES)
             self._measured.observe(batch, kv_tokens, drafted, seconds)
 
     def remove(self, response: int) -> None:
@@ -196,6 +199,7 @@ class DraftControl:
         """Note passes without drafts, at most as many as ``undrafted_passes`` returned."""
         if self._fixed is None:
             self._passes -= passes
+            self._passes_seen += passes
             self._until_trials -= passes
 
     def trials(self, batch: int) -> list[int]:
@@ -235,6 +239,8 @@ class DraftControl:
         if not self._passes or responses != self._decided_for:
             self._decided, self._decided_for = self._decide(responses, kv_tokens, remaining), responses
             self._passes = DECISION_PASSES
+            if self._measured is not None:
+                self._passes = min(max(self._passes_seen, FIRST_DECISION_PASSES), DECISION_PASSES)
 
     def _decide(self, responses: Sequence[int], kv_tokens: float, remaining: Callable[[], ArrayLike] | None) -> list[int]:
         critical = self._drafting.length == "critical"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,6 @@ class DraftedRun:
         self._counts = np.array([s.count for s in rows])
         self._first = np.array([s.prompt_tokens - 1 for s in rows])
         self._forced = np.array([s.forced for s in rows]) if any(s.forced for s in rows) else None
-        self._lengths: list[int] = []  # of the drafts that ``_places`` are of
-        self._places: FedPlaces | None = None
         self.drafts: Drafts = {}
         self.committed: Mapping[SequenceState, tuple[int, list[int]]] = {}
 
@@ -84,12 +83,10 @@ class DraftedRun:
             fed.append(s.last_token)
             fed += draft
             lengths.append(len(draft))
-        places = self._places_of(lengths)
+        places = FedPlaces.of(tuple(lengths), max(CPU_PASS_TOKENS, self._slots))
         rows, columns, device = places.rows, places.columns, self._model.device
-        tokens = np.empty(len(fed), np.int64)
-        tokens[places.by_row] = fed
         inputs = Inputs(
-            torch.from_numpy(tokens).to(device),
+            torch.from_numpy(np.array(fed)[places.order]).to(device),
             torch.from_numpy((self._first + self._counts)[rows] + columns).to(device),
             None if self._noise is None else self._noise.draw(self._counts, rows, columns),
             None if self._forced is None else torch.from_numpy(self._forced[rows]).to(device),
@@ -152,21 +149,14 @@ class DraftedRun:
         ids, logprobs, signals = step(kv, rectangle, self._width, self.padding, columns)
         return SampledTokens(ids[at], logprobs[at], {name: values[at] for name, values in signals.items()})
 
-    def _places_of(self, lengths: list[int]) -> FedPlaces:
-        """Return the places of drafts of these lengths, which are often those of the pass before."""
-        if self._places is None or lengths != self._lengths:
-            self._places, self._lengths = FedPlaces.of(lengths, max(CPU_PASS_TOKENS, self._slots)), lengths
-        return self._places
-
     def _on_host(self, sampled: SampledTokens, places: FedPlaces) -> Verified:
-        order = places.by_row
-        logprobs = sampled.logprobs.cpu().numpy()[order]
-        if np.isnan(logprobs.sum()):
-            row = places.rows[order][np.isnan(logprobs).argmax()]
+        ids, logprobs = sampled.ids.tolist(), sampled.logprobs.tolist()
+        if isnan(sum(logprobs)):
+            row = next(row for row, logprob in zip(places.rows, logprobs, strict=True) if isnan(logprob))
             raise FloatingPointError(
                 f"the model's logits for response {self.rows[row].request.response} are not finite; load finite weights, or "
                 "decode in float32"
             )
-        ids = sampled.ids.cpu().numpy()[order].tolist()
+        order = places.by_row
         signals = {name: values.float().cpu().numpy()[order] for name, values in sampled.signals.items()}
-        return Verified(ids, logprobs.tolist(), signals, places.ends)
+        return Verified([ids[k] for k in order], [logprobs[k] for k in order], signals, places.ends)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -41,44 +42,50 @@ class FedPlaces:
     Attributes:
         rows: (N,) row of the cache of each; columns: (N,) 0 for the last token of a response, k for its k-th drafted token.
         passes: attention calls, by the forward pass that they belong to.
-        by_row: (N,) the places row after row; ends: where each row ends there.
+        order: (N,) which place, counted row after row, each is; by_row: the places row after row; ends: where each row ends
+            there.
     """
 
     rows: Indices
     columns: Indices
     passes: Sequence[Sequence[AttentionCall]]
-    by_row: Indices
+    order: Indices
+    by_row: list[int]
     ends: list[int]
 
-    @classmethod
-    def of(cls, draft_tokens: Sequence[int], pass_tokens: int) -> FedPlaces:
+    @staticmethod
+    @lru_cache(maxsize=512)
+    def of(draft_tokens: tuple[int, ...], pass_tokens: int) -> FedPlaces:
         """Return the places of as many drafted tokens per row, in the order that takes the fewest attention calls.
 
         Args:
             pass_tokens: the most tokens of a forward pass; more are split. Every place comes after those it attends to.
         """
-        fed = np.array(draft_tokens) + 1
-        column = np.arange(fed.max() + 1)
-        present = fed[:, None] > column
-        whole = int((column + present.sum(axis=0)).argmin())  # a call per column, then a call per row that has more
-        columns, rows = np.nonzero(present.T[:whole])
-        if whole < len(column) - 1:
-            more_rows, more_columns = np.nonzero(present[:, whole:])
-            rows, columns = np.concatenate([rows, more_rows]), np.concatenate([columns, more_columns + whole])
-        group = np.where(columns < whole, columns, rows + whole)
-        splits = range(0, len(rows), pass_tokens)
-        passes = [_calls(rows, group, begin, min(begin + pass_tokens, len(rows))) for begin in splits]
-        return cls(rows, columns, passes, np.lexsort((columns, rows)), fed.cumsum().tolist())
+        columns = [[row for row, drafted in enumerate(draft_tokens) if drafted >= k] for k in range(max(draft_tokens) + 2)]
+        whole = min(range(len(columns)), key=lambda k: k + len(columns[k]))  # a call per column, then one per row that has more
+        starts = [0, *accumulate([drafted + 1 for drafted in draft_tokens])]
+        groups = [[(row, k) for row in columns[k]] for k in range(whole)]
+        groups += [[(row, k) for k in range(whole, draft_tokens[row] + 1)] for row in columns[whole]]
+        rows, at = zip(*[place for group in groups for place in group], strict=True)
+        order = [starts[row] + k for row, k in zip(rows, at, strict=True)]
+        by_row = sorted(range(len(order)), key=order.__getitem__)
+        return FedPlaces(np.array(rows), np.array(at), _passes(groups, pass_tokens), np.array(order), by_row, starts[1:])
 
 
-def _calls(rows: Indices, group: Indices, begin: int, end: int) -> list[AttentionCall]:
-    edges = [begin, *(begin + 1 + np.flatnonzero(np.diff(group[begin:end]))).tolist(), end]
-    calls = []
-    for a, b in pairwise(edges):
-        first, last = int(rows[a]), int(rows[b - 1])
-        among = torch.from_numpy(rows[a:b] - first) if b - a <= last - first else None
-        calls.append(AttentionCall(a, b, first, last, among))
-    return calls
+def _passes(groups: Sequence[Sequence[tuple[int, int]]], pass_tokens: int) -> list[list[AttentionCall]]:
+    """Return the attention calls of groups of (row, column): one for each part of a group that is in a pass of its own."""
+    passes: list[list[AttentionCall]] = []
+    begin = 0
+    for group in groups:
+        while group:
+            if begin % pass_tokens == 0:
+                passes.append([])
+            part, group = group[: pass_tokens - begin % pass_tokens], group[pass_tokens - begin % pass_tokens :]
+            end, first, last = begin + len(part), part[0][0], part[-1][0]
+            among = torch.tensor([row - first for row, _ in part]) if len(part) <= last - first else None
+            passes[-1].append(AttentionCall(begin, end, first, last, among))
+            begin = end
+    return passes
 
 
 def rounded(columns: int) -> int:

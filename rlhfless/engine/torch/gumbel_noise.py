@@ -172,23 +172,42 @@ class RowNoise:
         Args:
             counts: (R,) tokens of the response of each of the first rows. columns: (n,).
         """
-        reach = int(columns.max()) + 1
+        at = self._made(counts, int(columns.max()) + 1)
+        return self._at(rows * self.ahead + at[rows] + columns)
+
+    def even(self, counts: NDArray[np.int64], rows: int) -> Tensor:
+        """Return (iterations, rows, numbers) of noise for iterations in which each row advances by one token.
+
+        Args:
+            counts: (R,) tokens of the response of each of the first rows; the others, up to ``rows``, are padding.
+        """
+        at = self._made(counts, min(EVEN_ITERATIONS, self.ahead))
+        latest = int(at.max())
+        if int(at.min()) == latest:  # no copy is needed
+            return self._block[:rows, latest:].transpose(0, 1)
+        place = np.zeros(rows, np.int64)
+        place[: len(counts)] = np.arange(len(counts)) * self.ahead + at
+        iterations = np.arange(self.ahead - latest)
+        return self._at((iterations[:, None] + place).ravel()).view(len(iterations), rows, -1)
+
+    def _made(self, counts: NDArray[np.int64], reach: int) -> NDArray[np.int64]:
+        """Make the noise of ``reach`` tokens from ``counts`` on, where it is lacking; returns (R,) where each row's begins."""
         if not len(self._block) or reach > self.ahead:
             self.ahead = max(self.ahead, reach)
             self._block = torch.ones(self._slots, self.ahead, self._numbers, device=self._device)
             self._first[:] = UNMADE
-        at = counts - self._first[: len(counts)]
+        at: NDArray[np.int64] = counts - self._first[: len(counts)]
         if int(at.max()) + reach > self.ahead:
             used = np.flatnonzero(at + reach > self.ahead // 2)  # and those that would be next: few calls cost less
             keys = token_keys(self._stream[used], counts[used], self.ahead)
             halves = torch.from_numpy(np.ascontiguousarray(keys.T).view(np.int32).reshape(len(used), self.ahead, 2))
             self._block[torch.from_numpy(used)] = exponentials(halves.to(self._device), self._places)
             self._first[used], at[used] = counts[used], 0
-        return self._block[torch.from_numpy(rows), torch.from_numpy(at[rows] + columns)]
+        return at
 
-    def made(self, counts: NDArray[np.int64]) -> int:
-        """Return the tokens from ``counts`` on whose noise is made for all of the first rows."""
-        return self.ahead - int((counts - self._first[: len(counts)]).max()) if len(self._block) else 0
+    def _at(self, tokens: NDArray[np.int64]) -> Tensor:
+        """Return (n, numbers) of noise that is made, for (n,) tokens counted row after row."""
+        return self._block.view(-1, self._numbers).index_select(0, torch.from_numpy(tokens).to(self._device))
 
     def free(self) -> None:
         """Free the memory; nothing can be sampled afterwards. Idempotent."""
@@ -212,12 +231,7 @@ class EvenNoise:
         responses.
         """
         if self._at == len(self._block):
-            iterations = max(self._noise.made(self._counts), min(EVEN_ITERATIONS, self._noise.ahead))
-            row = np.arange(rows)
-            row[used:] = 0  # padding
-            columns = np.arange(iterations).repeat(rows)
-            drawn = self._noise.draw(self._counts, np.tile(row, iterations), columns)
-            self._block, self._at = drawn.view(iterations, rows, -1), 0
+            self._block, self._at = self._noise.even(self._counts, rows), 0
         return self._block[self._at : self._at + count].unbind()
 
     def commit(self, count: int) -> None:

@@ -86,7 +86,8 @@ def _pass(
 def _pieces(cache: KVCache, at: Tensor, positions: NDArray[np.int64], calls: Sequence[AttentionCall]) -> list[_Piece]:
     """Return the calls with their masks; ``at`` are the positions of this pass."""
     start = calls[0].begin
-    widths = [blocks(int(positions[call.begin : call.end].max()) + 1) for call in calls]
+    last = np.maximum.reduceat(positions[: calls[-1].end], [call.begin for call in calls]).tolist()
+    widths = [blocks(position + 1) for position in last]
     masks = cache.mask(at, max(widths))
     pieces = []
     for call, width in zip(calls, widths, strict=True):

@@ -87,6 +87,22 @@ def test_measured_passes_that_cost_more_than_the_profile_says_draft_less() -> No
     assert more > less
 
 
+def test_lengths_are_decided_early_where_time_is_measured() -> None:
+    """Four passes after the first measured one; a control that measures nothing waits for 16."""
+    changes = {}
+    for measuring in (True, False):
+        one, seen = control(latency=solver.LatencyModel("x", 1, base_s=5e-3, per_response_s=2.2e-3)), []
+        one.start(0)
+        for k in range(20):
+            seen += one.lengths([0], [99], [50])
+            one.observe(0, MOST, MOST if k < 10 else 0)
+            if measuring:
+                one.observe_seconds(1, 50, seen[-1], 7.2e-3 + 2.2e-3 * seen[-1])
+        changes[measuring] = [k for k in range(1, 20) if seen[k] != seen[k - 1]]
+    assert min(changes[True]) == 5
+    assert min(changes[False]) == DECISION_PASSES
+
+
 def test_short_drafts_do_not_bias_the_estimate() -> None:
     learning, rates = control(), [0.8, 0.8, 0.8, 0.8]
     learning.start(0)
