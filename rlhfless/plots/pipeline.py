@@ -121,7 +121,7 @@ def plot_pipeline(plans: AnyPlan | Mapping[str, AnyPlan]) -> go.Figure:
             top -= height + (14 if offset == 0 else GAP_PX)
         if len(info.plans) > 1:
             fig.add_annotation(
-                text=f"<b>{clean(plan.plan)}</b>: latency {plan.latency:g}, memory {plan.peak_memory:g}",
+                text=f"<b>{clean(plan.plan)}</b>: latency {plan.latency:.4g}, memory {plan.peak_memory:.4g}",
                 x=0, xref="paper", y=min(1.0, (top + height + GAP_PX + heights[row - 1] + 14) / inner), yref="paper",
                 xanchor="left", yanchor="bottom", showarrow=False,
             )  # fmt: skip
@@ -139,7 +139,7 @@ def _bars(rows: pd.DataFrame, chain: str, kind: str, colour: str, *, shown: bool
             hover(
                 [
                     ("micro-batch", str(row.micro_batch)), ("stage", str(row.stage)),
-                    ("time", f"{row.start:g} to {row.end:g}"),
+                    ("time", f"{row.start:.5g} to {row.end:.5g}"),
                     ("memory of the device", f"{row.memory:g}"),
                 ],
                 name,
@@ -162,7 +162,7 @@ def _title(info: PipelineInfo) -> str:
         first = info.plans.iloc[0]
         faster = first["latency"] / last["latency"]
         names = clean(last["plan"], 30), clean(first["plan"], 30)
-        return f"{names[0]} takes {last['latency']:g}, {faster:.2f}x as fast as {names[1]}"
+        return f"{names[0]} takes {last['latency']:.4g}, {faster:.2f}x as fast as {names[1]}"
     proof = "proven optimal" if last["latency"] <= last["latency_bound"] else f"bound {last['latency_bound']:g}"
     return f"{TITLE}: latency {last['latency']:g} ({proof}), peak memory {last['peak_memory']:g}"
 
