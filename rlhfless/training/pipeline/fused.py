@@ -49,14 +49,14 @@ class MicroBatch(Protocol):
 class ModelLoss(Protocol):
     """The loss of a model; it can be pickled, and its module can be imported by other processes."""
 
-    def __call__(self, output: Tensor, micro_batch: Any) -> tuple[Tensor, Any]:
+    def __call__(self, output: Tensor, micro_batch: Any, /) -> tuple[Tensor, Any]:
         """Return the loss of a micro-batch, and what to report of it. Gradients of micro-batches are added.
 
         Args:
             output: of the last stage, see ``split_model``.
         """
 
-    def look(self, output: Tensor, micro_batch: Any) -> Any:
+    def look(self, output: Tensor, micro_batch: Any, /) -> Any:
         """Return what to report of a forward pass alone."""
 
 
@@ -136,7 +136,9 @@ class FusedTraining:
                 self._stages |= {(index, stage): module for stage, module in enumerate(stages)}
         ops = plan.operations
         self._least_s = {
-            tuple(op): unit_s * duration * ops.unit for op, duration in zip(ops.types, ops.duration, strict=True) if unit_s
+            (op.chain, op.kind, op.stage): unit_s * duration * ops.unit
+            for op, duration in zip(ops.types, ops.duration, strict=True)
+            if unit_s
         }
         self._tasks, self._group = tasks_of(plan), WorkerGroup("pipeline") if group is None else group
 
@@ -238,8 +240,11 @@ class FusedTraining:
         folder = tempfile.mkdtemp(prefix="rlhfless-pipeline-")
         try:
             meeting, kind = str(Path(folder) / "meeting"), "cuda" if self._gpus else "cpu"
-            own = [[self._of(rank, values) for values in (stages, self._gradients)] for rank in range(devices)]
-            starts = [(rank, DeviceStart(devices, meeting, kind, self._routes, *own[rank], pairs)) for rank in range(devices)]
+            own = [(self._of(rank, stages), self._of(rank, self._gradients)) for rank in range(devices)]
+            starts = [
+                (rank, DeviceStart(devices, meeting, kind, self._routes, parts, gradients, pairs))
+                for rank, (parts, gradients) in enumerate(own)
+            ]
             self._group.start(worker.main, starts)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

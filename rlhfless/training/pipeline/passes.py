@@ -24,7 +24,7 @@ from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.passes import Looked, Loss, LossPart, Models, add_to
 from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.logprobs import logits_to_logprobs
-from rlhfless.training.pipeline.fused import FusedTraining, PipelineStep
+from rlhfless.training.pipeline.fused import FusedTraining, ModelLoss, PipelineStep
 from rlhfless.training.worker_group import WorkerGroup
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, fused, one_f_one_b, schedule_pipeline, serial
 
@@ -82,12 +82,13 @@ class PipelinePasses:
 
     def __init__(self, algorithm: Models, options: PipelineOptions, group: WorkerGroup | None = None) -> None:
         trained = algorithm.trained
-        self._policy, self._critic = (
-            (trained.policy, trained.critic) if isinstance(trained, PolicyAndCritic) else (trained, None)
-        )
+        both = isinstance(trained, PolicyAndCritic)
+        self._policy: Any = trained.policy if both else trained
+        self._critic: Any = trained.critic if both else None
         self._options = options
         plan = pipeline_plan(options, _blocks(self._policy), None if self._critic is None else _blocks(self._critic.backbone))
-        ends = {"actor": PolicyEnd(None, algorithm.options.temperature), "critic": CriticEnd(None)}
+        self._temperature = algorithm.options.temperature
+        ends: dict[str, ModelLoss] = {"actor": PolicyEnd(None, self._temperature), "critic": CriticEnd(None)}
         gpus = self._policy.device.type == "cuda"
         self.fused = FusedTraining(
             self._policy, self._critic, plan, ends, reference=algorithm.reference, gpus=gpus, group=group
@@ -120,8 +121,7 @@ class PipelinePasses:
         """See ``Passes``."""
         if not micro_batches:
             return []
-        temperature = self.fused.losses["actor"].temperature
-        self.fused.losses = {"actor": PolicyEnd(losses[0], temperature), "critic": CriticEnd(losses[-1])}
+        self.fused.losses = {"actor": PolicyEnd(losses[0], self._temperature), "critic": CriticEnd(losses[-1])}
         given = [each.to("cpu") for each in micro_batches]
         step = self.fused.step(given, given if self._critic is not None else ())
         self.steps.append(step)

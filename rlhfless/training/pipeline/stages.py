@@ -83,12 +83,13 @@ def split_model(model: Any, stages: int) -> list[Stage]:
         backbone, head = model.backbone, ValueHead(model.head)
     else:
         backbone, head = model.base_model, model.get_output_embeddings()
-    config = backbone.config
+    config: Any = backbone.config
     if config.model_type not in MODELS:
         raise InputError(f"model type {config.model_type!r} cannot be split into stages; one of {', '.join(MODELS)} is needed")
     if len(set(getattr(config, "layer_types", ()))) > 1 or config.attention_dropout:
         raise InputError("a model whose blocks differ, or with dropout, cannot be split into stages; give a plain one")
-    blocks = list(backbone.layers)
+    layers: Any = backbone.layers
+    blocks = list(layers)
     if not 1 <= stages <= len(blocks):
         raise InputError(
             f"the model has {len(blocks)} blocks, which cannot be split into {stages} stages; give 1 to {len(blocks)}"

@@ -27,13 +27,13 @@ from rlhfless.training.algorithms.passes import LossPart
 from rlhfless.training.algorithms.ppo import Ppo, critic_loss, policy_loss
 from rlhfless.training.config.learning import PpoOptions
 from rlhfless.training.models.tiny_model import tiny_qwen2
-from rlhfless.training.pipeline.fused import FusedTraining
+from rlhfless.training.pipeline.fused import FusedTraining, ModelLoss
 from rlhfless.training.pipeline.passes import CriticEnd, PolicyEnd
 from solver.pipeline import ExecutedPlan, PipelinePlan
 
 OPTIONS = PpoOptions(vf_coef=0.5)
 LOSSES = [partial(policy_loss, OPTIONS), partial(critic_loss, OPTIONS)]
-ENDS = {"actor": PolicyEnd(LOSSES[0], 1.0), "critic": CriticEnd(LOSSES[1])}
+ENDS: dict[str, ModelLoss] = {"actor": PolicyEnd(LOSSES[0], 1.0), "critic": CriticEnd(LOSSES[1])}
 ROWS, WIDTH, TOKENS = 2, 16, 20  # of a micro-batch: responses, tokens of each, and token ids that occur
 
 
@@ -92,7 +92,8 @@ def _models(layers: int) -> PolicyAndCritic:
     """Return an actor and its critic of so many blocks."""
     actor = tiny_qwen2(CharTokenizer(), 0, hidden=16, layers=layers, heads=2, kv_heads=1, intermediate=32)
     critic = make_critic(actor, "model")
-    torch.nn.init.normal_(critic.head.weight, std=0.1, generator=torch.Generator().manual_seed(1))  # 0 has no gradient below
+    weight: Any = critic.head.weight
+    torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))  # 0 has no gradient below
     return PolicyAndCritic(actor, critic)
 
 

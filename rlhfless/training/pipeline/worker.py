@@ -186,7 +186,8 @@ class Device:
         """Return what a task needs of another one: tokens, hidden states, or the gradient of its output."""
         stages = len(self.routes[task.chain])
         if task.kind == FORWARD and task.stage == 0:
-            return self.order.micro_batches[task.chain][task.micro_batch].input_ids.to(self.device)
+            tokens: Tensor = self.order.micro_batches[task.chain][task.micro_batch].input_ids.to(self.device)
+            return tokens
         if task.kind == WEIGHTS or (task.kind != FORWARD and task.stage == stages - 1):
             return None
         return self.local.pop(task) if task in self.local else self.links.receive(task)
@@ -215,7 +216,8 @@ class Device:
         stage = self.stages[task.chain, task.stage]
         shape = self.order.micro_batches[task.chain][task.micro_batch].input_ids.shape
         weight = next(stage.parameters())
-        return torch.empty(*shape, stage.backbone.config.hidden_size, dtype=weight.dtype, device=self.device)
+        config: Any = stage.backbone.config
+        return torch.empty(*shape, config.hidden_size, dtype=weight.dtype, device=self.device)
 
     @torch.no_grad()
     def _refresh(self) -> None:
