@@ -16,7 +16,7 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
 from solver.timing.pass_tokens import PassTokens
-from solver.timing.refill import fits_at_once, schedule_with_refill
+from solver.timing.refill import fits_at_once, only_slots_bind, schedule_with_refill
 from solver.timing.residency import Residency
 
 
@@ -69,19 +69,11 @@ def _schedule_unbudgeted(
     n = len(remaining)
     if n <= admission.max_batch and fits_at_once(remaining, context, max_tokens, admission, passes):
         return Residency.at_once(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
-    if _only_slots_bind(max_tokens, admission):
+    if only_slots_bind(max_tokens, admission):
         return _schedule_slots(remaining, context, prefill, admission.max_batch)
     if admission.rule == "reserve" and not running:
         return _schedule_reserved(remaining, context, max_tokens, prefill, admission)
     return schedule_with_refill(remaining, context, max_tokens, prefill, admission, running, passes)
-
-
-def _only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
-    """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
-    if admission.rule != "reserve":
-        return False
-    slots = min(admission.max_batch, len(max_tokens))
-    return int(np.partition(max_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
 
 
 def _schedule_slots(remaining: IntArray, context: IntArray, prefill: IntArray, slots: int) -> Residency:
