@@ -194,21 +194,20 @@ def timeline(
     residency = schedule(remaining, context, max_tokens, cached_tokens, admission, running, budget, passes)
     batch, kv, prompts = residency.per_iteration(None if passes is None else passes.growth)
     decoded: IntArray | FloatArray = batch if passes is None else passes.fed_per_iteration(residency, latency)
-    stays = residency.last > residency.first
     if latency.mixes:
         tokens, seconds = prompts, latency.iteration_s(decoded, kv, prompts)
         prefill_s = seconds * prompts / np.maximum(decoded + prompts, 1)
     else:
-        computes = stays & (residency.prefill > 0)
+        computes = residency.last_chunks > 0
         tokens = prompts + np.bincount(residency.first[computes], minlength=len(batch))
         prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
         seconds = latency.iteration_s(decoded, kv) + prefill_s
     if latency.join_s:
-        joins = stays & ((residency.first > 0) | (residency.response >= running))
+        joins = (residency.last > residency.first) & ((residency.first > 0) | (residency.response >= running))
         seconds += latency.join_s * np.bincount(residency.first[joins], minlength=len(batch))
-    if latency.mixes:
+    if latency.mixes and not batch.all():
         prefill_s = np.where(batch > 0, prefill_s, seconds)
-    boundary_s = np.concatenate([[0.0], np.cumsum(seconds)])
+    boundary_s = np.concatenate([[0.0], seconds.cumsum()])
     last = np.zeros(len(remaining), np.int64)
     np.maximum.at(last, residency.response, residency.last)
     return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])

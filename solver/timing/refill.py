@@ -31,6 +31,8 @@ def only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
     if admission.rule != "reserve" or not len(max_tokens):
         return False
     slots = min(admission.max_batch, len(max_tokens))
+    if slots * int(max_tokens.max()) <= admission.kv_capacity_tokens:
+        return True
     return int(np.partition(max_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
 
 

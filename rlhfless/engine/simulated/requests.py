@@ -51,7 +51,9 @@ def row_of(r: Request) -> tuple[Any, ...]:
 
 
 def together(members: Members, admitted: Members) -> Members:
-    """Concatenate both, faster than ``np.concatenate`` joins rows."""
+    """Concatenate both, faster than ``np.concatenate`` joins rows; without members, return the admitted ones themselves."""
+    if not len(members):
+        return admitted
     return np.concatenate([members.view(WHOLE), admitted.view(WHOLE)]).view(MEMBER)
 
 
