@@ -42,7 +42,7 @@ def exceeds_budget(remaining: IntArray, prefill: IntArray, max_tokens: IntArray,
     joining = min(admission.max_batch, len(remaining))
     if int(max_tokens[:joining].sum()) > admission.kv_capacity_tokens:
         return False
-    return int(np.maximum(prefill[:joining], 1)[remaining[:joining] > 0].sum()) > budget
+    return int(np.maximum(prefill[:joining], 1) @ (remaining[:joining] > 0)) > budget
 
 
 def schedule_reserved(

@@ -58,9 +58,10 @@ def ready_with_slots(lengths: IntArray, needed: IntArray, slots: int, budget: in
             if begun := feeds - max(fed, prompts[stop]):
                 pieces.append((now, stop, begun))
             fed = feeds
-        ready[place:stop] = now
-        for length in left[place:stop]:
-            heappush(ends, now + length)
-        place = stop
+        if stop > place:
+            ready[place:stop] = now
+            for length in left[place:stop]:
+                heappush(ends, now + length)
+            place = stop
         now = ends[0] if stop == most else now + 1
     return ready, np.array(pieces, dtype=np.int64).reshape(-1, 3).T
