@@ -93,17 +93,28 @@ class IterationTable:
         fed = np.asarray(batch, dtype=float)
         context = np.asarray(kv_tokens, dtype=float) / np.maximum(fed, 1.0)
         ((sizes, inner_sizes, size_steps), (contexts, inner_contexts, context_steps)), t, _ = self._lookup
-        self._refuse_beyond(float(fed.max(initial=0.0)), float(context.max(initial=0.0)))
+        most, longest, (last_size, last_context) = fed.max(initial=0.0), context.max(initial=0.0), self._last
+        if most > last_size or longest > last_context:
+            self._refuse_beyond(float(most), float(longest))
         size = np.maximum(fed, sizes[0])
         i, j = inner_sizes.searchsorted(size, side="right"), inner_contexts.searchsorted(context, side="right")
         columns = len(self.context_tokens)
-        u, v = (size - sizes[i]) / size_steps[i], (context - contexts[j]) / context_steps[j]
+        u, v = (size - sizes.take(i)) / size_steps.take(i), (context - contexts.take(j)) / context_steps.take(j)
         cell, left_weight = i * columns + j, 1 - v  # one index into flat memory is faster than two
-        low, high = (
-            left_weight * t.take(cell) + v * t.take(cell + 1),
-            left_weight * t.take(cell + columns) + v * t.take(cell + columns + 1),
-        )
-        return np.asarray((1 - u) * low + u * high)
+
+        def between(first: int) -> FloatArray:
+            seconds = t[first:].take(cell)
+            seconds *= left_weight  # in place: arrays of an actor's iterations are large
+            right = t[first + 1 :].take(cell)
+            right *= v
+            seconds += right
+            return seconds
+
+        low, high = between(0), between(columns)
+        low *= 1 - u
+        high *= u
+        low += high
+        return np.asarray(low)
 
     def _refuse_beyond(self, fed_tokens: float, context_tokens: float) -> None:
         """Refuse an iteration beyond the last row or column. One that is beyond by rounding only is continued."""
@@ -294,7 +305,7 @@ class LatencyModel:
         else:
             kv_s = self.per_kv_token_s * np.asarray(kv_tokens, dtype=float)
             value = self.base_s + self.per_response_s * size + kv_s + self.prefill_per_token_s * prompts
-        return np.where(fed > 0, value, 0.0)
+        return np.asarray(value) if fed.all() else np.where(fed > 0, value, 0.0)
 
     def one_iteration_s(self, batch: int, kv_tokens: int, prompt_tokens: int = 0) -> float:
         """Return ``iteration_s`` of one iteration, bit for bit, without the cost of an array call."""

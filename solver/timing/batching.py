@@ -16,7 +16,7 @@ from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray, IntArray
 from solver.timing.mixed_prefill import exceeds_budget, keeps_budget, schedule_general, schedule_reserved
 from solver.timing.pass_tokens import PassTokens
-from solver.timing.refill import fits_at_once, schedule_with_refill
+from solver.timing.refill import fits_at_once, only_slots_bind, schedule_with_refill
 from solver.timing.residency import Residency
 
 
@@ -69,19 +69,11 @@ def _schedule_unbudgeted(
     n = len(remaining)
     if n <= admission.max_batch and fits_at_once(remaining, context, max_tokens, admission, passes):
         return Residency.at_once(np.arange(n), np.zeros(n, np.int64), remaining.astype(np.int64), context, prefill)
-    if _only_slots_bind(max_tokens, admission):
+    if only_slots_bind(max_tokens, admission):
         return _schedule_slots(remaining, context, prefill, admission.max_batch)
     if admission.rule == "reserve" and not running:
         return _schedule_reserved(remaining, context, max_tokens, prefill, admission)
     return schedule_with_refill(remaining, context, max_tokens, prefill, admission, running, passes)
-
-
-def _only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
-    """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
-    if admission.rule != "reserve":
-        return False
-    slots = min(admission.max_batch, len(max_tokens))
-    return int(np.partition(max_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
 
 
 def _schedule_slots(remaining: IntArray, context: IntArray, prefill: IntArray, slots: int) -> Residency:
@@ -202,21 +194,20 @@ def timeline(
     residency = schedule(remaining, context, max_tokens, cached_tokens, admission, running, budget, passes)
     batch, kv, prompts = residency.per_iteration(None if passes is None else passes.growth)
     decoded: IntArray | FloatArray = batch if passes is None else passes.fed_per_iteration(residency, latency)
-    stays = residency.last > residency.first
     if latency.mixes:
         tokens, seconds = prompts, latency.iteration_s(decoded, kv, prompts)
         prefill_s = seconds * prompts / np.maximum(decoded + prompts, 1)
     else:
-        computes = stays & (residency.prefill > 0)
+        computes = residency.last_chunks > 0
         tokens = prompts + np.bincount(residency.first[computes], minlength=len(batch))
         prefill_s = np.where(tokens > 0, latency.prefill_s(tokens), 0.0)
         seconds = latency.iteration_s(decoded, kv) + prefill_s
     if latency.join_s:
-        joins = stays & ((residency.first > 0) | (residency.response >= running))
+        joins = (residency.last > residency.first) & ((residency.first > 0) | (residency.response >= running))
         seconds += latency.join_s * np.bincount(residency.first[joins], minlength=len(batch))
-    if latency.mixes:
+    if latency.mixes and not batch.all():
         prefill_s = np.where(batch > 0, prefill_s, seconds)
-    boundary_s = np.concatenate([[0.0], np.cumsum(seconds)])
+    boundary_s = np.concatenate([[0.0], seconds.cumsum()])
     last = np.zeros(len(remaining), np.int64)
     np.maximum.at(last, residency.response, residency.last)
     return Timeline(residency, boundary_s, prefill_s, tokens, batch, kv, boundary_s[last])

@@ -22,7 +22,9 @@ import numpy as np
 
 from solver.model.admission import Admission
 from solver.model.workload import IntArray
+from solver.timing.mixed_slots import ready_with_slots
 from solver.timing.pass_tokens import PassTokens
+from solver.timing.refill import only_slots_bind
 from solver.timing.residency import Residency
 
 
@@ -40,7 +42,7 @@ def exceeds_budget(remaining: IntArray, prefill: IntArray, max_tokens: IntArray,
     joining = min(admission.max_batch, len(remaining))
     if int(max_tokens[:joining].sum()) > admission.kv_capacity_tokens:
         return False
-    return int(np.maximum(prefill[:joining], 1)[remaining[:joining] > 0].sum()) > budget
+    return int(np.maximum(prefill[:joining], 1) @ (remaining[:joining] > 0)) > budget
 
 
 def schedule_reserved(
@@ -48,10 +50,26 @@ def schedule_reserved(
 ) -> Residency:
     """Schedule where memory is reserved and nobody is in the batch yet: responses, in order, join where slots, memory and
     budget let them."""
-    capacity, slots = admission.kv_capacity_tokens, admission.max_batch
     waiting = np.flatnonzero(remaining > 0)
-    columns = [x[waiting].tolist() for x in (remaining, max_tokens, np.maximum(prefill, 1))]
-    horizon = int(remaining.max(initial=0)) + 2
+    ready = np.zeros(len(remaining), np.int64)
+    lengths, reserved, needed = (x[waiting] for x in (remaining, max_tokens, np.maximum(prefill, 1)))
+    if only_slots_bind(reserved, admission):
+        ready[waiting], pieces = ready_with_slots(lengths, needed, admission.max_batch, budget)
+    else:
+        ready[waiting], pieces = _ready_with_memory(lengths, reserved, needed, admission, budget)
+    pieces[1] = waiting[pieces[1]]
+    first = ready.copy()
+    first[pieces[1, ::-1]] = pieces[0, ::-1]  # the first chunk of each is written last
+    return Residency(np.arange(len(remaining)), first, ready + remaining, context, prefill, ready, pieces)
+
+
+def _ready_with_memory(
+    lengths: IntArray, max_tokens: IntArray, needed: IntArray, admission: Admission, budget: int
+) -> tuple[IntArray, IntArray]:
+    """Return ``ready_with_slots`` where memory may bind as well."""
+    capacity, slots = admission.kv_capacity_tokens, admission.max_batch
+    columns = [x.tolist() for x in (lengths, max_tokens, needed)]
+    horizon = int(lengths.max(initial=0)) + 2
     leaving, freed, leaves = [0] * horizon, [0] * horizon, bytearray(horizon)  # per iteration: how many, their tokens, whether
     now = used = batch = 0  # batch: responses that are ready before or in iteration ``now`` and have not left
     room = budget  # of iteration ``now``
@@ -83,13 +101,7 @@ def schedule_reserved(
         leaves[end] = 1
         batch += 1
         used += reserved
-    ready = np.zeros(len(remaining), np.int64)
-    ready[waiting] = readies
-    first = ready.copy()
-    chunks = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
-    chunks[1] = waiting[chunks[1]]
-    first[chunks[1, ::-1]] = chunks[0, ::-1]  # the first chunk of each is written last
-    return Residency(np.arange(len(remaining)), first, ready + remaining, context, prefill, ready, chunks)
+    return np.array(readies, dtype=np.int64), np.array(pieces, dtype=np.int64).reshape(-1, 3).T
 
 
 def schedule_general(

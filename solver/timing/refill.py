@@ -26,6 +26,16 @@ def fits_at_once(
     return bool(peak_tokens(remaining, context, edges, growth)[0] <= admission.kv_capacity_tokens)
 
 
+def only_slots_bind(max_tokens: IntArray, admission: Admission) -> bool:
+    """Return whether any responses that fill the slots also fit into memory, so that memory never matters."""
+    if admission.rule != "reserve" or not len(max_tokens):
+        return False
+    slots = min(admission.max_batch, len(max_tokens))
+    if slots * int(max_tokens.max()) <= admission.kv_capacity_tokens:
+        return True
+    return int(np.partition(max_tokens, -slots)[-slots:].sum()) <= admission.kv_capacity_tokens
+
+
 def peak_tokens(
     remaining: IntArray, context: IntArray, edges: IntArray, growth: FloatArray | None = None
 ) -> IntArray | FloatArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -49,15 +50,23 @@ class Residency:
             self.ready[order], pieces,
         )  # fmt: skip
 
+    @cached_property
+    def last_chunks(self) -> IntArray:
+        """Return the (V,) tokens that are fed in iteration ``ready``, the one that is decoded included; 0 where the interval
+        ends before or nothing is missing."""
+        tokens = self.prefill * (self.ready < self.last)
+        if self.pieces.shape[1]:
+            np.subtract.at(tokens, self.pieces[1], self.pieces[2])
+            np.maximum(tokens, 0, out=tokens)
+        return tokens
+
     @property
     def chunks(self) -> tuple[IntArray, IntArray, IntArray]:
         """Return all (C,) chunks: iterations, indices of their intervals, tokens. Those of an iteration are in order of
         admission."""
-        rows = np.flatnonzero((self.prefill > 0) & (self.ready < self.last))
-        before = np.bincount(self.pieces[1], self.pieces[2], len(self.response)).astype(np.int64)
-        iteration = np.concatenate([self.pieces[0], self.ready[rows]])
-        interval = np.concatenate([self.pieces[1], rows])
-        tokens = np.concatenate([self.pieces[2], (self.prefill - before)[rows]])
+        rows = np.flatnonzero(self.last_chunks)
+        last = self.ready[rows], rows, self.last_chunks[rows]
+        iteration, interval, tokens = (np.concatenate(parts) for parts in zip(self.pieces, last, strict=True))
         order = np.lexsort((self.response[interval], self.first[interval], iteration))
         return iteration[order], interval[order], tokens[order]
 
@@ -81,16 +90,14 @@ class Residency:
         batch, offset, prompts = (np.zeros(horizon + 1, np.int64) for _ in range(3))
         np.add.at(batch, self.ready, 1)
         np.add.at(batch, self.last, -1)
-        batch = np.cumsum(batch)[:horizon]
-        iteration, _, tokens = self.chunks
-        np.add.at(prompts, iteration, tokens)
-        ends = (self.prefill > 0) & (self.ready < self.last)
-        np.add.at(prompts, self.ready[ends], -1)
+        batch = batch.cumsum()[:horizon]
+        np.add.at(prompts, self.pieces[0], self.pieces[2])
+        np.add.at(prompts, self.ready, self.last_chunks - (self.last_chunks > 0))  # the last one of a context is decoded
         if growth is None:
             start = self.context - self.ready
             np.add.at(offset, self.ready, start)
             np.add.at(offset, self.last, -start)
-            return batch, np.cumsum(offset)[:horizon] + np.arange(horizon) * batch, prompts[:horizon]
+            return batch, offset.cumsum()[:horizon] + np.arange(horizon) * batch, prompts[:horizon]
         grows = growth[self.response]
         held = self.sum_per_iteration(self.context - grows * self.ready) + np.arange(horizon) * self.sum_per_iteration(grows)
         return batch, np.rint(held).astype(np.int64), prompts[:horizon]
@@ -99,4 +106,4 @@ class Residency:
         """Return (I,) sums of (V,) ``values`` over the intervals whose responses get a token in each iteration."""
         horizon = int(self.last.max(initial=0))
         changes = np.bincount(self.ready, values, horizon + 1) - np.bincount(self.last, values, horizon + 1)
-        return np.asarray(np.cumsum(changes)[:horizon])
+        return np.asarray(changes.cumsum()[:horizon])

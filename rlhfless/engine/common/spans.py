@@ -56,38 +56,33 @@ def spans_of(runs: Iterable[IterationRun], slots: int) -> list[EngineSpan]:
         if tokens:
             seconds = last_s - first_s
             batch = min(batch_s / seconds, float(slots))  # sums of times round, a batch has no more than its slots
-            drafted, accepted = map(sum, zip(*drafts, strict=True)) if drafts else (None, None)
-            spans.append(
-                EngineSpan(
-                    "decode", first_s, last_s, batch, slots, tokens, kv_token_s / seconds,
-                    drafted_tokens=drafted, accepted_tokens=accepted,
-                )
-            )  # fmt: skip
+            fed, accepted = map(sum, zip(*drafts, strict=True)) if drafts else (None, None)
+            kv_tokens = kv_token_s / seconds
+            spans.append(EngineSpan("decode", first_s, last_s, batch, slots, tokens, kv_tokens, None, (), fed, accepted))
         tokens, batch_s, kv_token_s = 0, 0.0, 0.0
         drafts.clear()
 
-    for run in runs:
-        if run.prepared_from_s is not None:
+    for start_s, decode_from_s, end_s, new_tokens, batch_seconds, kv_token_seconds, part, prepared_from_s, drafted in runs:
+        if prepared_from_s is not None:
             close()
-            spans.append(EngineSpan("start", run.prepared_from_s, run.start_s, 0.0, slots, 0, 0.0, "capture"))
-        if (part := run.prefill) is not None:
+            spans.append(EngineSpan("start", prepared_from_s, start_s, 0.0, slots, 0, 0.0, "capture"))
+        if part is not None:
             close()
-            count, held = part.tokens, float(part.tokens)
-            batch_mean = float(part.responses)
+            responses, count, computed = part
             spans.append(
-                EngineSpan("prefill", run.start_s, run.decode_from_s, batch_mean, slots, count, held, computed=part.computed)
+                EngineSpan("prefill", start_s, decode_from_s, float(responses), slots, count, float(count), None, computed)
             )
-        if not run.tokens:
+        if not new_tokens:
             continue
-        if tokens and run.decode_from_s != last_s:
+        if tokens and decode_from_s != last_s:
             close()
         if not tokens:
-            first_s = run.decode_from_s
-        last_s = run.end_s
-        tokens += run.tokens
-        batch_s += run.batch_seconds
-        kv_token_s += run.kv_token_seconds
-        if run.drafts is not None:
-            drafts.append(run.drafts)
+            first_s = decode_from_s
+        last_s = end_s
+        tokens += new_tokens
+        batch_s += batch_seconds
+        kv_token_s += kv_token_seconds
+        if drafted is not None:
+            drafts.append(drafted)
     close()
     return spans

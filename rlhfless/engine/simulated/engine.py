@@ -303,7 +303,8 @@ class SimulatedEngine:
         self._unread.clear()
 
     def _finish_of(self, response: int) -> str:
-        self._read_requests()
+        if self._unread:
+            self._read_requests()
         return self._requests[response].target_finish
 
     def _export_arriving(self, responses: Sequence[int] | None) -> list[Request]:

@@ -35,10 +35,11 @@ class Iterations:
     def of(cls, timeline: Timeline, latency: LatencyModel, base_s: float) -> Self:
         """Return the iterations of a timeline from ``base_s`` on."""
         prefill_at = np.flatnonzero(timeline.prefill_tokens)
-        at, of, tokens = timeline.residency.chunks
-        if latency.mixes:
-            at = at[tokens > (at == timeline.residency.ready[of])]
-        computing = np.bincount(at, minlength=len(timeline.batch))[prefill_at]
+        residency = timeline.residency
+        begun = residency.ready[residency.last_chunks > latency.mixes]  # the last token of a mixed chunk is decoded
+        if residency.pieces.shape[1]:
+            begun = np.concatenate([residency.pieces[0], begun])
+        computing = np.bincount(begun, minlength=len(timeline.batch))[prefill_at]
         charged = timeline.prefill_tokens[prefill_at]
         computed = charged if latency.mixes else charged - computing  # the last of each is decoded
         prefill_s, boundary_s = timeline.prefill_s[prefill_at], base_s + timeline.boundary_s

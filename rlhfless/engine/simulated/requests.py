@@ -51,7 +51,9 @@ def row_of(r: Request) -> tuple[Any, ...]:
 
 
 def together(members: Members, admitted: Members) -> Members:
-    """Concatenate both, faster than ``np.concatenate`` joins rows."""
+    """Concatenate both, faster than ``np.concatenate`` joins rows; without members, return the admitted ones themselves."""
+    if not len(members):
+        return admitted
     return np.concatenate([members.view(WHOLE), admitted.view(WHOLE)]).view(MEMBER)
 
 
@@ -135,8 +137,9 @@ def cached_tokens(members: Members, remaining: IntArray, cached_prompts: Collect
         remaining: (n,) iterations that each needs; a response that needs none computes nothing for others.
         cached_prompts: prompts whose KV cache is in the actor, because a response that shares it has computed it.
     """
-    has_kv, prompt = members["has_kv"], members["prompt"]
-    cached = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], members["cached_tokens"])
+    has_kv, prompt, cached = members["has_kv"], members["prompt"], members["cached_tokens"]
+    if has_kv.any():
+        cached = np.where(has_kv, members["prompt_tokens"] + members["generated_tokens"], cached)
     later = (prompt >= 0) & ~has_kv
     if later.any():
         works = np.flatnonzero(later & (remaining > 0))

@@ -200,24 +200,25 @@ class StepRecord:
         for s in spans:
             if s.end_s <= s.start_s:
                 continue
-            last = self._latest.get(holder)
-            if last is not None and s.phase == "decode" == last["phase"] and abs(last["end_s"] - s.start_s) < 1e-9:
+            last = self._latest.get(holder) if s.phase == "decode" else None
+            if last is not None and last["phase"] == "decode" and abs(last["end_s"] - s.start_s) < 1e-9:
                 before, now = last["end_s"] - last["start_s"], s.end_s - s.start_s
                 if before + now > 0:
                     for name in ("batch_mean", "kv_tokens"):
                         last[name] = (last[name] * before + getattr(s, name) * now) / (before + now)
                 last["tokens"] += s.tokens
                 last["end_s"] = s.end_s
-                if s.fed_tokens is not None:
+                if s.drafted_tokens is not None:
                     last["detail"] = _draft_counts(s, last["detail"])
                 continue
             row = self._row(holder, s.phase, s.start_s, s.end_s)
-            row["call"] = s.call or s.phase
-            row.update(batch_mean=s.batch_mean, slots=s.slots, tokens=s.tokens, kv_tokens=s.kv_tokens)
+            if s.call:
+                row["call"] = s.call
+            row["batch_mean"], row["slots"], row["tokens"], row["kv_tokens"] = s.batch_mean, s.slots, s.tokens, s.kv_tokens
             if s.computed and self.recomputes:
                 again = self._computed_again(holder, s)
                 row["detail"] = json.dumps({"recomputed": again}) if again else None
-            if s.fed_tokens is not None:
+            if s.drafted_tokens is not None:
                 row["detail"] = _draft_counts(s)
             self._spans.append(row)
             self._latest[holder] = row
