@@ -24,8 +24,10 @@ FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the l
 TRIES = 2  # attempts per capacity, with different seeds
 ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
-CHANGES_SHARE, MOST_CHANGED = 0.75, 1_100  # of the work, for changes of orders; operations above which rules are faster
+CHANGES_SHARE, MOST_CHANGED = 0.75, 1_100  # of the work, for changes of orders; operations above which all starts are rules
 ROUNDS, AGAIN = 3, 0.85  # bisections by rules; all but the first begin at this share of the least memory so far
+NEAR = 5  # mean durations that rules may leave orders late, so that these are changed
+CHANGES_PART = 6  # of the work, changes of such orders take at most this part
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -134,23 +136,31 @@ def _within(
 
 
 def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
-    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it."""
+    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it.
+
+    Orders that rules leave late by little are changed; where they are late by more, no second seed is tried.
+    """
     kernels = kernels_for(work.most_s - work.spent_s)
     compiled = None if kernels is None else kernels.list_pass
     one_pass = Work(0.0)
     one_pass.spend(ops.total, kernels is not None)
-    passes = int((work.most_s - work.spent_s) / ATTEMPTS / one_pass.spent_s / 2)  # in both directions of time
-    passes = min(PASSES, max(LEAST_PASSES, passes))
-    low, failed, rounds = bound, 0, 0
+    left_s = work.most_s - work.spent_s
+    passes = min(PASSES, max(LEAST_PASSES, int(left_s / ATTEMPTS / one_pass.spent_s / 2)))  # in both directions of time
+    near = NEAR * sum(ops.duration) / len(ops)
+    low, tried, failed, rounds = bound, 0, 0, 0
     while not work.over and found.peak > bound * (1 + 1e-9):
         capacity = max(bound, math.sqrt(low * found.peak))
-        answer = orders_within(ops, capacity, latency, (work, seed + failed, passes), compiled)
+        answer = orders_within(ops, capacity, latency, (work, seed + tried, passes), compiled, near)
+        is_near = answer is not None and answer[0] <= near
+        if answer is not None and is_near and answer[0] > 0:
+            search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
+            answer = search.search(answer[1], (work, left_s / CHANGES_PART, seed + tried))
         if answer is not None and answer[0] == 0:
-            found.orders, found.peak = answer[1], max(peaks(ops, answer[1]))
+            found.orders, found.peak, failed = answer[1], max(peaks(ops, answer[1])), 0
         else:
-            failed += 1
-            if failed % TRIES == 0:
-                low = capacity
+            tried, failed = tried + 1, failed + 1
+            if failed == TRIES or not is_near:
+                low, failed = capacity, 0
         if found.peak < low * (1 + LEAST_STEP):
             rounds += 1
             if rounds == ROUNDS:

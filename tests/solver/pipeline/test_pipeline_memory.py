@@ -15,7 +15,7 @@ from solver.pipeline.bounds import latency_bound
 from solver.pipeline.compiled import compiled_kernels
 from solver.pipeline.listing import ListScheduler
 from solver.pipeline.operations import Operations
-from solver.pipeline.rule_search import RuleSearch
+from solver.pipeline.rule_search import RuleSearch, orders_within
 from solver.pipeline.search import Work, first_rules
 
 INSTANCES = rlhfuse_instances()
@@ -137,6 +137,23 @@ def test_compiled_kernelses_are_the_same() -> None:
             assert plain.schedule(rule) == fast.schedule(rule)
             assert plain.orders() == fast.orders()
             assert plain.device_ends() == fast.device_ends()
+
+
+@pytest.mark.full
+def test_compiled_rules_reach_the_published_memory_of_a_large_instance() -> None:
+    pytest.importorskip("numba")
+    compiled = compiled_kernels()
+    assert compiled is not None
+    problem = INSTANCES[10].problem()
+    ops = Operations.of(problem)
+    found = orders_within(ops, 32.16, latency_bound(ops), (Work(4.0), 0, 2_400), compiled.list_pass)
+    assert found is not None
+    assert found[0] == 0
+    orders = tuple(tuple(ops.types[i] for i in order) for order in found[1])
+    spans = start_times(problem, orders)
+    assert spans is not None
+    assert max(end for _, end in spans.values()) == 318
+    assert peak_memory(problem, orders) <= 32.16 + 1e-6
 
 
 def test_one_chain_at_its_bound_is_one_forward_one_backward() -> None:
