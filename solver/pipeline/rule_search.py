@@ -82,7 +82,7 @@ class RuleSearch:
         return max(late) + MEAN_WEIGHT * sum(late) / len(late)
 
     def _random_rule(self, rng: np.random.Generator) -> Rule:
-        """Return in-flight limits that fall with the stage, priorities, and one delay for what takes or what releases memory."""
+        """Return in-flight limits that fall with the stage, priorities, and one delay for what takes or releases memory."""
         ops = self.ops
         stages: dict[int, int] = {}
         for op in ops.types:
