@@ -14,7 +14,8 @@ from solver.pipeline.listing import NEVER, ListScheduler, Orders, Rule, backward
 from solver.pipeline.operations import FORWARD, Operations
 from solver.pipeline.search import Work, by_kind
 
-FAMILY, PASSES = 400, 6_000  # random first rules, and passes of annealing, per direction of time
+FAMILY, PASSES = 200, 6_000  # random first rules, and passes of annealing, per direction of time
+LARGE, LARGE_FAMILY = 1_100, 400  # operations above which first rules are more, and may delay what releases memory
 HOT, COLD = 3.0, 0.2  # temperatures at first and last, in quarters of the shortest operation
 MEAN_WEIGHT = 0.3  # of the mean lateness of devices beside that of the latest one
 MOST_IN_FLIGHT = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5)  # per stage that follows
@@ -41,7 +42,7 @@ class RuleSearch:
         """Return the least energy and its orders, 0 where the latency is kept; None if every pass got stuck."""
         first: tuple[float, Rule] | None = None
         best: tuple[float, Orders] | None = None
-        for _ in range(min(FAMILY, passes // 4 + 1)):
+        for _ in range(min(LARGE_FAMILY if self.ops.total > LARGE else FAMILY, passes // 4 + 1)):
             if work.over:
                 return best
             rule = self._random_rule(rng)
@@ -96,7 +97,7 @@ class RuleSearch:
         takes = [bool(taken) for taken in ops.taken]
         delay = int(rng.integers(4)) * self._unit
         rule = longest_tail_first(ops)
-        waits = rng.random() < 0.5
+        waits = ops.total <= LARGE or rng.random() < 0.5
         rule.delay, rule.in_flight = [delay * (taking == waits) for taking in takes], limit
         longest = float(max(ops.tails))
         ahead: list[Callable[[int], float]] = [
