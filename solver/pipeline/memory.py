@@ -16,7 +16,7 @@ from solver.pipeline.evaluate import peaks
 from solver.pipeline.listing import Orders, limits
 from solver.pipeline.operations import Operations
 from solver.pipeline.order_search import OrderSearch
-from solver.pipeline.rule_search import PASSES, orders_within
+from solver.pipeline.rule_search import LARGE, PASSES, orders_within
 from solver.pipeline.search import Work
 from solver.pipeline.squeeze import squeezed
 
@@ -24,8 +24,10 @@ FIRST_STEP, LEAST_STEP = 0.25, 0.01  # shares by which a capacity is below the l
 TRIES = 2  # attempts per capacity, with different seeds
 ATTEMPTS = 12  # of the work, an attempt at a capacity takes at most this part
 RULES_SHARE, LEAST_PASSES = 0.25, 100  # of an attempt, for rules; but so many passes
-CHANGES_SHARE, MOST_CHANGED = 0.75, 1_100  # of the work, for changes of orders; operations above which rules are faster
+CHANGES_SHARE = 0.75  # of the work, for changes of orders, which come first up to LARGE operations
 ROUNDS, AGAIN = 3, 0.85  # bisections by rules; all but the first begin at this share of the least memory so far
+NEAR = 5  # mean durations that rules may leave orders late, so that these are changed
+CHANGES_PART = 6  # of the work, changes of such orders take at most this part
 CORRIDOR_SHARE = 0.5  # of the work, for CP-SAT
 
 
@@ -60,7 +62,7 @@ def lower_memory(ops: Operations, orders: Orders, latency: int, work: Work, opti
     _by_corridor(ops, latency, bound, found, work, options)
     if not found.finished:
         found.compiled = kernels_for(work.most_s - work.spent_s) is not None
-        if ops.total <= MOST_CHANGED:
+        if ops.total <= LARGE:
             _by_changes(ops, latency, bound, found, work, options[0])
         _by_rules(ops, latency, bound, found, work, options[0])
     return found
@@ -134,23 +136,32 @@ def _within(
 
 
 def _by_rules(ops: Operations, latency: int, bound: float, found: MemorySearch, work: Work, seed: int) -> None:
-    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it."""
+    """Bisect capacities between the bound and the least memory so far, each with a few seeds; then once more, just below it.
+
+    Above LARGE operations, orders that rules leave late by little are changed; where they are late by more, no second seed is
+    tried.
+    """
     kernels = kernels_for(work.most_s - work.spent_s)
     compiled = None if kernels is None else kernels.list_pass
     one_pass = Work(0.0)
     one_pass.spend(ops.total, kernels is not None)
-    passes = int((work.most_s - work.spent_s) / ATTEMPTS / one_pass.spent_s / 2)  # in both directions of time
-    passes = min(PASSES, max(LEAST_PASSES, passes))
-    low, failed, rounds = bound, 0, 0
+    left_s = work.most_s - work.spent_s
+    passes = min(PASSES, max(LEAST_PASSES, int(left_s / ATTEMPTS / one_pass.spent_s / 2)))  # in both directions of time
+    near = NEAR * sum(ops.duration) / len(ops) if ops.total > LARGE else 0.0
+    low, tried, failed, rounds = bound, 0, 0, 0
     while not work.over and found.peak > bound * (1 + 1e-9):
         capacity = max(bound, math.sqrt(low * found.peak))
-        answer = orders_within(ops, capacity, latency, (work, seed + failed, passes), compiled)
+        answer = orders_within(ops, capacity, latency, (work, seed + tried, passes), compiled, near)
+        is_near = answer is not None and answer[0] <= near
+        if answer is not None and is_near and answer[0] > 0:
+            search = OrderSearch(ops, limits(ops, capacity), latency, kernels)
+            answer = search.search(answer[1], (work, left_s / CHANGES_PART, seed + tried))
         if answer is not None and answer[0] == 0:
-            found.orders, found.peak = answer[1], max(peaks(ops, answer[1]))
+            found.orders, found.peak, failed = answer[1], max(peaks(ops, answer[1])), 0
         else:
-            failed += 1
-            if failed % TRIES == 0:
-                low = capacity
+            tried, failed = tried + 1, failed + 1
+            if failed == TRIES or (near > 0 and not is_near):
+                low, failed = capacity, 0
         if found.peak < low * (1 + LEAST_STEP):
             rounds += 1
             if rounds == ROUNDS:

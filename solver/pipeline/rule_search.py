@@ -15,6 +15,7 @@ from solver.pipeline.operations import FORWARD, Operations
 from solver.pipeline.search import Work, by_kind
 
 FAMILY, PASSES = 200, 6_000  # random first rules, and passes of annealing, per direction of time
+LARGE, LARGE_FAMILY = 1_100, 400  # operations above which first rules are more, and may delay what releases memory
 HOT, COLD = 3.0, 0.2  # temperatures at first and last, in quarters of the shortest operation
 MEAN_WEIGHT = 0.3  # of the mean lateness of devices beside that of the latest one
 MOST_IN_FLIGHT = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5)  # per stage that follows
@@ -41,7 +42,7 @@ class RuleSearch:
         """Return the least energy and its orders, 0 where the latency is kept; None if every pass got stuck."""
         first: tuple[float, Rule] | None = None
         best: tuple[float, Orders] | None = None
-        for _ in range(min(FAMILY, passes // 4 + 1)):
+        for _ in range(min(LARGE_FAMILY if self.ops.total > LARGE else FAMILY, passes // 4 + 1)):
             if work.over:
                 return best
             rule = self._random_rule(rng)
@@ -82,7 +83,7 @@ class RuleSearch:
         return max(late) + MEAN_WEIGHT * sum(late) / len(late)
 
     def _random_rule(self, rng: np.random.Generator) -> Rule:
-        """Return in-flight limits that fall with the stage, one delay for passes that take memory, and priorities."""
+        """Return in-flight limits that fall with the stage, priorities, and one delay for what takes or releases memory."""
         ops = self.ops
         stages: dict[int, int] = {}
         for op in ops.types:
@@ -96,7 +97,8 @@ class RuleSearch:
         takes = [bool(taken) for taken in ops.taken]
         delay = int(rng.integers(4)) * self._unit
         rule = longest_tail_first(ops)
-        rule.delay, rule.in_flight = [delay * taking for taking in takes], limit
+        waits = ops.total <= LARGE or rng.random() < 0.5
+        rule.delay, rule.in_flight = [delay * (taking == waits) for taking in takes], limit
         longest = float(max(ops.tails))
         ahead: list[Callable[[int], float]] = [
             lambda i: 0.0,
@@ -133,12 +135,18 @@ class RuleSearch:
 
 
 def orders_within(
-    ops: Operations, capacity: float, latency: int, spent: tuple[Work, int, int], compiled: Callable[..., int] | None
+    ops: Operations,
+    capacity: float,
+    latency: int,
+    spent: tuple[Work, int, int],
+    compiled: Callable[..., int] | None,
+    near: float = 0.0,
 ) -> tuple[float, Orders] | None:
     """Return the least late orders under a capacity, with how late they are: 0 within the latency; None if all got stuck.
 
     Args:
         spent: work, seed, and passes of annealing per direction of time.
+        near: how late orders may be that end the search; backwards in time is searched first.
     """
     work, seed, passes = spent
     best: tuple[float, Orders] | None = None
@@ -147,6 +155,6 @@ def orders_within(
         found = searched.search(work, np.random.default_rng([seed, backward]), passes)
         if found is not None and (best is None or found[0] < best[0]):
             best = found[0], backwards(found[1]) if backward else found[1]
-            if best[0] == 0:
+            if best[0] <= near:
                 break
     return best

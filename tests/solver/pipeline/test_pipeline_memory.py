@@ -15,7 +15,7 @@ from solver.pipeline.bounds import latency_bound
 from solver.pipeline.compiled import compiled_kernels
 from solver.pipeline.listing import ListScheduler
 from solver.pipeline.operations import Operations
-from solver.pipeline.rule_search import RuleSearch
+from solver.pipeline.rule_search import RuleSearch, orders_within
 from solver.pipeline.search import Work, first_rules
 
 INSTANCES = rlhfuse_instances()
@@ -137,6 +137,18 @@ def test_compiled_kernelses_are_the_same() -> None:
             assert plain.schedule(rule) == fast.schedule(rule)
             assert plain.orders() == fast.orders()
             assert plain.device_ends() == fast.device_ends()
+
+
+def test_orders_that_are_late_by_little_end_the_search_by_rules() -> None:
+    ops = Operations.of(random_problem(1))
+    capacity, latency = 2.0 * max(ops.taken), latency_bound(ops) // 2  # which no schedule keeps
+    work, shorter = Work(1.0), Work(1.0)
+    both = orders_within(ops, capacity, latency, (work, 0, 20), None)
+    backwards = orders_within(ops, capacity, latency, (shorter, 0, 20), None, near=10.0 * latency)
+    assert both is not None
+    assert backwards is not None
+    assert 0 < both[0] <= backwards[0]
+    assert shorter.spent_s < work.spent_s
 
 
 def test_one_chain_at_its_bound_is_one_forward_one_backward() -> None:
