@@ -145,8 +145,9 @@ def plot_waterfall(results: pd.DataFrame, *, title: str = TITLE, note: str = "")
         top = max(max(r.start, r.end) for r in bars)
         fig.update_yaxes(title="cost (GPU-seconds)" if row == 1 else "time (s)", range=[0, top * 1.18], row=row, col=1)
     order = [r.label for r in info.gpu_seconds]
-    tick_px = 10 if len(order) > 10 else 12
-    fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False, tickfont={"size": tick_px})
+    fig.update_xaxes(categoryorder="array", categoryarray=order, tickangle=0, showgrid=False)
+    if len(order) > 10:
+        fig.update_xaxes(tickfont={"size": 10})
     fig.update_xaxes(
         title="ideas added one by one; each bar starts where the previous one ended; shares are of the first total",
         row=2,

@@ -110,7 +110,9 @@ def test_every_script_is_tried() -> None:
         "chaos_learning",
         "counting_engine",
         "trl_trainer",
+        "executor_rows",
         "executor_steps",
+        "stage_fusion_logs",
     }
     parts |= {"validation_errors", "validation_executed", "validation_operators", "validation_points", "validation_runs"}
     parts |= {"validation_steps", "inflight_cases", "predictor_logs", "large_cluster_tables", "plan_against_reality"}

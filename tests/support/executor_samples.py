@@ -258,7 +258,7 @@ def assert_sound(record: StepRecord, step: Step, release: str = "done", *, cuts_
         # an actor whose last response is taken away while it waits for its arrival is held until that moment
         last_s = max([last_s, *(e["time_s"] for e in record.events if e["holder"] == a["holder"] and e["name"] == "move")])
         # one that waits for a response whose KV state is being copied learns that it is complete when it is
-        copied = {json.loads(s["detail"])["response"] for s in own if s["phase"] == "transfer"}
+        copied = {json.loads(s["detail"])["response"] for s in own if s["phase"] == "transfer" and s["detail"]}
         kept = [record.completions[r].time_s for r in copied if record.actor_of[r] != a["holder"]]
         last_s = max([last_s, *(t for t in kept if t <= a["end_s"] + 1e-9)])
         if release == "done":

@@ -95,7 +95,7 @@ def test_lengths_are_decided_early_where_time_is_measured() -> None:
         one.start(0)
         for k in range(20):
             seen += one.lengths([0], [99], [50])
-            one.observe(0, MOST, MOST if k < 10 else 0)
+            one.observe([0], [MOST], [MOST if k < 10 else 0])
             if measuring:
                 one.observe_seconds(1, 50, seen[-1], 7.2e-3 + 2.2e-3 * seen[-1])
         changes[measuring] = [k for k in range(1, 20) if seen[k] != seen[k - 1]]

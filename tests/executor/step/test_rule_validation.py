@@ -108,7 +108,7 @@ def test_a_rule_that_asks_for_what_is_no_moment_is_told_what_would_be_right(
 
 @pytest.mark.parametrize("clock", [run, on_the_wall_clock])
 def test_a_time_that_has_passed_when_the_rule_observed_the_step_is_refused(clock: Callable[..., StepRecord]) -> None:
-    with refused(StepFailed, "time_s", "0.04", "0.05"):
+    with refused(StepFailed, "time_s", "0.04", "after 0.0"):
         clock(uniform_step([90] * 5), plan_of([[0, 1], [2, 3], [4]], Asks(Trigger(time_s=0.04), late=True)))
 
 
