@@ -19,7 +19,8 @@ from solver.model.admission import Admission
 from solver.model.cluster import Cluster, GpuPool, MixedCluster
 from solver.model.drafting import Drafting
 from solver.model.errors import PlanningError
-from solver.model.latency import IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases, Objective
 from solver.model.offers import Latencies, Offer, offers_of
 from solver.model.plan import ActorPlan, HistoryEntry, Plan, Prefill, Reference

@@ -31,7 +31,8 @@ from rlhfless.latency.fit import fit_table, residuals
 from rlhfless.latency.held_out_errors import HeldOut, closest, held_out
 from rlhfless.latency.profile import ProfileError, mixed_prefill
 from solver.model.affine_fit import fit_nonnegative
-from solver.model.latency import IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.plurals import counted
 from solver.model.workload import FloatArray
 

@@ -15,7 +15,7 @@ import numpy as np
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table, residuals
 from rlhfless.latency.profile import SCHEMA, SCHEMA_VERSION, mixed_prefill
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from numbers import Integral
 import numpy as np
 
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
-from solver.model.latency import IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
 
 SECONDS_PER_HOUR = 3600.0

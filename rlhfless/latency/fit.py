@@ -13,7 +13,7 @@ import numpy as np
 
 from rlhfless.latency.batch_changes import TimedChange
 from solver.model.affine_fit import fit_iterations, fit_nonnegative
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 from solver.model.workload import FloatArray
 
 

@@ -30,7 +30,7 @@ from rlhfless.errors import missing_extra
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
 from rlhfless.latency.profile import ProfileError, kv_capacity, load_profile, save_profile
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 from solver.model.plurals import counted
 
 SOURCE = "aiconfigurator-core"

@@ -27,7 +27,7 @@ from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, Profi
 from rlhfless.latency.profile import ProfileError, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 TINY = "tiny-qwen2"
 TINY_CONFIG = {  # the model of rlhfless.training.models.tiny_model

@@ -16,7 +16,7 @@ from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
 from rlhfless.latency.profile import ProfileError, kv_capacity, read_profile, save_profile
 from solver.model.errors import as_given, is_number
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 GIB = 2**30
 

@@ -26,7 +26,8 @@ import numpy as np
 
 from rlhfless.latency.fit import AffineFit, fit_prompt_tokens, residuals
 from solver.model.errors import PlanningError
-from solver.model.latency import PREFILLS, IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import PREFILLS, LatencyModel
 
 SCHEMA = "rlhfless-latency-profile"
 SCHEMA_VERSION = 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solver.model.errors import PlanningError, as_given, is_number
-from solver.model.latency import TIMES, IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import TIMES, LatencyModel
 
 
 def scaled(latency: LatencyModel, factor: float) -> LatencyModel:

@@ -18,7 +18,8 @@ import numpy as np
 from solver.model.acceptance import Acceptance
 from solver.model.affine_fit import fit_iterations
 from solver.model.errors import PlanningError
-from solver.model.latency import IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
 from solver.timing.draft_length import DRAFT_CALL_S, DRAFT_TOKEN_S
 

@@ -29,7 +29,7 @@ from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
 from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
 from rlhfless.latency.measure import TIMED_CALLS, WARM_UP_CALLS, CausalLM, median_seconds
 from solver.model.admission import Admission
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 SLOTS, PROMPT_TOKENS = 64, 64  # of the comparison with generate
 

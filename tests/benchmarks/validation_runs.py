@@ -23,7 +23,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
 from rlhfless.latency.fit import fit_prompt_tokens, fit_table
 from solver.model.admission import Admission
-from solver.model.latency import IterationTable, LatencyModel
+from solver.model.iteration_table import IterationTable
+from solver.model.latency import LatencyModel
 from solver.model.workload import FloatArray
 
 FOLDER = Path("llmservingsim-measurements")

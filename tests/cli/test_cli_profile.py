@@ -13,7 +13,7 @@ from error_messages import refusal_line, refused_command
 from rlhfless.cli import main
 from rlhfless.latency import load_profile, measure, read_profile
 from rlhfless.latency.fit import fit_table, residuals
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 FEW = measure.MeasurementGrid((1, 4), (16, 32), ((1, 16), (1, 256), (3, 64)), 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlhfless.latency.batch_changes import TimedChange
 from rlhfless.latency.fit import fit_changes, fit_table
 from solver.model.affine_fit import fit_nonnegative
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 BATCH, CONTEXT = np.array([1.0, 4, 16, 64, 256]), np.array([64.0, 512, 4096])
 

@@ -22,7 +22,7 @@ from rlhfless.scheduling import POLICIES, PlanningOptions, make_policy
 from solver.bounds import clairvoyant, response_groups
 from solver.bounds.affine_lower_bounds import affine_minorants
 from solver.bounds.clairvoyant import clairvoyant_bound
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 from solver.planning.random_split import random_split
 
 EXACT = 1 - 2e-9  # the bound's own margin, and sums of times of a simulation against closed forms

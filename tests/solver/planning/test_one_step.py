@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import LatencyModel, PlanningError
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 
 TABLE = IterationTable(
     np.array([1, 4, 16, 256]), np.array([0, 100, 900]),

@@ -16,7 +16,7 @@ from solver_strategies import instances, latencies, mixed_latencies
 import solver
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.bounds.clairvoyant_mixed import mixed_clairvoyant_bound
-from solver.model.latency import IterationTable
+from solver.model.iteration_table import IterationTable
 from solver.timing.batching import Timeline, busy_s, schedule, timeline
 from solver.timing.build_plan import assemble
 from solver.timing.evaluate import admission_of
