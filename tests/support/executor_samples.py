@@ -248,6 +248,8 @@ def assert_sound(record: StepRecord, step: Step, release: str = "done", *, cuts_
         own = [s for s in spans if s["holder"] == a["holder"]]
         for s in own:
             assert a["start_s"] - 1e-9 <= s["start_s"] <= s["end_s"] <= a["end_s"] + 1e-9, (a, s)
+        begins_s = [s["start_s"] for s in own if s["phase"] in ("prefill", "decode")]
+        assert begins_s == sorted(begins_s), "an engine's spans are in order"
         work = sorted((s["start_s"], s["end_s"]) for s in own if not s["background"])
         at_s = a["start_s"]
         for begin, end in work:

@@ -194,6 +194,8 @@ class StepRecord:
                 self._going_on[holder].add(spans)
                 return
             self._going_on[holder] = spans
+        elif spans:
+            self._going_on.pop(holder, None)  # what comes later follows these
         self._new_spans.append((holder, spans))
 
     def _merge(self, holder: str, spans: Iterable[EngineSpan]) -> None:
