@@ -21,14 +21,17 @@ BoolArray = NDArray[np.bool_]
 def period_bound_s(options: CallOptions, plans: IntArray) -> FloatArray:
     """Return (P,) lower bounds on the period of each plan, for any order."""
     seconds = options.durations(plans)
-    occupied = options.blocks(plans)
-    area = np.einsum("pt,ptn->p", seconds, occupied.astype(float)) / options.gpus
-    apart = (np.einsum("ptn,pun->ptu", occupied, occupied, dtype=np.float32) > 0) | never_together(options)
+    area = (seconds * options.blocks(plans).sum(axis=2)).sum(axis=1) / options.gpus
+    apart = options.overlaps(plans) | never_together(options)
     return np.asarray(np.maximum(area, heaviest_chain_s(seconds, apart)))
 
 
 def never_together(options: CallOptions) -> BoolArray:
-    """Return (T, T) whether the graph alone keeps two tasks apart, whatever their steps and GPUs."""
+    """Return (T, T) whether the graph alone keeps two tasks apart, whatever their steps and GPUs.
+
+    Tasks i and j of one step are ordered, and the later one also ends before the earlier one of the next step starts. By
+    induction each then ends before the other starts, whatever their steps.
+    """
     same, before, _ = options.task_graph
     count = options.tasks
     precedes = np.zeros((count, count), bool)  # [i, j]: i of a step ends before j of the same step starts

@@ -95,34 +95,6 @@ class Graph:
             found.append(free)
         return tuple(found)
 
-    @cached_property
-    def precedes(self) -> frozenset[tuple[int, int]]:
-        """Pairs (i, j): call i of a step ends before call j of the same step starts."""
-        before: list[set[int]] = [set() for _ in self.calls]
-        for call in self.order:
-            before[call] = {earlier for waited in self.after[call] for earlier in (waited, *before[waited])}
-        return frozenset((earlier, call) for call, all_before in enumerate(before) for earlier in all_before)
-
-    @cached_property
-    def precedes_next(self) -> frozenset[tuple[int, int]]:
-        """Pairs (i, j): call i of a step ends before call j of the next step starts."""
-        count = range(len(self.calls))
-        waits = {(train, call) for call, train in enumerate(self.trained_by) if train is not None}
-        ends = {i: {i, *(j for k, j in self.precedes if k == i)} for i in count}  # i and what follows it in its step
-        return frozenset(
-            (i, follower) for i in count for train, call in waits if train in ends[i] for follower in ends[call]
-        )  # fmt: skip
-
-    @cached_property
-    def never_together(self) -> frozenset[tuple[int, int]]:
-        """Pairs i < j of calls that no schedule of following steps ever runs at the same time.
-
-        Calls i and j of one step are ordered, and the later one also ends before the earlier one of the next step starts. By
-        induction each then ends before the other starts, whatever their steps.
-        """
-        either = {(i, j) for i, j in self.precedes if (j, i) in self.precedes_next}
-        return frozenset((min(pair), max(pair)) for pair in either)
-
 
 def _calls(calls: Iterable[Call]) -> tuple[Call, ...]:
     """Return the calls as a tuple; refuse anything else, and none."""

@@ -8,7 +8,7 @@ per call, as (K,) indices; functions take (P, K) of them at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -59,7 +59,7 @@ class CallOptions:
 
     Attributes:
         graph: of K calls. gpus, gpus_per_node: of the cluster.
-        layouts: for every call its n layouts. seconds, kept, working, copy: for every call an (n,) array.
+        layouts: for every call its n layouts. seconds: (n,) of each. memory: (n, 3) of each, see ``CallMemory``.
         costs: for reallocations, which are computed when they are first asked for.
     """
 
@@ -154,15 +154,22 @@ class CallOptions:
         moved = [self.reallocation_s(call, plans[:, self.graph.trained_by[call]], plans[:, call]) for call in self.reallocated]
         return np.stack([*of_calls, *moved], axis=1)
 
+    def occupies(self, call: int, option: IntArray) -> NDArray[np.bool_]:
+        """Return (P, N) whether (P,) options of a call occupy a GPU."""
+        first, last = self.spans[call][option].T
+        gpu = np.arange(self.gpus)
+        return np.asarray((gpu >= first[:, None]) & (gpu < last[:, None]))
+
     def blocks(self, plans: IntArray) -> NDArray[np.bool_]:
         """Return (P, T, N) whether a task occupies a GPU."""
-        gpu = np.arange(self.gpus)
-        of_calls = []
-        for call, span in enumerate(self.spans):
-            first, last = span[plans[:, call]].T
-            of_calls.append((gpu >= first[:, None]) & (gpu < last[:, None]))
+        of_calls = [self.occupies(call, plans[:, call]) for call in range(len(self.spans))]
         moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
         return np.stack([*of_calls, *moved], axis=1)
+
+    def overlaps(self, plans: IntArray) -> NDArray[np.bool_]:
+        """Return (P, T, T) whether two tasks share a GPU."""
+        occupied = self.blocks(plans).astype(np.float32)
+        return np.asarray(occupied @ occupied.transpose(0, 2, 1) > 0)
 
     def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
         """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
@@ -180,35 +187,17 @@ class CallOptions:
             if train is not None and calls is not None and train not in calls:
                 copy = np.zeros_like(copy)
             elif train is not None:
-                span, trained = self.spans[call][plans[:, call]], self.spans[train][plans[:, train]]
-                same = (span == trained).all(axis=1) & self._same_strategy(call, train, plans)
+                same = self._layout_numbers[call][plans[:, call]] == self._layout_numbers[train][plans[:, train]]
                 copy = np.where(same, 0.0, copy)
             kept += occupied[:, call] * keeps[:, None]
             np.maximum(working, occupied[:, call] * (works + copy)[:, None], out=working)
         return kept + working
 
     @cached_property
-    def _strategies(self) -> tuple[IntArray, ...]:
-        return tuple(
-            np.array([(one.strategy.dp, one.strategy.tp, one.strategy.pp) for one in of_call]) for of_call in self.layouts
-        )
-
-    def _same_strategy(self, call: int, train: int, plans: IntArray) -> NDArray[np.bool_]:
-        return np.asarray((self._strategies[call][plans[:, call]] == self._strategies[train][plans[:, train]]).all(axis=1))
-
-
-def chosen(options: CallOptions, layouts: Sequence[Layout]) -> IntArray:
-    """Return the (K,) options of these layouts.
-
-    Raises:
-        PlanningError: a call cannot run in its layout.
-    """
-    found = []
-    for call, layout, known in zip(options.graph.calls, layouts, options.layouts, strict=True):
-        if layout not in known:
-            raise PlanningError(f"call {call.name!r} cannot run on GPUs {layout.mesh.first} to {layout.mesh.last - 1}")
-        found.append(known.index(layout))
-    return np.array(found)
+    def _layout_numbers(self) -> tuple[IntArray, ...]:
+        """For every call the (n,) numbers of its layouts, which are equal where layouts of two calls are."""
+        numbers: dict[Layout, int] = {}
+        return tuple(np.array([numbers.setdefault(one, len(numbers)) for one in of_call]) for of_call in self.layouts)
 
 
 def _seconds(call: Call, layout: Layout, costs: CallCosts) -> float:

@@ -54,9 +54,7 @@ def step_times(options: CallOptions, plans: IntArray, order: Order = "longest pa
         plans: (P, K) option of every call. steps: that follow each other.
     """
     seconds = options.durations(plans)
-    occupied = options.blocks(plans)
-    together = np.einsum("ptn,pun->ptu", occupied, occupied, dtype=np.float32) > 0
-    return _Unrolled(options, seconds, together, order, steps).run()
+    return _Unrolled(options, seconds, options.overlaps(plans), order, steps).run()
 
 
 class _Unrolled:

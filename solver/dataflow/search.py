@@ -199,12 +199,10 @@ class _Exact:
         has_strategy = set(self.calls[: max(0, depth - calls)])
         seconds = np.zeros((len(plans), tasks))
         occupied = np.zeros((len(plans), tasks, options.gpus), np.float32)
-        gpu = np.arange(options.gpus)
         for call in range(calls):
             if call in has_mesh:
                 seconds[:, call] = options.seconds[call][plans[:, call]]
-                first, last = options.spans[call][plans[:, call]].T
-                occupied[:, call] = (gpu >= first[:, None]) & (gpu < last[:, None])
+                occupied[:, call] = options.occupies(call, plans[:, call])
             else:
                 seconds[:, call] = self.least_s[call]
         for number, call in enumerate(options.reallocated):

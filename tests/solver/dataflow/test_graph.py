@@ -5,29 +5,28 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from dataflow_samples import RandomCosts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solver.dataflow.bound import never_together
 from solver.dataflow.graph import Call, Graph, dpo, grpo, ppo, remax
+from solver.dataflow.options import CallOptions
 from solver.model.errors import PlanningError
 
 ALGORITHMS = (ppo, grpo, remax, dpo)
 
 
-def names(graph: Graph, pairs: frozenset[tuple[int, int]]) -> set[tuple[str, str]]:
-    return {(graph.calls[i].name, graph.calls[j].name) for i, j in pairs}
-
-
-def unrolled(graph: Graph, steps: int) -> dict[tuple[int, int], set[tuple[int, int]]]:
-    """What every (step, call) waits for, directly or not."""
+def unrolled(options: CallOptions, steps: int) -> dict[tuple[int, int], set[tuple[int, int]]]:
+    """What every (step, task) waits for, directly or not, but for the limit on how far a task may run ahead."""
+    same, before, _ = options.task_graph
     waits: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for step in range(steps):
-        for call in graph.order:
-            direct = {(step, before) for before in graph.after[call]}
-            train = graph.trained_by[call]
-            if step and train is not None:
-                direct.add((step - 1, train))
-            waits[step, call] = direct | {far for near in direct for far in waits[near]}
+        while any((step, task) not in waits for task in range(options.tasks)):
+            for task in range(options.tasks):
+                direct = {(step, other) for other in same[task]} | {(step - 1, other) for other in before[task] if step}
+                if all(one in waits for one in direct):
+                    waits[step, task] = direct | {far for near in direct for far in waits[near]}
     return waits
 
 
@@ -45,27 +44,27 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph("any", tuple(draw(st.permutations(calls))))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(graphs())
-def test_closures_are_those_of_unrolled_steps(graph: Graph) -> None:
-    waits = unrolled(graph, 4)
-    count = range(len(graph.calls))
-    assert graph.precedes == {(i, j) for i in count for j in count if (2, i) in waits[2, j]}
-    assert graph.precedes_next == {(i, j) for i in count for j in count if (1, i) in waits[2, j]}
-    never = {
-        (i, j) for i, j in combinations(count, 2)
-        if all((s, i) in waits[t, j] or (t, j) in waits[s, i] for s in range(4) for t in range(4) if abs(s - t) < 2)
-    }  # fmt: skip
-    assert graph.never_together == never
+def test_tasks_that_are_kept_apart_are_those_of_unrolled_steps(graph: Graph) -> None:
+    options = CallOptions.of(graph, 1, 1, RandomCosts(0))
+    waits = unrolled(options, 5)
+    kept = {
+        (i, j)
+        for i, j in combinations(range(options.tasks), 2)
+        if all((s, i) in waits[t, j] or (t, j) in waits[s, i] for s in (2, 3) for t in (2, 3))
+    }
+    assert {(i, j) for i, j in combinations(range(options.tasks), 2) if never_together(options)[i, j]} == kept
 
 
 def test_ppo_waits_as_the_paper_draws_it() -> None:
-    graph = ppo()
-    assert ("generate", "train_actor") in names(graph, graph.precedes)
-    assert ("train_actor", "generate") in names(graph, graph.precedes_next)
-    assert ("train_critic", "generate") not in names(graph, graph.precedes_next)  # generation does not wait for the critic
-    assert ("train_critic", "values") in names(graph, graph.precedes_next)
-    assert ("generate", "train_actor") in {tuple(sorted(pair)) for pair in names(graph, graph.never_together)}
+    options = CallOptions.of(ppo(), 1, 1, RandomCosts(0))
+    waits, name = unrolled(options, 2), {call.name: at for at, call in enumerate(options.graph.calls)}
+    assert (1, name["generate"]) in waits[1, name["train_actor"]]
+    assert (0, name["train_actor"]) in waits[1, name["generate"]]
+    assert (0, name["train_critic"]) not in waits[1, name["generate"]]  # generation does not wait for the critic
+    assert (0, name["train_critic"]) in waits[1, name["values"]]
+    assert never_together(options)[name["generate"], name["train_actor"]]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
