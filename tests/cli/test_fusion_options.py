@@ -13,18 +13,7 @@ from error_messages import refused_command
 from rlhfless.cli import main
 from rlhfless.trace import read_trace
 
-DATA = Path(__file__).parents[2] / "data"
 RATES = ("--prepare-per-token-s", "2e-4", "--learn-per-token-s", "8e-4")
-
-
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two visits of 8 prompts of the shipped run."""
-    rows = read_trace(DATA / "traces" / "arithmetic-grpo").rollouts
-    rows = rows[rows["step"].isin([28, 32]) & rows["prompt_id"].isin(rows["prompt_id"].unique()[:8])]
-    path = tmp_path_factory.mktemp("log") / "log.parquet"
-    rows.assign(step=rows["step"].map({28: 0, 32: 1})).drop(columns="epoch").to_parquet(path)
-    return path
 
 
 def command(name: str, path: Path, *options: object) -> Result:
@@ -37,11 +26,13 @@ def table(result: Result) -> pd.DataFrame:
     return pd.DataFrame(json.loads(result.stdout)["policies"]).set_index("policy")
 
 
-def test_fused_rows_stand_beside_the_others(log: Path, tmp_path: Path) -> None:
+def test_fused_rows_stand_beside_the_others(two_visits: Path, tmp_path: Path) -> None:
     """Streaming is never slower than learning at the end on the same groups, and no row is below the bound of whole steps."""
     out = tmp_path / "out"
     rows = table(
-        command("simulate", log, *RATES, "--learner-gpus", 4, "--policies", "rlhfuse,rlhfuse+stream,stream,static", "-o", out)
+        command(
+            "simulate", two_visits, *RATES, "--learner-gpus", 4, "--policies", "rlhfuse,rlhfuse+stream,stream,static", "-o", out
+        )
     )
     assert set(rows["bound_method"]) == {"whole step"}
     assert (rows["gpu_seconds"] >= rows["bound_cost_at_time"] * (1 - 1e-9)).all()
@@ -50,17 +41,17 @@ def test_fused_rows_stand_beside_the_others(log: Path, tmp_path: Path) -> None:
     trace = read_trace(out / "rlhfuse+stream")
     assert {"prepare", "learner"} <= set(trace.allocations["role"])
     assert "freed" in set(trace.events["name"])
-    freed = table(command("simulate", log, *RATES, "--fuse", "learn", "--policies", "random"))
-    after = table(command("simulate", log, *RATES, "--policies", "random"))
+    freed = table(command("simulate", two_visits, *RATES, "--fuse", "learn", "--policies", "random"))
+    after = table(command("simulate", two_visits, *RATES, "--policies", "random"))
     assert freed.loc["random", "time_s"] < after.loc["random", "time_s"]
 
 
-def test_a_plan_says_what_the_whole_step_takes(log: Path) -> None:
-    planned = command("plan", log, *RATES, "--fuse", "learn", "--time-weight", 1)
+def test_a_plan_says_what_the_whole_step_takes(two_visits: Path) -> None:
+    planned = command("plan", two_visits, *RATES, "--fuse", "learn", "--time-weight", 1)
     assert planned.exit_code == 0, planned.output
     step = json.loads(planned.stdout)["whole_step"]
     assert step["bound_time_s"] <= step["time_s"] <= step["uncut"]["time_s"]
-    alone = command("plan", log, *RATES)
+    alone = command("plan", two_visits, *RATES)
     assert "whole_step" not in json.loads(alone.stdout)
 
 
@@ -75,6 +66,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_options_are_one_sentence(log: Path, case: str) -> None:
+def test_wrong_options_are_one_sentence(two_visits: Path, case: str) -> None:
     options, named = WRONG[case]
-    refused_command(command("simulate", log, *options), *named)
+    refused_command(command("simulate", two_visits, *options), *named)

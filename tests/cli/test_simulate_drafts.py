@@ -17,16 +17,6 @@ DATA = Path(__file__).parents[2] / "data"
 TOKENIZER = str(DATA / "models" / "arithmetic-grpo")
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two visits of 8 prompts of the shipped run."""
-    rows = read_trace(DATA / "traces" / "arithmetic-grpo").rollouts
-    rows = rows[rows["step"].isin([28, 32]) & rows["prompt_id"].isin(rows["prompt_id"].unique()[:8])]
-    path = tmp_path_factory.mktemp("log") / "log.parquet"
-    rows.assign(step=rows["step"].map({28: 0, 32: 1})).drop(columns="epoch").to_parquet(path)
-    return path
-
-
 def simulate(path: Path, *options: object) -> Result:
     given = ["simulate", str(path), "--gpus", "8", "--profile", "l40s-qwen2.5-3b-tp2", *map(str, options)]
     return CliRunner().invoke(main, given)
@@ -37,9 +27,9 @@ def policies(result: Result) -> pd.DataFrame:
     return pd.DataFrame(json.loads(result.stdout)["policies"]).set_index("policy")
 
 
-def test_a_log_s_own_texts_are_replayed(log: Path, tmp_path: Path) -> None:
-    options = ["--policies", "random,spec-fixed-4", "--drafts", log, "--tokenizer", TOKENIZER, "-o", tmp_path / "out"]
-    shown = policies(simulate(log, *options, "--format", "json"))
+def test_a_log_s_own_texts_are_replayed(two_visits: Path, tmp_path: Path) -> None:
+    options = ["--policies", "random,spec-fixed-4", "--drafts", two_visits, "--tokenizer", TOKENIZER, "-o", tmp_path / "out"]
+    shown = policies(simulate(two_visits, *options, "--format", "json"))
     assert shown["drafts"].to_dict() == {"random": "-", "spec-fixed-4": "4"}
     first, second = (rows for _, rows in read_trace(tmp_path / "out" / "spec-fixed-4").rollouts.groupby("step"))
     for rows in (first, second):
@@ -48,10 +38,12 @@ def test_a_log_s_own_texts_are_replayed(log: Path, tmp_path: Path) -> None:
     assert saved[1] > saved[0] > 0.3, "siblings alone, and then the last visit, too"
 
 
-def test_all_policies_draft_with_a_length_and_two_more_do_by_default(log: Path) -> None:
-    every = policies(simulate(log, "--policies", "static,spec", "--drafts", "A0.7", "--draft-length", 2, "--format", "json"))
+def test_all_policies_draft_with_a_length_and_two_more_do_by_default(two_visits: Path) -> None:
+    every = policies(
+        simulate(two_visits, "--policies", "static,spec", "--drafts", "A0.7", "--draft-length", 2, "--format", "json")
+    )
     assert every["drafts"].to_dict() == {"static": "2", "spec": "adaptive"}
-    more = policies(simulate(log, "--drafts", "weak", "--format", "json"))
+    more = policies(simulate(two_visits, "--drafts", "weak", "--format", "json"))
     assert more["drafts"][["fold", "spec", "spec+fold"]].tolist() == ["-", "adaptive", "adaptive"]
 
 
@@ -66,11 +58,11 @@ def test_all_policies_draft_with_a_length_and_two_more_do_by_default(log: Path) 
     (["--drafts", "weak", "--policies", "spec-fixed-99"], ("'spec-fixed-99'", "32")),
     (["--drafts", DATA / "traces" / "reasoning-static"], ("response", "--map")),
 ])  # fmt: skip
-def test_wrong_drafts_are_refused_in_one_sentence(log: Path, options: list[object], named: tuple[str, ...]) -> None:
-    refused_command(simulate(log, *options), *named)
+def test_wrong_drafts_are_refused_in_one_sentence(two_visits: Path, options: list[object], named: tuple[str, ...]) -> None:
+    refused_command(simulate(two_visits, *options), *named)
 
 
-def test_texts_without_a_tokenizer_are_refused(log: Path) -> None:
-    result = simulate(log, "--drafts", log)
+def test_texts_without_a_tokenizer_are_refused(two_visits: Path) -> None:
+    result = simulate(two_visits, "--drafts", two_visits)
     assert result.exit_code == 2
     assert "--tokenizer" in result.output
