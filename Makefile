@@ -14,7 +14,7 @@ JUPYTER   := $(abspath $(VENV))/share/jupyter$${JUPYTER_PATH:+:$$JUPYTER_PATH}
 # Tests start hundreds of processes, and each would compile the project anew where the environment forbids to keep what is compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run lab dashboard cluster test test-full nightly test-search messages lint record record-drafts demonstration picture golden golden-torch prove-constraints clean
+.PHONY: help run lab dashboard cluster test test-full nightly gpu test-search messages lint record record-drafts demonstration picture golden golden-torch prove-constraints clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -71,6 +71,10 @@ test-full: $(CLUSTER)  ## the long tests: Ray, vLLM, kills, a real browser, note
 
 nightly: $(CLUSTER)  ## what CI leaves out: hundreds of kills, guided fuzzing, large searches (hours)
 	$(PY) -m pytest -m nightly --durations=10 --timeout=7200
+
+gpu: export PYTHONPATH := $(CURDIR)
+gpu:  ## correctness and speed on one GPU in ten minutes, as JSON; without a GPU: make gpu ARGS="--device cpu --tiny"
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) tests/benchmarks/gpu_engine.py $(ARGS)
 
 test-search: $(INSTALLED)  ## the property tests of `make test`, with examples that nobody has seen
 	$(PY) -m pytest -m "not full and not nightly" --hypothesis-profile=search $$(grep -rl hypothesis tests --include='test_*.py')

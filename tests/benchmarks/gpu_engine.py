@@ -17,6 +17,9 @@ prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Par
   It does not foresee what a rule does, so "simulated" is the same step, rule and all, charged by that profile.
 - ``throughput``: useful tokens per second on ragged lengths, the engine with 64 slots and ``generate`` in static batches of 64.
 - ``reload``: new weights for an engine that runs: nothing is captured again, and its tokens are those of the new weights.
+- ``greedy``: greedy tokens are those of ``generate``; ``memory``: bytes as plans count them and as tensors take them.
+- ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
+- ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped, and one that fails is noted with its error (so is a policy of ``replay``
@@ -44,34 +47,42 @@ import numpy as np
 import torch
 from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
+from gpu_checks import drafts, greedy, memory
 from gpu_parts import Grid, measured_profile, reloaded, throughput
 from gpu_plans import POLICIES, PROFILE
 from gpu_plans import PREPARED as PLANS
 from gpu_plans import prepare as prepare_plans
 from gpu_replay import replayed
+from gpu_training import beside_trl, trained
 from gpu_workload import LOG, SHIPPED, SIZES, TINY, attempted, known_lengths, write_config
 from gpu_workload import prepare as prepare_lengths
 
 from rlhfless.latency.measure import CausalLM
 
 BUDGET_S = 540.0
+TRAINED, BESIDE_TRL = 64, 16  # prompts of a training step
 RESULTS = Path(__file__).parent / "results"
 GRID = Grid(
     batches=(1, 2, 4, 8, 16, 32, 64, 128, 256), contexts=(128, 512, 1024),
     joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
-PARTS = ("profile", "replay", "throughput", "reload", "flips")
+PARTS = ("greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "flips")
 
 
 class Needs(NamedTuple):
     """Seconds after which a part should be done: it is skipped where they are not left."""
 
+    greedy_s: float = 20.0
+    memory_s: float = 5.0
     profile_s: float = 100.0
-    replay_s: float = 200.0
-    throughput_s: float = 60.0
+    replay_s: float = 120.0
+    throughput_s: float = 40.0
+    drafts_s: float = 40.0
     reload_s: float = 20.0
-    flips_s: float = 70.0
+    training_s: float = 60.0
+    trl_s: float = 60.0
+    flips_s: float = 60.0
 
 
 class Report:
@@ -150,7 +161,7 @@ def lengths_of(tiny: bool) -> tuple[np.ndarray, str]:
 
 def run(report: Report, device: str, sizes: list[str], only: list[str], policies: list[str], plans: Path, tiny: bool) -> None:
     """All parts that were asked for."""
-    needs = Needs(0, 0, 0, 0, 0) if tiny else Needs()
+    needs = Needs(*[0.0] * len(Needs._fields)) if tiny else Needs()
     lengths, where = lengths_of(tiny)
 
     @cache
@@ -186,11 +197,20 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
 
         return {"rows": rows, **attempted(all_rows)}
 
+    def training() -> dict[str, Any]:
+        until_s = time.monotonic() + needs.training_s / 2
+        return {"model": model().name, "lengths": where, **trained(model(), lengths[:TRAINED, :], 10, until_s)}
+
     parts: list[tuple[str, str, float, Callable[[], dict[str, Any]]]] = [
+        ("greedy", "greedy", needs.greedy_s, lambda: {"model": model().name, **greedy(model())}),
+        ("memory", "memory", needs.memory_s, lambda: {"model": model().name, **memory(model())}),
         *(("profile", f"profile {size}", needs.profile_s, partial(profile, size)) for size in sizes),
         ("replay", "replay" if policies == list(POLICIES) else f"replay {','.join(policies)}", needs.replay_s, replay),
         ("throughput", "throughput", needs.throughput_s, beside_generate),
+        ("drafts", "drafts", needs.drafts_s, lambda: {"model": model().name, **drafts(model(), lengths.reshape(-1))}),
         ("reload", "reload", needs.reload_s, lambda: {"model": model().name, **reloaded(model())}),
+        ("training", "training", needs.training_s, training),
+        ("trl", "trl", needs.trl_s, lambda: {"model": model().name, **beside_trl(model(), lengths[:BESIDE_TRL, :])}),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:
@@ -201,7 +221,9 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--sizes", default="0.5B,3B", help=f"of {', '.join(SIZES)}; the first one is replayed")
+    parser.add_argument(
+        "--sizes", default="0.5B,3B", help=f"of {', '.join(SIZES)}; profiles of all, the other parts with the first"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="parts to run")
     parser.add_argument("--policies", default=",".join(POLICIES), help="policies to replay")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all parts")

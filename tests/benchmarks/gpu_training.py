@@ -1,47 +1,43 @@
-"""Ten GRPO steps on one GPU: what every phase takes, in seconds and GPU-seconds.
+"""GRPO steps on one GPU, a part of `gpu_engine.py`: what every phase takes, in seconds and GPU-seconds; beside TRL's trainer.
 
-    PYTHONPATH=. python tests/benchmarks/gpu_training.py [--steps 10] [-o FILE]
-    PYTHONPATH=. python tests/benchmarks/gpu_training.py --device cpu --tiny    # every path but CUDA itself, no result
-
-Needs numpy, torch and transformers only. A model of Qwen2.5-0.5B's shape with random weights. Generation is bfloat16 on a
-GPU, by the torch engine, with the lengths of a logged run forced (made up where `gpu_engine.py --prepare` was not run before,
-which the result says); learning has float32 weights and bfloat16 products. Rewards are drawn, since random weights answer
-nothing. A step is
+A model with random weights. Generation is bfloat16 on a GPU, by the torch engine, with the lengths of a logged run forced
+(made up where `gpu_engine.py --prepare` was not run before, which the result says); learning has float32 weights and bfloat16
+products. Rewards are drawn, since random weights answer nothing. A step is
 
 - ``sync``: the learner's weights are copied into the engine's;
-- ``generate``: all responses of the step, on one actor with as many slots as ``--slots``;
+- ``generate``: all responses of the step, on one actor with ``SLOTS`` slots;
 - ``prepare``: a forward pass of the reference model (weights as they began) over every response;
 - ``learn``: forward and backward passes, and one step of AdamW.
 
-One GPU holds everything, so GPU-seconds are seconds. The clock is read when the device is done. The result is written after
-every step. The first step captures graphs and loads kernels: medians leave it out.
+One GPU holds everything, so GPU-seconds are seconds. The clock is read when the device is done. The first step captures graphs
+and loads kernels: medians leave it out.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
+import copy
+import importlib.util
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from gpu_engine import RESULTS, about, load
-from gpu_workload import LIMIT, LONGEST_PROMPT, Step, known_lengths, step_of
+from gpu_workload import LIMIT, LONGEST_PROMPT, Step, step_of
 
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.latency.measure import CausalLM
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.registry import make_algorithm
 from solver.model.admission import Admission
 
 PHASES = ("sync", "generate", "prepare", "learn")
-PROMPTS, SLOTS, TOKEN_BUDGET, LEARNING_RATE, KL_WEIGHT = 64, 256, 8192, 1e-6, 0.02
+SLOTS, TOKEN_BUDGET, LEARNING_RATE, KL_WEIGHT = 256, 8192, 1e-6, 0.02
+TRL_STEPS = 3  # the first of them does not count
 
 
 class Phases:
@@ -67,20 +63,20 @@ class Run:
     """The learner's model, and the engine's copy of its weights.
 
     Args:
-        lengths: (P, G) tokens of every response of a step.
+        lm: whose weights both begin with. lengths: (P, G) tokens of every response of a step.
+        kl_weight: of the reference model; 0 makes no pass of it.
     """
 
-    def __init__(self, device: str, tiny: bool, lengths: np.ndarray, slots: int) -> None:
-        loaded = load("0.5B", device, tiny).model  # bfloat16 on a GPU, and so is what the engine copies of it
-        self.rows = DecoderModel(loaded, LONGEST_PROMPT + LIMIT)
-        self.model = loaded.float()
-        self.slots, self.lengths = slots, lengths
-        precision = "float32" if device == "cpu" else "bfloat16"
+    def __init__(self, lm: CausalLM, lengths: np.ndarray, kl_weight: float = KL_WEIGHT) -> None:
+        self.rows = DecoderModel(lm.model, LONGEST_PROMPT + LIMIT)  # bfloat16 on a GPU
+        self.model = copy.deepcopy(lm.model).float()
+        self.lengths = lengths
+        precision = "float32" if lm.device.type == "cpu" else "bfloat16"
         self.algorithm = make_algorithm(
             "grpo",
             self.model,
             learning_rate=LEARNING_RATE,
-            kl_coef=KL_WEIGHT,
+            kl_coef=kl_weight,
             max_tokens_per_micro_batch=TOKEN_BUDGET,
             precision=precision,
         )
@@ -108,7 +104,7 @@ class Run:
 
     def generated(self, work: Step) -> list[Any]:
         """The step's completions, in order."""
-        engine = TorchEngine(self.rows, Admission(self.slots, 1 << 40), MEASURED, eos_id=0)
+        engine = TorchEngine(self.rows, Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
         engine.add(work.requests())
         done = sorted(engine.advance(np.inf).completions, key=lambda one: one.response)
         assert [one.response_tokens for one in done] == self.lengths.reshape(-1).tolist(), "lengths are forced"
@@ -117,9 +113,14 @@ class Run:
     def batch(self, work: Step, done: list[Any], number: int) -> Batch:
         """What is learned from, with drawn rewards."""
         owners = work.workload.prompt_of
-        rewards = np.random.default_rng(number).integers(0, 2, len(done)).astype(float)
         prompts = [work.prompts[p].tolist() for p in owners]
-        return Batch(prompts, [one.token_ids.tolist() for one in done], rewards, owners, [one.logprobs for one in done])
+        return Batch(
+            prompts,
+            [one.token_ids.tolist() for one in done],
+            np.array(drawn(number, len(done))),
+            owners,
+            [one.logprobs for one in done],
+        )
 
 
 def summary(steps: list[dict[str, Any]]) -> dict[str, float]:
@@ -134,41 +135,49 @@ def summary(steps: list[dict[str, Any]]) -> dict[str, float]:
     }  # fmt: skip
 
 
-def main() -> None:
-    """Run, print a line per step and the medians, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--prompts", type=int, default=PROMPTS, help="of a step, with 8 samples each")
-    parser.add_argument("--slots", type=int, default=SLOTS)
-    parser.add_argument("--tiny", action="store_true", help="tiny shapes: try the script")
-    parser.add_argument("-o", "--output", type=Path)
-    given = parser.parse_args()
-    if given.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("torch finds no GPU here; --device cpu --tiny tries the script without one")
-    if given.device == "cpu" and not given.tiny:
-        parser.error("this model is too large for the CPU; add --tiny to try the script")
-    lengths, where = known_lengths()
-    lengths = lengths[:2, :4] // 24 + 1 if given.tiny else lengths[: given.prompts]
-    facts = about(given.device, given.tiny)
-    path = given.output or RESULTS / f"gpu_training_{facts['device'].lower().replace(' ', '-')}.json"
-    run = Run(given.device, given.tiny, lengths, given.slots)
-    print(facts["device"], facts["versions"], "; lengths:", where)
-    steps: list[dict[str, Any]] = []
-    for number in range(2 if given.tiny else given.steps):
-        steps.append(run.step(number))
-        print(number, *(f"{name} {steps[-1][f'{name}_s']:.3f} s" for name in PHASES), flush=True)
-        size = {"prompts": lengths.shape[0], "samples": lengths.shape[1], "slots": given.slots, "lengths": where}
-        result: dict[str, Any] = {**facts, **size, "summary": summary(steps), "steps": steps}
-        if torch.cuda.is_available():
-            result["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partly = path.with_name(path.name + ".part")
-        partly.write_text(json.dumps(result, indent=1) + "\n")
-        os.replace(partly, path)
-    print(json.dumps(result["summary"], indent=1))
-    print(f"written: {path}")
+def trained(lm: CausalLM, lengths: np.ndarray, steps: int, until_s: float) -> dict[str, Any]:
+    """Up to ``steps`` steps, as many as begin before ``until_s`` of ``time.monotonic``; two at least.
+
+    Args:
+        lengths: (P, G) tokens of every response of a step.
+    """
+    run, done = Run(lm, lengths), list[dict[str, Any]]()
+    while len(done) < steps and (len(done) < 2 or time.monotonic() < until_s):
+        done.append(run.step(len(done)))
+        print(len(done), *(f"{name} {done[-1][f'{name}_s']:.3f} s" for name in PHASES), flush=True)
+    return {"prompts": lengths.shape[0], "samples": lengths.shape[1], "slots": SLOTS, "summary": summary(done), "steps": done}
 
 
-if __name__ == "__main__":
-    main()
+def beside_trl(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
+    """Whole steps here and with TRL's GRPOTrainer: the same model, prompts, lengths and rewards, no reference model on either
+    side; where TRL is not installed, that.
+
+    Args:
+        lengths: (P, G) tokens of every response of a step.
+    """
+    if importlib.util.find_spec("trl") is None:
+        print("TRL is not installed: nothing to compare with")
+        return {"trl": "not installed (pip install 'trl>=1.16')"}
+    from step_stopwatch import Stopwatch
+    from trl_trainer import run, tokenizer_of_ids
+
+    ours = Run(lm, lengths, kl_weight=0.0)
+    ours_s = [ours.step(number)["step_s"] for number in range(TRL_STEPS)]
+    prompts, samples = lengths.shape
+    work, watch = step_of(lengths, lm.model.config.vocab_size), Stopwatch()
+    asked = [" ".join(str(max(token, 2)) for token in ids.tolist()) for ids in work.prompts] * TRL_STEPS
+    rollout = SimpleNamespace(prompts_per_step=prompts, samples_per_prompt=samples, max_response_tokens=LIMIT, temperature=1.0)
+    config = SimpleNamespace(rollout=rollout, optimizer=SimpleNamespace(learning_rate=LEARNING_RATE))
+    run(
+        copy.deepcopy(lm.model).float(), tokenizer_of_ids(lm.model.config.vocab_size), asked, lengths.tolist() * TRL_STEPS,
+        config, drawn, TRL_STEPS, watch,
+    )  # fmt: skip
+    trl_s = [step["step_s"] for step in watch.steps]
+    ratio = float(np.median(trl_s[1:]) / np.median(ours_s[1:]))
+    print(f"a step takes TRL {ratio:.2f} times as long")
+    return {"prompts": prompts, "samples": samples, "steps_s": ours_s, "trl_steps_s": trl_s, "ratio": ratio}
+
+
+def drawn(step: int, responses: int) -> list[float]:
+    """Rewards of 0 or 1."""
+    return np.random.default_rng(step).integers(0, 2, responses).astype(float).tolist()

@@ -33,7 +33,6 @@ SMALLEST = {
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
     "gpu_engine": "--tiny --device cpu --only flips -o OUT",
-    "gpu_training": "--tiny --device cpu -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
@@ -101,7 +100,8 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
-    parts = {"gpu_parts", "gpu_plans", "gpu_replay", "gpu_workload", "policy_comparison", "policy_tables", "task_dynamics"}
+    parts = {"gpu_checks", "gpu_parts", "gpu_plans", "gpu_replay", "gpu_training", "gpu_workload", "step_stopwatch"}
+    parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
         "chaos",
         "uncertainty_logs",

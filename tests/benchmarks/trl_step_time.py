@@ -27,9 +27,7 @@ import importlib.util
 import json
 import os
 import platform
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +35,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from step_stopwatch import Stopwatch
 
 from rlhfless.trace import read_trace
 from rlhfless.training.loop import Trainer
@@ -47,33 +46,6 @@ TRACE, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmeti
 PHASES = ("generation", "preparation", "learning", "rest")
 CONTENDERS = ("engine", "engine x 2", "trl", "trl, one thread")
 CORES = 2
-
-
-class Stopwatch:
-    """Seconds of a step by phase; what no phase covers is its rest."""
-
-    def __init__(self) -> None:
-        self.steps: list[dict[str, float]] = []
-        self.of_step: dict[str, float] = {}
-        self.began = self._cpu = 0.0
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """What runs within it belongs to a phase."""
-        began = time.perf_counter()
-        yield
-        self.of_step[phase] = self.of_step.get(phase, 0.0) + time.perf_counter() - began
-
-    def begin(self) -> None:
-        """A step begins."""
-        self.of_step, self.began, self._cpu = {}, time.perf_counter(), time.process_time()
-
-    def end(self, **numbers: float) -> None:
-        """It ends; ``numbers`` are kept beside its seconds."""
-        total = time.perf_counter() - self.began
-        rest = total - sum(self.of_step.values())
-        cpu = {"cpu_s": time.process_time() - self._cpu}
-        self.steps.append({"step_s": total, **self.of_step, "rest": rest, **cpu, **numbers})
 
 
 def last_lengths() -> pd.Series:
@@ -144,7 +116,7 @@ def ours(steps: int, lengths: pd.Series, changes: dict[str, Any], executor: str)
 
 def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -> list[dict[str, float]]:
     """The same steps with TRL's trainer."""
-    from trl_trainer import run
+    from trl_trainer import run, tokenizer_of
 
     with Trainer.continue_from(read_trace(TRACE), MODEL, progress=False, **changes) as trainer:
         first, config, model, tokenizer = trainer.next_step, trainer.config, trainer.model, trainer.tokenizer
@@ -152,7 +124,7 @@ def trl(steps: int, lengths: pd.Series, changes: dict[str, Any], threads: int) -
     tokens = [[int(lengths[(p.prompt_id, sample)]) for sample in range(config.rollout.samples_per_prompt)] for p in problems]
     torch.set_num_threads(threads)
     watch = Stopwatch()
-    run(model, tokenizer, [p.prompt for p in problems], tokens, config, drawn_rewards, steps, watch)
+    run(model, tokenizer_of(tokenizer), [p.prompt for p in problems], tokens, config, drawn_rewards, steps, watch)
     return watch.steps
 
 

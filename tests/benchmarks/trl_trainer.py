@@ -17,7 +17,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-ROWS = 64  # that are learned from at a time
+ROWS, GPU_ROWS = 64, 8  # that are learned from at a time; on a GPU the vocabulary is large
 
 
 class ForcedLengths(LogitsProcessor):
@@ -91,9 +91,17 @@ def tokenizer_of(ours: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
+def tokenizer_of_ids(vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer whose words are the ids themselves, for models that come without one; 0 pads and 1 ends a text."""
+    words = {"<pad>": 0, "<eos>": 1} | {str(i): i for i in range(2, vocabulary)}
+    made = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<eos>")
+
+
 def run(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerFast,
     prompts: list[str],
     lengths: list[list[int]],
     config: Any,
@@ -108,21 +116,23 @@ def run(
         config: of our run: what is equal. rewards_of: the rewards of a step.
         watch: gets the steps' seconds.
     """
+    on_gpu = model.device.type == "cuda"
     responses = config.rollout.prompts_per_step * config.rollout.samples_per_prompt
-    rows = min(ROWS, responses)
+    rows = min(GPU_ROWS if on_gpu else ROWS, responses)
     with tempfile.TemporaryDirectory() as folder:
         arguments = GRPOConfig(
             folder, per_device_train_batch_size=rows, gradient_accumulation_steps=responses // rows,
             num_generations=config.rollout.samples_per_prompt, max_completion_length=config.rollout.max_response_tokens,
             max_steps=steps,
             learning_rate=config.optimizer.learning_rate, lr_scheduler_type="constant", loss_type="dapo", beta=0.0,
-            temperature=config.rollout.temperature, shuffle_dataset=False, disable_dropout=True, use_cpu=True, bf16=False,
+            temperature=config.rollout.temperature, shuffle_dataset=False, disable_dropout=True,
+            use_cpu=not on_gpu, bf16=on_gpu,
             gradient_checkpointing=False, report_to=[], save_strategy="no", disable_tqdm=True, logging_steps=1000,
         )  # fmt: skip
         numbers = iter(range(steps))
         trainer = Timed(
             model, args=arguments, train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
-            processing_class=tokenizer_of(tokenizer),
+            processing_class=tokenizer,
             reward_funcs=lambda completions, **_: rewards_of(next(numbers), len(completions)),
         )  # fmt: skip
         of_step = config.rollout.prompts_per_step

@@ -147,7 +147,10 @@ def test_every_part_runs_and_is_written(tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     parts = result["parts"]
-    assert list(parts) == ["profile 0.5B", "profile 3B", "replay", "throughput", "reload", "flips"]
+    assert list(parts) == [
+        "greedy", "memory", "profile 0.5B", "profile 3B", "replay", "throughput", "drafts", "reload", "training", "trl",
+        "flips",
+    ]  # fmt: skip
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]
     assert parts["profile 3B"]["shipped"]["name"] == "h100-qwen2.5-3b-tp1"
@@ -171,16 +174,40 @@ def test_every_part_runs_and_is_written(tmp_path):
 
 
 @pytest.mark.full
-def test_training_steps_run_with_these_packages_alone(tmp_path):
-    out = tmp_path / "training.json"
-    done = started("-c", ALONE.replace("gpu_engine.py", "gpu_training.py"), "--device", "cpu", "--tiny", "-o", str(out))
+def test_checks_and_training_run_with_these_packages_alone(tmp_path):
+    out = tmp_path / "result.json"
+    done = run(out, "--only", "greedy,memory,drafts,training,trl")
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())
     assert "nothing here is a result" in result["tiny"]
-    for step in result["steps"]:
+    parts = result["parts"]
+    assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
+    assert parts["greedy"]["float32"] == {"equal": 8, "different": []}
+    assert parts["memory"]["kv_bytes"] == parts["memory"]["kv_tensor_bytes"] > 0
+    assert parts["memory"]["weight_bytes"] == parts["memory"]["weight_tensor_bytes"] > 0
+    drafts = [parts["drafts"][f"length {n}"] for n in (0, 2, 4, 8)]
+    assert {row["same_tokens"] for row in drafts} == {16}
+    assert [row["passes"] for row in drafts] == sorted((row["passes"] for row in drafts), reverse=True)
+    assert drafts[0]["passes"] == parts["drafts"]["tokens"]
+    for step in parts["training"]["steps"]:
         assert step["step_s"] == pytest.approx(sum(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")))
         assert min(step[f"{phase}_s"] for phase in ("sync", "generate", "prepare", "learn")) > 0
-    assert result["summary"]["gpu_seconds"] == pytest.approx(sum(step["step_s"] for step in result["steps"]))
+    assert parts["training"]["summary"]["gpu_seconds"] == pytest.approx(sum(s["step_s"] for s in parts["training"]["steps"]))
+    assert "not installed" in parts["trl"]["trl"]
+
+
+@pytest.mark.full
+def test_one_command_runs_every_part_without_a_gpu(tmp_path):
+    """With TRL, which is installed here."""
+    pytest.importorskip("trl")
+    out = tmp_path / "result.json"
+    given = f"ARGS=--device cpu --tiny --only training,trl -o {out}"
+    done = subprocess.run(["make", "gpu", given], cwd=BENCHMARKS.parents[1], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    parts = json.loads(out.read_text())["parts"]
+    assert list(parts) == ["training", "trl"]
+    assert len(parts["trl"]["trl_steps_s"]) == len(parts["trl"]["steps_s"]) == 3
+    assert parts["trl"]["ratio"] > 0
 
 
 def test_one_policy_that_fails_leaves_the_others(monkeypatch, tmp_path):
