@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.model import DecoderModel
@@ -19,7 +21,8 @@ from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, Sho
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
-from rlhfless.training.config import ClusterConfig, TrainError
+from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
+from rlhfless.training.config.learning import Precision
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -43,11 +46,14 @@ class TorchEngines:
     Args:
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
+        precision: name of the number format in which weights are copied and tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
     """
 
-    def __init__(self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, drafting: Drafting | None = None) -> None:
-        self._rows = DecoderModel(model, max_tokens)
+    def __init__(
+        self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, precision: str, drafting: Drafting | None = None
+    ) -> None:
+        self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
@@ -75,17 +81,24 @@ class VllmEngines:
     """vLLM engines, one in the process of every actor, that read each step's weights from a folder.
 
     The folder is in memory where the system has an in-memory file system. Actors on other machines read a shipped copy there
-    (``engine/vllm/weight_shipping``). vLLM computes in float32, as the learner does.
+    (``engine/vllm/weight_shipping``).
 
     Args:
+        precision: vLLM's name of the number format in which it computes.
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
         drafting: how responses are decoded with drafts; None: one token per pass.
     """
 
     def __init__(
-        self, eos_id: int, max_tokens: int, sampling: Sampling, keeps_last: bool, drafting: Drafting | None = None
+        self,
+        eos_id: int,
+        max_tokens: int,
+        sampling: Sampling,
+        precision: str,
+        keeps_last: bool,
+        drafting: Drafting | None = None,
     ) -> None:
-        self._eos_id, self._max_tokens, self._sampling = eos_id, max_tokens, sampling
+        self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
         self._keeps_last, self._drafting = keeps_last, drafting
         self._last: Path | None = None
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
@@ -101,7 +114,7 @@ class VllmEngines:
         if self._keeps_last:
             self._last = folder
         return VllmEngineFactory(
-            str(folder), step, self._eos_id, self._max_tokens, self._sampling, "float32", drafting=self._drafting
+            str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, drafting=self._drafting
         )
 
     def close(self) -> None:
@@ -167,16 +180,29 @@ def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> 
     return ""
 
 
-def same_bits(config: ClusterConfig, device: str, *, custom_pool: bool) -> bool:
-    """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine on the CPU guarantees
-    that.
+def precision_of(config: TrainConfig, device: str) -> Precision:
+    """Return the number format in which a run generates.
+
+    Args:
+        device: device type of the policy, where actors are emulated.
+    """
+    if config.rollout.generation_precision != "auto":
+        return config.rollout.generation_precision
+    on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
+    return "bfloat16" if on_gpu else "float32"
+
+
+def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
+    """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine in float32 on the CPU
+    guarantees that.
 
     Args:
         device: device type of the policy, where actors are emulated. custom_pool: the caller passed the pool.
     """
-    if config.engine != "torch" or custom_pool or config.ray_address is not None:
+    cluster = config.cluster
+    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None or precision_of(config, device) != "float32":
         return False
-    return device == "cpu" if config.executor == "virtual" else not cuda_devices()
+    return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 
 
 def make_engines(
@@ -185,14 +211,16 @@ def make_engines(
     eos_id: int,
     max_tokens: int,
     sampling: Sampling,
+    precision: str,
     prewarms: bool,
     drafting: Drafting | None = None,
 ) -> Engines:
     """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
 
     Args:
+        precision: ``float32`` or ``bfloat16``, see ``precision_of``.
         prewarms: actors are started before the step that uses them.
     """
     if engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, drafting)
-    return VllmEngines(eos_id, max_tokens, sampling, prewarms, drafting)
+        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting)
+    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting)

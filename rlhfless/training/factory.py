@@ -33,7 +33,16 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.draft_history import check_drafting
-from rlhfless.training.engines import Engines, TorchEngines, check_engine, make_engines, make_pool, options_for, same_bits
+from rlhfless.training.engines import (
+    Engines,
+    TorchEngines,
+    check_engine,
+    make_engines,
+    make_pool,
+    options_for,
+    precision_of,
+    same_bits,
+)
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
@@ -219,7 +228,7 @@ def _of_the_model(
     """Make the components that depend on the model from which training starts."""
     hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(hardware, device.type, custom_pool=overrides.executor is not None):
+    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
@@ -253,7 +262,14 @@ def _of_the_model(
     sampling = Sampling(temperature=rollout.temperature)
     prewarms = hardware.prewarm != "none"
     engines = make_engines(
-        hardware.engine, origin.model, tokenizer.eos_token_id, max_context_tokens, sampling, prewarms, overrides.drafting
+        hardware.engine,
+        origin.model,
+        tokenizer.eos_token_id,
+        max_context_tokens,
+        sampling,
+        precision_of(config, device.type),
+        prewarms,
+        overrides.drafting,
     )
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"

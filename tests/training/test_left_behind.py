@@ -23,7 +23,7 @@ from rlhfless.training.models.tiny_model import tiny_qwen2
 def hold(connection: Any) -> None:
     """Keeps weights for vLLM, and checkpoints of a run that has no folder."""
     model = tiny_qwen2(CharTokenizer())
-    weights = VllmEngines(1, 16, Sampling(), keeps_last=True)
+    weights = VllmEngines(1, 16, Sampling(), "float32", keeps_last=True)
     trainer = Trainer(TrainConfig(steps=1), model=(model, CharTokenizer()), progress=False)
     connection.send((weights.of_step(model, 0).weights, str(trainer.state.checkpoints)))
     time.sleep(3600)

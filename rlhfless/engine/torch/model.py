@@ -46,6 +46,7 @@ class DecoderModel:
     Args:
         model: a transformers causal language model of one of ``ARCHITECTURES``.
         max_tokens: longest context (prompt and response); the model's own by default.
+        dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
 
     Attributes:
         hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
@@ -58,7 +59,7 @@ class DecoderModel:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
-    def __init__(self, model: Any, max_tokens: int | None = None) -> None:
+    def __init__(self, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> None:
         check_architecture(model)
         config = model.config
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
@@ -70,7 +71,7 @@ class DecoderModel:
             raise InputError(f"max_tokens (prompt and response) is {max_tokens}; a whole number of at least 2 is needed")
         self.max_tokens = self.supported_tokens if max_tokens is None else int(max_tokens)
         self.cells = blocks(self.max_tokens + 1)
-        self.device, self.dtype = model.device, model.dtype
+        self.device, self.dtype = model.device, dtype or model.dtype
         self.hooks: list[FeedHook] = []
         self.stable_rows: int | None = None
         with torch.inference_mode():

@@ -1,0 +1,63 @@
+"""The number format of generation: what a run chooses, and what bfloat16 changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
+from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
+from rlhfless.training import engines  # noqa: E402
+from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.engines import precision_of  # noqa: E402
+from rlhfless.training.loop import Trainer  # noqa: E402
+from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
+
+SMALL = {
+    "steps": 1, "prompts": 2, "prompts_per_step": 2, "samples_per_prompt": 2, "max_response_tokens": 24, "gpus": 2,
+    "policy": "static", "kl_coef": 0.1, "importance_ratio_cap": 2.0, "old_logprobs_from": "recomputed",
+}  # fmt: skip
+
+
+def test_auto_is_bfloat16_where_responses_are_generated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "cuda_devices", lambda: [])
+    assert precision_of(TrainConfig(), "cpu") == "float32"
+    assert precision_of(TrainConfig(), "cuda") == "bfloat16"
+    pool = TrainConfig.from_options(executor="local", policy="static")
+    assert precision_of(pool, "cpu") == "float32"
+    monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
+    assert precision_of(pool, "cpu") == "bfloat16"
+    assert precision_of(TrainConfig.from_options(generation_precision="float32"), "cuda") == "float32"
+
+
+def test_an_unknown_format_is_one_sentence() -> None:
+    with pytest.raises(TrainError, match=r"generation_precision.*float16.*bfloat16"):
+        TrainConfig.from_options(generation_precision="float16")
+
+
+def test_weights_and_cache_take_half_the_bytes() -> None:
+    model = tiny_qwen2(CharTokenizer())
+    whole, half = DecoderModel(model, 64), DecoderModel(model, 64, torch.bfloat16)
+    assert half.weight_bytes * 2 == whole.weight_bytes
+    assert half.kv_bytes_per_token * 2 == whole.kv_bytes_per_token
+    assert not half.bit_stable
+    half.load(model)
+    assert half.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("executor", ["virtual", pytest.param("local", marks=pytest.mark.full)])
+def test_each_step_records_how_far_engine_and_learner_are_apart(executor: str) -> None:
+    """In float32 by rounding only; in bfloat16 by more than a hundred times that, which can be corrected."""
+    apart = {}
+    for precision in ("float32", "bfloat16"):
+        options = {**SMALL, "executor": executor, "generation_precision": precision}
+        model = tiny_qwen2(CharTokenizer()), CharTokenizer()
+        with Trainer(TrainConfig.from_options(**options), model=model, progress=False) as trainer:
+            step = trainer.step()
+        apart[precision] = step.learning["mismatch_mean"]
+        assert np.isfinite(step.learning["loss"])
+        assert 0.5 < step.learning["importance_mean"] < 2
+    assert apart["float32"] < 1e-5
+    assert 100 * apart["float32"] < apart["bfloat16"] < 0.1
