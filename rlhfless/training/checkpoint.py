@@ -34,7 +34,7 @@ def save_checkpoint(root: Path, steps: int, learner: Learner) -> None:
         TrainError: it could not be written, as on a full disk; earlier checkpoints are unchanged.
     """
     target = folder_of(root, steps)
-    draft = target.with_suffix(".tmp")
+    draft = target.with_name(f".{target.name}.tmp")  # what a killed process left of it is no checkpoint
     try:
         shutil.rmtree(draft, ignore_errors=True)
         root.mkdir(parents=steps == 0, exist_ok=True)  # later on a run's folder that is gone is not made again
@@ -68,8 +68,10 @@ def load_checkpoint(root: Path, steps: int, learner: Learner) -> None:
 
 
 def keep_latest(root: Path, steps: int, count: int) -> None:
-    """Remove all checkpoints but the ``count`` latest up to the one after ``steps`` steps; that one always stays."""
+    """Remove all checkpoints but the ``count`` latest up to the one after ``steps`` steps, which always stays, and what killed
+    processes left unfinished.
+    """
     kept = {folder_of(root, steps)} | set(sorted(f for f in root.glob("after-*") if f <= folder_of(root, steps))[-count:])
-    for folder in root.glob("after-*"):
+    for folder in (*root.glob("after-*"), *root.glob(".after-*.tmp")):
         if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)

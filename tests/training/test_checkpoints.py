@@ -13,7 +13,7 @@ from error_messages import refused
 from training_samples import config, variety
 
 from rlhfless.trace import TraceError, TraceWriter, read_trace
-from rlhfless.training.checkpoint import saved_steps
+from rlhfless.training.checkpoint import save_checkpoint, saved_steps
 from rlhfless.training.config import TrainError
 from rlhfless.training.loop import Trainer
 from rlhfless.training.run_state import RunState
@@ -146,3 +146,29 @@ def test_steps_are_removed_from_the_tables_of_a_closed_trace(whole: Path, tmp_pa
         assert TraceWriter.resume(folder, 4).steps == [0, 1, 2, 3]
         trace = read_trace(folder)
         assert [plan["step"] for plan in trace.plans] == trace.steps == sorted(set(trace.rollouts["step"])) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("left_of", [3, STEPS], ids=["a step that is repeated", "a later step"])
+def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(
+    left_of: int, untrained: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its files may be written already: it was killed just before the folder got its name."""
+    folder = tmp_path / "run"
+    stopped = run(folder, untrained, 2)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(draft: Path, target: Path) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(Killed):
+            save_checkpoint(folder / "checkpoints", left_of, stopped.state.learner)
+    (draft,) = set((folder / "checkpoints").iterdir()) - set((folder / "checkpoints").glob("after-*"))
+    assert (draft / "state.json").is_file()
+    assert saved_steps(folder / "checkpoints") == [0, 2]
+    run(folder, untrained, resume=True).close()
+    assert_same(folder, whole)
+    assert not draft.exists()
