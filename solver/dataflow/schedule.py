@@ -80,7 +80,7 @@ def step_times(options: CallOptions, plans: IntArray, order: Order = "longest pa
         plans: (P, K) option of every call. steps: that follow each other.
     """
     seconds = options.durations(plans)
-    return _Unrolled(options, seconds, options.overlaps(plans), order, steps).run()
+    return _Unrolled(options, seconds, options.meeting(plans)[0], order, steps).run()
 
 
 def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest path") -> FloatArray:
