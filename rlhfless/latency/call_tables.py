@@ -183,14 +183,18 @@ def read_call_tables(path: str | Path) -> KindTables:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileError(f"{path}: is no JSON object that can be read ({reason(error)}); generate_calls writes one") from None
+    if not isinstance(read, dict):
+        raise ProfileError(f"{path}: holds a {type(read).__name__}; tables of model calls are one JSON object")
     try:
         if read["schema"] != SCHEMA or read["schema_version"] != SCHEMA_VERSION:
             raise ProfileError(f"{path}: has schema {read['schema']!r} {read['schema_version']}; {SCHEMA} 1 is needed")
         numbers = {name: _number(read, name, path) for name in NUMBERS}
         models = {name: _model(read, name, path) for name in read["models"]}
         return KindTables(read["kind"], **numbers, models=models, source=read)
-    except (KeyError, TypeError) as error:
-        raise ProfileError(f"{path}: lacks the field {error}; files of generate_calls have it") from None
+    except KeyError as error:
+        raise ProfileError(f"{path}: has no field {error}; generate_calls writes it") from None
+    except (TypeError, AttributeError):
+        raise ProfileError(f"{path}: a field has another form than generate_calls writes; make the file again") from None
 
 
 def _model(read: Mapping[str, Any], name: str, path: str | Path) -> ModelTables:
