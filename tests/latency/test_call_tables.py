@@ -39,13 +39,14 @@ def damaged(tmp_path: Path, change: Any) -> Path:
         (lambda t: t.update(models=[1]), ("form",)),
         (lambda t: t.update(prefill=3), ("form",)),
     ],
+    ids=["schema", "no decode", "no link", "NaN", "no layers", "few rows", "ragged", "list of models", "number"],
 )  # fmt: skip
 def test_a_damaged_file_is_refused(tmp_path: Path, change: Any, parts: tuple[str, ...]) -> None:
     with refused(ProfileError, "h100.json", *parts):
         read_call_tables(damaged(tmp_path, change))
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\x00"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\x00"], ids=["cut off", "list", "binary"])
 def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with refused(ProfileError, "x.json", "JSON object"):

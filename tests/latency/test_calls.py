@@ -1,4 +1,4 @@
-"""Costs of model calls: against the formulas written anew on the file's numbers, units against a profile, monotone, and refused."""
+"""Costs of model calls: against the formulas written anew, units against a profile, memory by hand, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhfless.latency import (
-    CallTable, CostOptions, ProfileError, StepBatch, list_call_kinds, load_call_tables, load_profile,
+    CallTable,
+    CostOptions,
+    ProfileError,
+    StepBatch,
+    list_call_kinds,
+    load_call_tables,
+    load_profile,
 )  # fmt: skip
 from solver import Cluster
 from solver.dataflow import Call, Layout, Mesh, Strategy, grpo, plan_step, strategies
@@ -123,6 +129,8 @@ def test_what_is_hidden_split_or_fetched_changes_as_it_says(kind: str, cut: Stra
     reference = call(kind, "reference")
     costs = CallTable("a100", MODELS, BATCH)
     seconds = costs.seconds(reference, on(cut))
+    if math.isinf(seconds):
+        return
     hidden = replace(costs, options=CostOptions(all_reduce_share=0.0)).seconds(reference, on(cut))
     assert hidden <= seconds
     assert (hidden == seconds) == (cut.tp == 1 or kind == "generate")
@@ -134,7 +142,7 @@ def test_what_is_hidden_split_or_fetched_changes_as_it_says(kind: str, cut: Stra
     kept = replace(costs, options=CostOptions(recompute=False))
     if kind == "train":
         assert kept.seconds(reference, on(cut)) < seconds
-        assert kept.memory(reference, on(cut)).working > costs.memory(reference, on(cut)).working * (1 if cut.pp < 80 else 0)
+        assert kept.memory(reference, on(cut)).working > costs.memory(reference, on(cut)).working
     else:
         assert kept.memory(reference, on(cut)) == costs.memory(reference, on(cut))
 
@@ -159,7 +167,7 @@ N7, N13 = 6_738_415_616, 13_015_864_320
 
 
 def test_memory_of_a_training_by_hand() -> None:
-    """7 B on 8 GPUs as 2 x 2 x 2: 256 responses in 4 mini-batches of 4 micro-batches: 8 sequences, 4,096 tokens, 2 in flight."""
+    """7 B on 8 GPUs as 2 x 2 x 2: 4 mini-batches of 4 micro-batches, of 8 sequences or 4,096 tokens; 2 are in flight."""
     memory = CallTable("a100", MODELS, BATCH).memory(call("train", "critic"), on(Strategy(2, 2, 2)))
     assert memory.kept == 4 * N7 / 4 + 20 * N7 / 4 / 2
     tokens = 8 * 512
@@ -255,6 +263,7 @@ def test_every_shipped_file_says_where_it_comes_from() -> None:
         (lambda: CostOptions(network_bytes_per_s=math.inf), PlanningError, ("inf",)),
         (lambda: CostOptions(scalar_roles="critic"), PlanningError, ("'critic'",)),
     ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(make: Any, error: type[Exception], parts: tuple[str, ...]) -> None:
     with refused(error, *parts):
