@@ -73,13 +73,18 @@ class CallOptions:
 
     @classmethod
     def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
-        """Return every layout in which a call can run.
+        """Return every layout in which a call can run; parts of a weight stay within a node.
 
         Raises:
             PlanningError: the cluster has another number of GPUs, seconds or bytes are negative or no numbers, or a call runs
                 in no layout.
         """
-        every = [Layout(mesh, s) for mesh in meshes(gpus, gpus_per_node) for s in strategies(mesh.gpus, gpus // gpus_per_node)]
+        every = [
+            Layout(mesh, strategy)
+            for mesh in meshes(gpus, gpus_per_node)
+            for strategy in strategies(mesh.gpus, gpus // gpus_per_node)
+            if strategy.tp <= gpus_per_node
+        ]
         layouts, seconds, memory = [], [], []
         for call in graph.calls:
             took = [(layout, _seconds(call, layout, costs)) for layout in every]
@@ -127,26 +132,27 @@ class CallOptions:
         return tuple(np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts)
 
     @cached_property
-    def _reallocations(self) -> dict[tuple[int, int], FloatArray]:
-        return {}
+    def _reallocations(self) -> dict[int, FloatArray]:
+        """For calls of trained roles the (options of the training, options of the call) seconds, NaN where not asked for."""
+        return {
+            call: np.full((len(self.layouts[train]), len(self.layouts[call])), np.nan)
+            for call in self.reallocated
+            if (train := self.graph.trained_by[call]) is not None
+        }
 
     def reallocation_s(self, call: int, trained: IntArray, option: IntArray) -> FloatArray:
         """Return (P,) seconds of sending weights from option ``trained`` of the role's training to ``option`` of the call."""
         train = self.graph.trained_by[call]
         assert train is not None, "only trained roles are reallocated"
-        found = np.empty(len(option))
-        for source in np.unique(trained):
-            row = self._reallocations.get((call, int(source)))
-            if row is None:
-                row = np.full(len(self.layouts[call]), np.nan)
-                self._reallocations[call, int(source)] = row
-            of_source = trained == source
-            for destination in np.unique(option[of_source]):
-                if np.isnan(row[destination]):
-                    layouts = self.layouts[train][source], self.layouts[call][destination]
-                    row[destination] = self.costs.reallocate(self.graph.calls[call].role, *layouts)[0]
-            found[of_source] = row[option[of_source]]
-        return found
+        known = self._reallocations[call]
+        found = known[trained, option]
+        asked = np.flatnonzero(np.isnan(found))
+        if len(asked):
+            role = self.graph.calls[call].role
+            for one, other in set(zip(trained[asked].tolist(), option[asked].tolist(), strict=True)):
+                known[one, other] = self.costs.reallocate(role, self.layouts[train][one], self.layouts[call][other])[0]
+            found = known[trained, option]
+        return np.asarray(found)
 
     def durations(self, plans: IntArray) -> FloatArray:
         """Return (P, T) seconds of every task."""
@@ -166,10 +172,28 @@ class CallOptions:
         moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
         return np.stack([*of_calls, *moved], axis=1)
 
-    def overlaps(self, plans: IntArray) -> NDArray[np.bool_]:
-        """Return (P, T, T) whether two tasks share a GPU."""
-        occupied = self.blocks(plans).astype(np.float32)
-        return np.asarray(occupied @ occupied.transpose(0, 2, 1) > 0)
+    def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
+        spans = np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
+        first, last = spans[:, :, 0], spans[:, :, 1]
+        calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
+        trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]
+        of_call, of_train = list(self.reallocated), trains
+        moved = calls[:, of_call] | calls[:, of_train]  # (P, R, K)
+        both = moved[:, :, of_call] | moved[:, :, of_train]
+        meet = np.concatenate(
+            [np.concatenate([calls, moved], axis=1), np.concatenate([moved.transpose(0, 2, 1), both], axis=1)], axis=2
+        )
+        common = np.minimum(last[:, of_call], last[:, of_train]) - np.maximum(first[:, of_call], first[:, of_train])
+        gpus = last - first
+        return meet, np.concatenate([gpus, gpus[:, of_call] + gpus[:, of_train] - np.maximum(common, 0)], axis=1)
+
+    def copies(self, call: int, option: IntArray, trained: IntArray) -> FloatArray:
+        """Return (P,) bytes of a copy of the weights that options of a call need beside options of its role's training."""
+        train = self.graph.trained_by[call]
+        assert train is not None, "only trained roles share weights with a training"
+        same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
+        return np.where(same, 0.0, self.memory[call][option, 2])
 
     def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
         """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
@@ -187,8 +211,7 @@ class CallOptions:
             if train is not None and calls is not None and train not in calls:
                 copy = np.zeros_like(copy)
             elif train is not None:
-                same = self._layout_numbers[call][plans[:, call]] == self._layout_numbers[train][plans[:, train]]
-                copy = np.where(same, 0.0, copy)
+                copy = self.copies(call, plans[:, call], plans[:, train])
             kept += occupied[:, call] * keeps[:, None]
             np.maximum(working, occupied[:, call] * (works + copy)[:, None], out=working)
         return kept + working
