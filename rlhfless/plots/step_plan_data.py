@@ -1,0 +1,118 @@
+"""What the plots of step plans draw: bars of calls and reallocations over two periods, bytes per GPU, sums and bounds.
+
+Knows step plans; nothing of figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from solver.dataflow import Mesh, PlannedCall, StepPlan
+
+    Plans = StepPlan | Mapping[str, StepPlan]
+
+PERIODS = 2  # that are drawn
+MOVES = "reallocation"
+NONE = "There is no step plan to show."
+BAR_COLUMNS = ["plan", "call", "role", "kind", "first_gpu", "gpus", "dp", "tp", "pp", "start_s", "end_s", "seconds", "bytes"]
+
+
+class StepPlanInfo(NamedTuple):
+    """Data of ``plot_step_plan``.
+
+    Attributes:
+        bars: one row per rectangle: ``plan, call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, end_s, seconds, bytes``.
+            ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the two
+            periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call runs, and
+            in all for a reallocation.
+        memory: one row per GPU of every plan: ``plan, gpu, peak_bytes``.
+        plans: one row per plan: ``plan, graph, gpus, period_s, bound_s, status``. ``bound_s`` is the largest proven one of
+            all plans with this graph and number of GPUs, NaN where none is proven.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    bars: pd.DataFrame
+    memory: pd.DataFrame
+    plans: pd.DataFrame
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the rectangles of all plans."""
+        return self.bars
+
+
+def step_plan_info(plans: Plans) -> StepPlanInfo:
+    """Return the data of ``plot_step_plan``."""
+    labelled = by_label(plans)
+    bars = [(label, *bar) for label, plan in labelled.items() for bar in _bars(plan)]
+    memory = [(label, gpu, peak) for label, plan in labelled.items() for gpu, peak in enumerate(plan.peak_bytes)]
+    bounds = proven_bounds_s(labelled)
+    rows = [(label, plan.graph, plan.gpus, plan.period_s, bounds[label], plan.status) for label, plan in labelled.items()]
+    return StepPlanInfo(
+        pd.DataFrame(bars, columns=BAR_COLUMNS),
+        pd.DataFrame(memory, columns=["plan", "gpu", "peak_bytes"]),
+        pd.DataFrame(rows, columns=["plan", "graph", "gpus", "period_s", "bound_s", "status"]),
+        "" if rows else NONE,
+    )
+
+
+def by_label(plans: Plans) -> Mapping[str, StepPlan]:
+    """Return plans by label; a plan alone is ``this plan``."""
+    return {str(label): plan for label, plan in plans.items()} if isinstance(plans, Mapping) else {"this plan": plans}
+
+
+def proven_bounds_s(plans: Mapping[str, StepPlan]) -> dict[str, float]:
+    """Return the lower bound on the period of every plan: the largest one that a plan of its graph and GPUs has, or NaN.
+
+    Published ways to plan prove nothing, so the bound of ours holds for them. Plans must be of the same costs.
+    """
+    best: dict[tuple[str, int], float] = {}
+    for plan in plans.values():
+        problem = (plan.graph, plan.gpus)
+        best[problem] = max(best.get(problem, 0.0), plan.lower_bound_s)
+    return {label: best[plan.graph, plan.gpus] or math.nan for label, plan in plans.items()}
+
+
+def _bars(plan: StepPlan) -> Iterator[tuple[object, ...]]:
+    """Yield the rectangles of a plan, as ``BAR_COLUMNS`` says, without the plan's name."""
+    trained = {call.role: call.layout.mesh for call in plan.calls if call.kind == "train"}
+    for call in plan.calls:
+        mesh, strategy = call.layout.mesh, call.layout.strategy
+        cut = (strategy.dp, strategy.tp, strategy.pp)
+        needed = call.kept_bytes + call.working_bytes
+        for start_s, end_s in _repeated(call.start_s, call.seconds, plan.period_s):
+            yield call.name, call.role, call.kind, mesh.first, mesh.gpus, *cut, start_s, end_s, call.seconds, needed
+        for start_s, end_s in _repeated(call.reallocate_start_s, call.reallocate_s, plan.period_s):
+            for first, gpus in _spans(mesh, trained.get(call.role, mesh)):
+                sent = (call.reallocate_s, call.reallocate_bytes)
+                yield call.name, call.role, MOVES, first, gpus, *cut, start_s, end_s, *sent
+
+
+def _repeated(start_s: float, seconds: float, period_s: float) -> Iterator[tuple[float, float]]:
+    """Yield (start, end) of everything that one task of every step does within the periods that are drawn."""
+    drawn_s = PERIODS * period_s
+    if not (seconds > 0 and drawn_s > 0):
+        return
+    first = math.floor(-(start_s + seconds) / period_s)
+    for step in range(first, first + math.ceil(PERIODS + seconds / period_s) + 2):
+        begins, ends = max(0.0, start_s + step * period_s), min(drawn_s, start_s + step * period_s + seconds)
+        if ends - begins > 1e-9 * drawn_s:
+            yield begins, ends
+
+
+def _spans(one: Mesh, other: Mesh) -> list[tuple[int, int]]:
+    """Return (first GPU, number of GPUs) of two meshes together: one row of GPUs where they touch or overlap, else two."""
+    if one.first <= other.last and other.first <= one.last:
+        first = min(one.first, other.first)
+        return [(first, max(one.last, other.last) - first)]
+    return [(one.first, one.gpus), (other.first, other.gpus)]
+
+
+def call_gpu_seconds(calls: tuple[PlannedCall, ...]) -> float:
+    """Return the GPU-seconds of calls without their reallocations."""
+    return sum(call.seconds * call.layout.mesh.gpus for call in calls)
