@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.plots.palette import BLUE, BOUND, IDLE, ORANGE, OUTLINE
-from rlhfless.plots.step_plan_data import NONE, by_label, call_gpu_seconds, proven_bounds_s
+from rlhfless.plots.step_plan_data import NONE, by_label
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ class StepComparisonInfo(NamedTuple):
     """Data of ``plot_step_comparison``.
 
     Attributes:
-        table: one row per plan: ``plan, period_s, bound_s, calls, reallocation, idle, calls_gpu_s, reallocation_gpu_s,
-            idle_gpu_s, status``. ``calls``, ``reallocation`` and ``idle`` are shares of the GPU-seconds of a period, as multiples
-            of the bound: they add up to ``period_s / bound_s``.
+        table: the columns of ``compare_step_plans``, and ``calls, reallocation, idle``: what the GPU-seconds of a period are, as
+            multiples of all GPUs times the bound. They add up to ``period_s / bound_s``.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -44,21 +44,13 @@ class StepComparisonInfo(NamedTuple):
 def step_comparison_info(plans: Plans) -> StepComparisonInfo:
     """Return the data of ``plot_step_comparison``."""
     labelled = by_label(plans)
-    bounds = proven_bounds_s(labelled)
-    rows = []
-    for label, plan in labelled.items():
-        calls = call_gpu_seconds(plan.calls)
-        moved = plan.gpu_seconds - calls
-        parts = (calls, moved, plan.gpus * plan.period_s - calls - moved)
-        multiples = [part / plan.gpus / bounds[label] for part in parts]
-        rows.append((label, plan.period_s, bounds[label], *multiples, *parts, plan.status))
-    columns = ["plan", "period_s", "bound_s", *PARTS, *(f"{part}_gpu_s" for part in PARTS), "status"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = compare_step_plans(labelled)
+    bound_gpu_s = table["bound_s"] * [plan.gpus for plan in labelled.values()]
+    table = table.assign(**{part: table[f"{part}_gpu_s"] / bound_gpu_s for part in PARTS})
     if table.empty:
         return StepComparisonInfo(table, NONE)
-    unknown = table["bound_s"].isna()
-    missing = f"No lower bound is proven for {clean(table.loc[unknown, 'plan'].iloc[0])}." if unknown.any() else ""
-    return StepComparisonInfo(table, missing)
+    unproven = table.loc[table["bound_s"].isna(), "plan"]
+    return StepComparisonInfo(table, f"No lower bound is proven for {clean(unproven.iloc[0])}." if len(unproven) else "")
 
 
 def plot_step_comparison(plans: Plans) -> go.Figure:
@@ -86,7 +78,12 @@ def plot_step_comparison(plans: Plans) -> go.Figure:
     multiples = table["period_s"] / table["bound_s"]
     for name, multiple, period_s in zip(names, multiples, table["period_s"], strict=True):
         fig.add_annotation(
-            x=multiple, y=name, xanchor="left", xshift=5, showarrow=False, text=f"<b>{multiple:.2f}</b> ({number(period_s, 's')})"
+            x=multiple,
+            y=name,
+            xanchor="left",
+            xshift=5,
+            showarrow=False,
+            text=f"<b>{multiple:.2f}</b> ({number(period_s, 's')})",
         )
     fig.add_vline(x=1.0, line={"color": BOUND, "dash": "dash", "width": 1.5})
     fig.update_xaxes(title="multiple of the lower bound", range=[0, 1.3 * max(1.0, float(multiples.max()))])
@@ -110,11 +107,11 @@ def _title(table: pd.DataFrame) -> str:
     name = clean(best["plan"], 30)
     if len(table) == 1:
         return f"A step takes {best['period_s'] / best['bound_s']:.2f} times the lower bound"
-    return f"{name} is the fastest: {best['period_s'] / best['bound_s']:.2f} times the lower bound"
+    return f"Fastest: {name}, {best['period_s'] / best['bound_s']:.2f} times the bound"
 
 
 def _note(table: pd.DataFrame) -> str:
     bounds = table["bound_s"].unique()
-    known = f": no plan takes less than {number(bounds[0], 's')} per step" if len(bounds) == 1 else ""
+    known = f" no plan takes less than {number(bounds[0], 's')} per step" if len(bounds) == 1 else " the lower bound"
     over = clean(", ".join(table.loc[table["status"] == "infeasible", "plan"]))
-    return f"Dashed: lower bound{known}." + (f"<br>Needs more memory than a GPU has: {over}." if over else "")
+    return f"dashed:{known}" + (f"<br>does not fit into memory: {over}" if over else "")

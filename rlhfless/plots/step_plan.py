@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, IDLE, OUTLINE, PURPLE, SKY, VERMILLION, ink_on
+from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, OUTLINE, PURPLE, SKY, VERMILLION, ink_on
 from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanInfo, step_plan_info
 from rlhfless.plots.style import clean, hover, message_figure, number, styled
 
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 TITLE = "Step plan"
 ROLE_COLOURS = {"actor": BLUE, "critic": GREEN, "reference": SKY, "reward": PURPLE}
-KINDS = {"generate": ("generation", ""), "inference": ("inference", "."), "train": ("training", "\\"), MOVES: ("weights are sent", "x")}
+KINDS = {
+    "generate": ("generation", ""),
+    "inference": ("inference", "."),
+    "train": ("training", "\\"),
+    MOVES: ("weights are sent", "x"),
+}
 SENT_COLOUR, PALE = "#FFFFFF", "rgba(255,255,255,0.45)"
+LEAST_TEXT = 0.06  # share of the time axis: shorter bars have no text
 GPU_PX, LEAST_PX, MOST_PX, HEADING_PX = 16, 110, 240, 30
 GB = 1e9
 
@@ -50,51 +56,63 @@ def plot_step_plan(plans: Plans, *, gpus_per_node: int = 8, memory_bytes: float 
     heights = [min(MOST_PX, max(LEAST_PX, GPU_PX * gpus)) for gpus in info.plans["gpus"]]
     inner = sum(heights) + HEADING_PX * len(heights)
     fig = make_subplots(
-        rows=len(heights), cols=2, column_widths=[0.86, 0.14], horizontal_spacing=0.03, shared_xaxes="all", shared_yaxes=True
+        rows=len(heights), cols=2, column_widths=[0.86, 0.14], horizontal_spacing=0.03, shared_xaxes=True, shared_yaxes=True
     )
     colours = _role_colours(info)
+    drawn_s = 1.01 * PERIODS * float(info.plans[["period_s", "bound_s"]].max(axis=None))
     top = float(inner)
     for row, (plan, height) in enumerate(zip(info.plans.itertuples(index=False), heights, strict=True), start=1):
         top -= HEADING_PX
-        _add_timeline(fig, info, plan, colours, row)
+        _add_timeline(fig, info, plan, colours, drawn_s, row)
         _add_memory(fig, info.memory[info.memory["plan"] == plan.plan], memory_bytes, row)
         _set_gpu_axis(fig, plan.gpus, gpus_per_node, row)
         for col in (1, 2):
             fig.update_yaxes(domain=[max(0.0, (top - height) / inner), top / inner], row=row, col=col)
         fig.add_annotation(
-            text=_heading(plan), x=0, xref="paper", y=top / inner, yref="paper", xanchor="left", yanchor="bottom", showarrow=False
+            text=_heading(plan),
+            x=0,
+            xref="paper",
+            y=top / inner,
+            yref="paper",
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
         )
         top -= height
     _add_legend(fig, info, colours)
     last = len(heights)
-    longest_s = PERIODS * max(info.plans["period_s"].max(), info.plans["bound_s"].max(skipna=True))
-    fig.update_xaxes(range=[0, 1.01 * longest_s], col=1)
+    fig.update_xaxes(range=[0, drawn_s], col=1)
     fig.update_xaxes(title="seconds", showticklabels=True, row=last, col=1)
     most_bytes = max(info.memory["peak_bytes"].max(), memory_bytes if math.isfinite(memory_bytes) else 0.0)
     fig.update_xaxes(range=[0, 1.1 * most_bytes / GB or 1.0], nticks=3, col=2)
-    fig.update_xaxes(title="peak memory (GB)", showticklabels=True, row=last, col=2)
+    fig.update_xaxes(title="peak GB", showticklabels=True, row=last, col=2)
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -48 / inner, "yanchor": "top", "traceorder": "normal"}
-    fig.update_layout(barmode="overlay", bargap=0, uniformtext={"minsize": 8, "mode": "hide"})
-    return styled(fig, _title(info), _note(info, memory_bytes), height=round(inner) + 200, legend=legend, margin={"b": 118, "t": 82})
+    fig.update_layout(barmode="overlay", bargap=0)
+    return styled(
+        fig, _title(info), _note(info, memory_bytes), height=round(inner) + 200, legend=legend, margin={"b": 118, "t": 82}
+    )
 
 
 def _role_colours(info: StepPlanInfo) -> dict[str, str]:
     """Return a colour for every role; roles without a fixed one get the next free one."""
     free = [colour for colour in COLOURS if colour not in ROLE_COLOURS.values()]
     unknown = [role for role in dict.fromkeys(info.bars["role"]) if role not in ROLE_COLOURS]
-    return {
-        role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])
-    }
+    return {role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])}
 
 
-def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[str, str], row: int) -> None:
+def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[str, str], drawn_s: float, row: int) -> None:
     """Draw the rectangles of a plan, a trace per role and one of reallocations; lines at its periods and at bounds."""
     bars = info.bars[info.bars["plan"] == plan.plan]
     for role, colour in colours.items():
         calls = bars[(bars["role"] == role) & (bars["kind"] != MOVES)]
         if len(calls):
-            style = {"color": colour, "pattern": {"shape": [KINDS[kind][1] for kind in calls["kind"]], "fgcolor": PALE, "size": 7}}
-            texts = [f"{clean(one.call, 24)}<br>{one.dp}x{one.tp}x{one.pp}" for one in calls.itertuples(index=False)]
+            style = {
+                "color": colour,
+                "pattern": {"shape": [KINDS[kind][1] for kind in calls["kind"]], "fgcolor": PALE, "size": 7},
+            }
+            texts = [
+                _text(one) if one.end_s - one.start_s >= LEAST_TEXT * drawn_s else "" for one in calls.itertuples(index=False)
+            ]
             _add_bars(fig, calls, role, style, row, text=texts, textfont={"color": ink_on(colour)})
     sent = bars[bars["kind"] == MOVES]
     if len(sent):
@@ -104,6 +122,10 @@ def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[s
         fig.add_vline(x=step * plan.period_s, line={"color": OUTLINE, "width": 1}, row=row, col=1)
         if plan.bound_s == plan.bound_s:
             fig.add_vline(x=step * plan.bound_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5}, row=row, col=1)
+
+
+def _text(call: Any) -> str:
+    return f"{clean(call.call, 24)}<br>{call.dp}x{call.tp}x{call.pp}"
 
 
 def _add_bars(fig: go.Figure, bars: pd.DataFrame, group: str, style: dict[str, Any], row: int, **more: Any) -> None:
@@ -149,9 +171,17 @@ def _set_gpu_axis(fig: go.Figure, gpus: int, gpus_per_node: int, row: int) -> No
         middle = [node * gpus_per_node + gpus_per_node / 2 - 0.5 for node in shown]
         ticks = {"tickvals": middle, "ticktext": [f"node {node}" for node in shown]}
     for col in (1, 2):
-        fig.update_yaxes(range=[gpus - 0.5, -0.5], showgrid=False, zeroline=False, **(ticks if col == 1 else {}), row=row, col=col)
+        fig.update_yaxes(
+            range=[gpus - 0.5, -0.5], showgrid=False, zeroline=False, **(ticks if col == 1 else {}), row=row, col=col
+        )
         for node in range(1, nodes):
-            fig.add_hline(y=node * gpus_per_node - 0.5, line={"color": OUTLINE, "width": 1, "dash": "dot"}, row=row, col=col)
+            fig.add_hline(
+                y=node * gpus_per_node - 0.5,
+                line={"color": OUTLINE, "width": 1, "dash": "dot"},
+                layer="below",
+                row=row,
+                col=col,
+            )
 
 
 def _add_legend(fig: go.Figure, info: StepPlanInfo, colours: dict[str, str]) -> None:
@@ -162,24 +192,26 @@ def _add_legend(fig: go.Figure, info: StepPlanInfo, colours: dict[str, str]) -> 
         words, hatch = KINDS[kind]
         fig.add_bar(
             x=[None], y=[None], name=words, legendgroup=clean(kind), row=1, col=1,
-            marker={"color": IDLE, "pattern": {"shape": hatch, "fgcolor": "#333333", "size": 6}},
+            marker={"color": "#D5D5D5", "pattern": {"shape": hatch, "fgcolor": "#333333", "size": 6, "solidity": 0.35}},
         )  # fmt: skip
 
 
 def _heading(plan: Any) -> str:
-    above = f", {plan.period_s / plan.bound_s - 1:.1%} above the lower bound" if plan.bound_s == plan.bound_s else ""
-    misfit = ", needs more memory than there is" if plan.status == "infeasible" else ""
-    return f"<b>{clean(plan.plan, 30)}</b>: {number(plan.period_s, 's')} per step{above}{misfit}"
+    bound = f", {plan.period_s / plan.bound_s:.2f}x the bound" if plan.bound_s == plan.bound_s else ""
+    misfit = ", <b>does not fit</b>" if plan.status == "infeasible" else ""
+    return f"<b>{clean(plan.plan, 30)}</b>: {number(plan.period_s, 's')}{bound}{misfit}"
 
 
 def _title(info: StepPlanInfo) -> str:
     first, last = info.plans.iloc[0], info.plans.iloc[-1]
     if len(info.plans) == 1:
-        return f"{TITLE} of {clean(first['graph'])}: {number(first['period_s'], 's')} per step"
+        return f"{TITLE} of {clean(first['graph'], 30)}: {number(first['period_s'], 's')} per step"
     faster = first["period_s"] / last["period_s"]
-    return f"{clean(last['plan'], 30)} takes {number(last['period_s'], 's')} per step, {faster:.2f}x as fast as {clean(first['plan'], 30)}"
+    return f"{number(last['period_s'], 's')} per step, {faster:.2f}x as fast as {clean(first['plan'], 30)}"
 
 
 def _note(info: StepPlanInfo, memory_bytes: float) -> str:
-    bound = "dashed: lower bound on one step and on two; " if info.plans["bound_s"].notna().any() else ""
-    return f"two steps of the steady state; {bound}white: idle GPUs"
+    bound = "<br>dashed: lower bound on one step and on two" if info.plans["bound_s"].notna().any() else ""
+    limit = " against its memory" if math.isfinite(memory_bytes) else ""
+    over = "<br>does not fit: a GPU needs more memory than it has" if (info.plans["status"] == "infeasible").any() else ""
+    return f"left: two steps that follow each other; white: idle{bound}<br>right: peak memory of each GPU{limit}{over}"

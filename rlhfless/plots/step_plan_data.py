@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
+from rlhfless.analysis.step_plans import compare_step_plans
+
 if TYPE_CHECKING:
-    from solver.dataflow import Mesh, PlannedCall, StepPlan
+    from solver.dataflow import Mesh, StepPlan
 
     Plans = StepPlan | Mapping[str, StepPlan]
 
@@ -51,8 +53,11 @@ def step_plan_info(plans: Plans) -> StepPlanInfo:
     labelled = by_label(plans)
     bars = [(label, *bar) for label, plan in labelled.items() for bar in _bars(plan)]
     memory = [(label, gpu, peak) for label, plan in labelled.items() for gpu, peak in enumerate(plan.peak_bytes)]
-    bounds = proven_bounds_s(labelled)
-    rows = [(label, plan.graph, plan.gpus, plan.period_s, bounds[label], plan.status) for label, plan in labelled.items()]
+    bounds = compare_step_plans(labelled)["bound_s"]
+    rows = [
+        (label, plan.graph, plan.gpus, plan.period_s, bound_s, plan.status)
+        for (label, plan), bound_s in zip(labelled.items(), bounds, strict=True)
+    ]
     return StepPlanInfo(
         pd.DataFrame(bars, columns=BAR_COLUMNS),
         pd.DataFrame(memory, columns=["plan", "gpu", "peak_bytes"]),
@@ -64,18 +69,6 @@ def step_plan_info(plans: Plans) -> StepPlanInfo:
 def by_label(plans: Plans) -> Mapping[str, StepPlan]:
     """Return plans by label; a plan alone is ``this plan``."""
     return {str(label): plan for label, plan in plans.items()} if isinstance(plans, Mapping) else {"this plan": plans}
-
-
-def proven_bounds_s(plans: Mapping[str, StepPlan]) -> dict[str, float]:
-    """Return the lower bound on the period of every plan: the largest one that a plan of its graph and GPUs has, or NaN.
-
-    Published ways to plan prove nothing, so the bound of ours holds for them. Plans must be of the same costs.
-    """
-    best: dict[tuple[str, int], float] = {}
-    for plan in plans.values():
-        problem = (plan.graph, plan.gpus)
-        best[problem] = max(best.get(problem, 0.0), plan.lower_bound_s)
-    return {label: best[plan.graph, plan.gpus] or math.nan for label, plan in plans.items()}
 
 
 def _bars(plan: StepPlan) -> Iterator[tuple[object, ...]]:
@@ -111,8 +104,3 @@ def _spans(one: Mesh, other: Mesh) -> list[tuple[int, int]]:
         first = min(one.first, other.first)
         return [(first, max(one.last, other.last) - first)]
     return [(one.first, one.gpus), (other.first, other.gpus)]
-
-
-def call_gpu_seconds(calls: tuple[PlannedCall, ...]) -> float:
-    """Return the GPU-seconds of calls without their reallocations."""
-    return sum(call.seconds * call.layout.mesh.gpus for call in calls)

@@ -5,13 +5,15 @@ Input is step plans by label, of the same graph, cluster and costs.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.plots.palette import BOUND, policy_styles
-from rlhfless.plots.step_plan_data import by_label, proven_bounds_s
+from rlhfless.plots.step_plan_data import by_label
 from rlhfless.plots.style import clean, message_figure, number, styled
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ def step_search_info(plans: Plans) -> StepSearchInfo:
     labelled = by_label(plans)
     rows = [(label, *line) for label, plan in labelled.items() for line in plan.history]
     history = pd.DataFrame(rows, columns=["plan", "evaluated", "period_s"])
-    bounds = set(proven_bounds_s(labelled).values())
-    bound_s = bounds.pop() if len(bounds) == 1 else float("nan")
+    bounds = compare_step_plans(labelled)["bound_s"].unique()
+    bound_s = float(bounds[0]) if len(bounds) == 1 else math.nan
     return StepSearchInfo(history, bound_s, "" if rows else "No plan has a history: none was searched for.")
 
 
@@ -74,9 +76,12 @@ def plot_step_search(plans: Plans) -> go.Figure:
     known = info.bound_s == info.bound_s
     if known:
         fig.add_hline(y=info.bound_s, line={"color": BOUND, "dash": "dash", "width": 1.5})
-    fig.update_xaxes(title="plans whose times were computed", type="log")
-    fig.update_yaxes(title="seconds per step")
-    ends = "A line ends where its search improved for the last time."
-    bound = f"<br>Dashed: lower bound, {number(info.bound_s, 's', 4)}." if known else ""
+    fig.update_xaxes(title="plans whose times were computed", type="log", dtick="D2")
+    least, most = info.history["period_s"].min(), info.history["period_s"].max()
+    least = min(least, info.bound_s) if known else least
+    room = 0.06 * max(most - least, 0.02 * most)
+    fig.update_yaxes(title="seconds per step", range=[least - room, most + room])
+    ends = "a line ends where its search improved last"
+    bound = f"<br>dashed: lower bound, {number(info.bound_s, 's', 4)}" if known else ""
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.24, "yanchor": "top"}
     return styled(fig, TITLE, ends + bound, height=430, legend=legend, margin={"b": 110, "t": 82})

@@ -45,8 +45,8 @@ def named_graph(text: str) -> Graph:
 
 
 @cache
-def analytic_plan(graph: Graph | None = None, gpus: int = 4, slow: float = 1.0, work: int = 20_000) -> StepPlan:
+def analytic_plan(graph: Graph | None = None, gpus: int = 4, slow: float = 1.0, work: int = 50_000) -> StepPlan:
     """A plan of PPO's step, or of another graph's, within memory on one node of 4 or 8 GPUs, or on nodes of 8."""
     nodes = max(1, gpus // 8)
     cluster = Cluster(nodes, gpus // nodes, 1)
-    return plan_step(graph or ppo(), cluster, AnalyticCosts(slow), memory_bytes=1280e9 / gpus, gap=0.05, work=work)
+    return plan_step(graph or ppo(), cluster, AnalyticCosts(slow), memory_bytes=1600e9 / gpus, gap=0.05, work=work)
