@@ -23,10 +23,10 @@ def compare_step_plans(plans: Mapping[str, StepPlan], usd_per_gpu_hour: float = 
         plans: of the same costs and cluster, by label. usd_per_gpu_hour: NaN leaves the cost unknown.
 
     Returns:
-        Columns ``plan, period_s, bound_s, calls_gpu_s, reallocation_gpu_s, idle_gpu_s, peak_bytes, cost_usd, status``. The three
-        kinds of GPU-seconds are those of one period, and add up to that of all GPUs. ``bound_s`` is the largest lower bound of
-        a plan with this graph and number of GPUs, NaN where none is proven. ``peak_bytes`` is that of the fullest GPU.
-        ``cost_usd`` is that of a step whose GPUs are all held throughout.
+        Columns ``plan, period_s, bound_s, calls_gpu_s, reallocation_gpu_s, idle_gpu_s, peak_bytes, cost_usd, status``. The
+        three kinds of GPU-seconds are those of one period, and add up to those of all GPUs. ``bound_s`` is the largest lower
+        bound of a plan with this graph and number of GPUs, NaN where none is proven. ``peak_bytes`` is that of the fullest
+        GPU. ``cost_usd`` is that of a step whose GPUs are all held throughout.
 
     Raises:
         InputError: the price is negative, or no number.

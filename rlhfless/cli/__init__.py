@@ -7,5 +7,6 @@ from rlhfless.cli import drafts, export, figures, import_log, pipeline, plan, pr
 from rlhfless.cli.group import main
 
 __all__ = [
-    "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "step", "tools", "train",
+    "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "step", "tools",
+    "train",
 ]  # fmt: skip

@@ -68,14 +68,15 @@ def step(
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
     table = compare_step_plans(plans, hardware.price_usd)
+    assumptions = dict(costs.tables.source["assumptions"])
+    if out is not None:
+        _draw(plans, hardware.node_gpus, memory_bytes, assumptions, out)
+        click.echo(f"wrote {out}", err=True)
     if form == "json":
         about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": memory_bytes}
-        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": dict(costs.tables.assumptions)}))
+        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}))
     else:
         click.echo(f"{plan!r}\n\n{_text(table, hardware)}")
-    if out is not None:
-        _draw(plans, hardware.node_gpus, memory_bytes, out)
-        click.echo(f"wrote {out}", err=True)
 
 
 def _names(text: str, known: dict[str, Any]) -> list[str]:
@@ -106,17 +107,21 @@ def _text(table: pd.DataFrame, hardware: StepGpus) -> str:
     if not math.isnan(hardware.price_usd):
         shown["USD per step"] = table["cost_usd"].map("{:.4f}".format)
     shown["status"] = table["status"]
-    price = "" if math.isnan(hardware.price_usd) else f" Cost: {hardware.gpus} GPUs at {hardware.price_usd:g} USD per hour, all held."
+    price = (
+        ""
+        if math.isnan(hardware.price_usd)
+        else f" Cost: {hardware.gpus} GPUs at {hardware.price_usd:g} USD per hour, all held."
+    )
     return f"{shown.to_string(index=False)}\nShares are of the GPU-seconds of a step.{price}"
 
 
-def _draw(plans: dict[str, StepPlan], gpus_per_node: int, memory_bytes: float, out: str) -> None:
+def _draw(plans: dict[str, StepPlan], gpus_per_node: int, memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
     """Write a page with all figures, or a picture of the plans alone."""
     from rlhfless.plots import plot_step_plan, save
 
     if str(out).lower().endswith((".html", ".htm")):
         from rlhfless.report.step_page import write_step_page
 
-        write_step_page(plans, out, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes)
+        write_step_page(plans, out, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes, assumptions=assumptions)
     else:
         save(plot_step_plan(plans, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes), out)

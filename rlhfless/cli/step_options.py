@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from solver.dataflow import Graph
     from solver.model.cluster import Cluster
 
-NODE_GPUS = 8
+NODE_GPUS, NODE_SIZES = 8, (1, 2, 4, 8)
 GIB = 2**30
 ALGORITHMS = ("ppo", "grpo", "remax", "dpo")
 
@@ -50,7 +50,9 @@ class StepModels:
             if not (role and equals and model):
                 raise InputError(f"--model is {text!r}; ROLE=MODEL is needed, such as actor=llama2-13b")
             if role not in roles:
-                raise InputError(f"--model names role {role!r}, which {self.algorithm} does not call; it calls {', '.join(roles)}")
+                raise InputError(
+                    f"--model names role {role!r}, which {self.algorithm} does not call; it calls {', '.join(roles)}"
+                )
             if role in named:
                 raise InputError(f"--model names role {role!r} twice; one model per role is needed")
             named[role] = model
@@ -73,21 +75,21 @@ class StepGpus:
     @property
     def node_gpus(self) -> int:
         """GPUs of a node: 8 where nothing is stated, or all if they are 1, 2 or 4."""
-        return self.gpus_per_node or (self.gpus if self.gpus in (1, 2, 4) else NODE_GPUS)
+        return self.gpus_per_node or (self.gpus if self.gpus in NODE_SIZES else NODE_GPUS)
 
     @property
     def cluster(self) -> Cluster:
         """The cluster.
 
         Raises:
-            InputError: the GPUs are not whole nodes.
+            InputError: nodes have another number of GPUs than 1, 2, 4 or 8, or the GPUs are not whole nodes.
         """
         from solver import Cluster
 
+        if self.node_gpus not in NODE_SIZES:
+            raise InputError(f"--gpus-per-node is {self.node_gpus}; 1, 2, 4 or 8 is needed")
         if self.gpus % self.node_gpus:
-            raise InputError(
-                f"--gpus is {self.gpus}; 1, 2, 4 or a multiple of the {self.node_gpus} GPUs of a node is needed (--gpus-per-node)"
-            )
+            raise InputError(f"--gpus is {self.gpus}; 1, 2, 4 or a multiple of the {self.node_gpus} GPUs of a node is needed")
         return Cluster(self.gpus // self.node_gpus, self.node_gpus, 1, self.kind)
 
     def memory_bytes(self, costs: CallTable) -> float:
@@ -111,7 +113,8 @@ def models_options(command: Command) -> Command:
     """Add --algorithm and --model, as the argument ``models``."""
     options = [
         click.option(
-            "--algorithm", type=click.Choice(ALGORITHMS), default="ppo", show_default=True, help="Plan the step of this algorithm."
+            "--algorithm", type=click.Choice(ALGORITHMS), default="ppo", show_default=True,
+            help="Plan the step of this algorithm.",
         ),
         click.option(
             "--model", "models", multiple=True, metavar="ROLE=MODEL",

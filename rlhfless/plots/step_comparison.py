@@ -28,8 +28,8 @@ class StepComparisonInfo(NamedTuple):
     """Data of ``plot_step_comparison``.
 
     Attributes:
-        table: the columns of ``compare_step_plans``, and ``calls, reallocation, idle``: what the GPU-seconds of a period are, as
-            multiples of all GPUs times the bound. They add up to ``period_s / bound_s``.
+        table: the columns of ``compare_step_plans``, and ``calls, reallocation, idle``: the GPU-seconds of a period by what
+            they are for, as multiples of all GPUs times the bound. They add up to ``period_s / bound_s``.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -86,7 +86,7 @@ def plot_step_comparison(plans: Plans) -> go.Figure:
             text=f"<b>{multiple:.2f}</b> ({number(period_s, 's')})",
         )
     fig.add_vline(x=1.0, line={"color": BOUND, "dash": "dash", "width": 1.5})
-    fig.update_xaxes(title="multiple of the lower bound", range=[0, 1.3 * max(1.0, float(multiples.max()))])
+    fig.update_xaxes(title="multiple of the lower bound", range=[0, 1.45 * max(1.0, float(multiples.max()))])
     fig.update_yaxes(autorange="reversed", showgrid=False)
     fig.update_layout(barmode="stack")
     below = {"orientation": "h", "x": 0, "xanchor": "left", "y": -54 / (BAR_PX * len(table)), "yanchor": "top"}

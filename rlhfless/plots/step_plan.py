@@ -36,8 +36,8 @@ GB = 1e9
 def plot_step_plan(plans: Plans, *, gpus_per_node: int = 8, memory_bytes: float = math.inf) -> go.Figure:
     """Plot which call runs on which GPUs over two steps of the steady state, and what each GPU needs of its memory.
 
-    A rectangle is a call: its colour is the role, its hatch the kind, its text dp x tp x pp. Crossed white bars are weights on their
-    way from the layout of their training. GPUs without a rectangle are idle.
+    A rectangle is a call: its colour is the role, its hatch the kind, its text dp x tp x pp. Crossed white bars are weights on
+    their way from the layout of their training. GPUs without a rectangle are idle.
 
     Args:
         plans: a plan, or several of the same graph and costs by label.

@@ -29,9 +29,9 @@ class StepPlanInfo(NamedTuple):
 
     Attributes:
         bars: one row per rectangle: ``plan, call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, end_s, seconds, bytes``.
-            ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the two
-            periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call runs, and
-            in all for a reallocation.
+            ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the
+            two periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call runs,
+            and in all for a reallocation.
         memory: one row per GPU of every plan: ``plan, gpu, peak_bytes``.
         plans: one row per plan: ``plan, graph, gpus, period_s, bound_s, status``. ``bound_s`` is the largest proven one of
             all plans with this graph and number of GPUs, NaN where none is proven.

@@ -26,7 +26,7 @@ class StepSearchInfo(NamedTuple):
     """Data of ``plot_step_search``.
 
     Attributes:
-        history: one row per improvement: ``plan, evaluated, period_s``. ``evaluated`` counts the plans whose times were computed.
+        history: one row per improvement: ``plan, evaluated, period_s``. ``evaluated`` counts plans whose times were computed.
         bound_s: no plan has a shorter period; NaN where none is proven, or where plans are of different problems.
         missing: why there is nothing to show, or the empty text.
     """
@@ -84,4 +84,4 @@ def plot_step_search(plans: Plans) -> go.Figure:
     ends = "a line ends where its search improved last"
     bound = f"<br>dashed: lower bound, {number(info.bound_s, 's', 4)}" if known else ""
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.24, "yanchor": "top"}
-    return styled(fig, TITLE, ends + bound, height=430, legend=legend, margin={"b": 110, "t": 82})
+    return styled(fig, TITLE, ends + bound, height=430, legend=legend, showlegend=True, margin={"b": 110, "t": 82})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,18 +17,24 @@ if TYPE_CHECKING:
 
 HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "weights sent (s)", "weights sent (GB)")
 LEAD = (
-    "On which GPUs every model call of a training step runs, and how its model is cut over them: dp copies, each of pp stages of "
-    "layers, with every weight in tp parts. Steps follow each other. The lower bound holds for every plan with these costs."
+    "On which GPUs every model call of a training step runs, and how its model is cut over them: dp copies, each of pp stages "
+    "of layers, with every weight in tp parts. Steps follow each other. The lower bound holds for every plan with these costs."
 )
 
 
 def write_step_page(
-    plans: Mapping[str, StepPlan], out: str | Path, *, gpus_per_node: int = 8, memory_bytes: float = float("inf")
+    plans: Mapping[str, StepPlan],
+    out: str | Path,
+    *,
+    gpus_per_node: int = 8,
+    memory_bytes: float = math.inf,
+    assumptions: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one page without network about plans of the same step, the own one last.
 
     Args:
         plans: by label. out: the HTML file. gpus_per_node: of the cluster. memory_bytes: of a GPU.
+        assumptions: of the costs, by what is assumed.
 
     Returns:
         The path of the page.
@@ -47,6 +54,9 @@ def write_step_page(
     page.section("The calls")
     for label, plan in plans.items():
         page.table(label, HEAD, _rows(plan), text_columns=5)
+    if assumptions:
+        page.section("What the seconds come from")
+        page.basis((name.replace("_", " "), text) for name, text in assumptions.items())
     return write_page(path, page.render(""), InputError)
 
 

@@ -1,4 +1,4 @@
-"""Step plans of a small analytic cost model, for tests of what shows them. The numbers are made up; their order is that of real ones."""
+"""Step plans of a small analytic cost model with made-up numbers, for tests of what shows plans."""
 
 from __future__ import annotations
 
