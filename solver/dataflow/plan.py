@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "reallocation (s)")
+TEXTS = 5  # columns of text, before those of numbers
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,11 @@ class StepPlan:
         return {"call": call.name, "role": call.role, "kind": call.kind, **where, **took, **needs, **moved}
 
     def __repr__(self) -> str:
-        return f"{self._summary()}\n" + "\n".join("  ".join(row) for row in self._table())
+        rows = [HEAD, *self._table()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+        lines = ["  ".join(map(str.ljust, row[:TEXTS], widths)) for row in rows]
+        numbers = ["  ".join(map(str.rjust, row[TEXTS:], widths[TEXTS:])) for row in rows]
+        return "\n".join([self._summary(), *(f"{text}  {number}" for text, number in zip(lines, numbers, strict=True))])
 
     def _repr_html_(self) -> str:
         return rows_table(self._summary(), HEAD, self._table())
