@@ -27,7 +27,11 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "08_paper": {},
     "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
     "10_stage_fusion": {"ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01, "GPUS": 8},
-    "11_whole_step": {"NODES": 1, "MODELS": dict.fromkeys(("actor", "reference", "critic", "reward"), "llama2-7b"), "RESPONSES": 64},
+    "11_whole_step": {
+        "NODES": 1,
+        "MODELS": dict.fromkeys(("actor", "reference", "critic", "reward"), "llama2-7b"),
+        "RESPONSES": 64,
+    },  # fmt: skip
     "cookbook": {},
 }
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""
