@@ -6,6 +6,11 @@ of GPUs is at least the sum over tasks of GPUs times seconds.
 **Chains.** Take tasks of which no two ever run at the same time, in whatever steps they are. Each runs once per period, so the
 period is at least the sum of their seconds. Two tasks never run together if they share a GPU, or if the graph orders them
 within a step and the later one before the next step's earlier one. Reallocations are tasks like calls.
+
+**Generate calls that give GPUs back early** (``CallOptions.freed_early``) count with lower bounds, so the period is bounded for
+every generation plan. Both arguments stay true. No GPU is held twice at once, and the call holds its GPUs for at least
+``least_gpu_s`` GPU-seconds per period. The call lasts ``least_s`` at least, and another call may run on its GPUs meanwhile. So
+sharing a GPU no longer keeps the two apart, and only the graph does.
 """
 
 from __future__ import annotations
@@ -21,9 +26,22 @@ BoolArray = NDArray[np.bool_]
 def period_bound_s(options: CallOptions, plans: IntArray) -> FloatArray:
     """Return (P,) lower bounds on the period of each plan, for any order."""
     seconds = options.durations(plans)
-    area = (seconds * options.blocks(plans).sum(axis=2)).sum(axis=1) / options.gpus
-    apart = options.overlaps(plans) | never_together(options)
-    return np.asarray(np.maximum(area, heaviest_chain_s(seconds, apart)))
+    gpu_s = seconds * options.blocks(plans).sum(axis=2)
+    for call in options.freed_early:
+        seconds[:, call], gpu_s[:, call] = (least[plans[:, call]] for least in options.least[call])
+    apart = apart_on_gpus(options, options.overlaps(plans)) | never_together(options)
+    return np.asarray(np.maximum(gpu_s.sum(axis=1) / options.gpus, heaviest_chain_s(seconds, apart)))
+
+
+def apart_on_gpus(options: CallOptions, overlaps: BoolArray) -> BoolArray:
+    """Return (P, T, T) whether two tasks never run at once because they share a GPU, by (P, T, T) whether they share one."""
+    freed = list(options.freed_early)
+    if not freed:
+        return overlaps
+    apart = overlaps.copy()
+    apart[:, freed, :] = False
+    apart[:, :, freed] = False
+    return apart
 
 
 def never_together(options: CallOptions) -> BoolArray:

@@ -8,8 +8,8 @@ per call, as (K,) indices; functions take (P, K) of them at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,19 @@ class CallMemory(NamedTuple):
     copy: float = 0.0
 
 
+class FreedEarly(NamedTuple):
+    """When the n layouts of a call give their GPUs back, where that may be before the call ends.
+
+    Attributes:
+        release_s: (n, N) seconds from the start of the call until each GPU of the cluster is free.
+        least_s, least_gpu_s: (n,) lower bounds on the seconds and the GPU-seconds of the call on this mesh.
+    """
+
+    release_s: FloatArray
+    least_s: FloatArray
+    least_gpu_s: FloatArray
+
+
 class CallCosts(Protocol):
     """What a call takes in a layout, and what it takes to send weights between two layouts."""
 
@@ -61,6 +74,7 @@ class CallOptions:
         graph: of K calls. gpus, gpus_per_node: of the cluster.
         layouts: for every call its n layouts. seconds: (n,) of each. memory: (n, 3) of each, see ``CallMemory``.
         costs: for reallocations, which are computed when they are first asked for.
+        freed_early: by call, where GPUs may be free before the call ends; others hold all their GPUs to their end.
     """
 
     graph: Graph
@@ -70,6 +84,7 @@ class CallOptions:
     seconds: tuple[FloatArray, ...]
     memory: tuple[FloatArray, ...]
     costs: CallCosts
+    freed_early: Mapping[int, FreedEarly] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
@@ -170,6 +185,24 @@ class CallOptions:
         """Return (P, T, T) whether two tasks share a GPU."""
         occupied = self.blocks(plans).astype(np.float32)
         return np.asarray(occupied @ occupied.transpose(0, 2, 1) > 0)
+
+    def holds_s(self, plans: IntArray) -> FloatArray:
+        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity if it shares none."""
+        seconds, occupied = self.durations(plans), self.blocks(plans)
+        holds = np.where(self.overlaps(plans), seconds[:, :, None], -math.inf)
+        for call, freed in self.freed_early.items():
+            release_s = np.where(occupied, freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+            holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
+        return holds
+
+    @cached_property
+    def least(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
+        """For every call (n,) lower bounds on the seconds and the GPU-seconds of each layout; exact but for ``freed_early``."""
+        found = []
+        for call, (seconds, span) in enumerate(zip(self.seconds, self.spans, strict=True)):
+            freed = self.freed_early.get(call)
+            found.append((seconds, seconds * (span[:, 1] - span[:, 0])) if freed is None else freed[1:])
+        return tuple(found)
 
     def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
         """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.

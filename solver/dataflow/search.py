@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.dataflow.bound import chains_s, never_together
+from solver.dataflow.bound import apart_on_gpus, chains_s, never_together
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.schedule import step_times
 
@@ -125,19 +125,24 @@ class _Exact:
         self.search, self.options, self.found = search, search.options, search.found
         self.gap, self.most = gap, most_bounds
         options = self.options
-        self.least_s = np.array([seconds.min() for seconds in options.seconds])
+        self.least_s = np.array([least_s.min() for least_s, _ in options.least])
         self.calls = sorted(range(len(self.least_s)), key=lambda call: -self.least_s[call])
         self.apart = never_together(options)
-        self.fastest, self.of_mesh, self.sorted_s, self.least_area = [], [], [], []
-        for seconds, span in zip(options.seconds, options.spans, strict=True):
+        self.leaf_s = math.inf  # least bound of a whole plan; others of its layouts may be better where generation has a bound
+        self.fastest, self.of_mesh, self.sorted_s, self.least_area, self.mesh_least = [], [], [], [], []
+        for seconds, span, (least_s, least_gpu_s) in zip(options.seconds, options.spans, options.least, strict=True):
             by_mesh: dict[tuple[int, int], list[int]] = {}
             for option in np.argsort(seconds, kind="stable").tolist():
                 by_mesh.setdefault((int(span[option, 0]), int(span[option, 1])), []).append(option)
             self.fastest.append(np.array([of_mesh[0] for of_mesh in by_mesh.values()]))
             self.of_mesh.append({of_mesh[0]: np.array(of_mesh) for of_mesh in by_mesh.values()})
-            order = np.argsort(seconds, kind="stable")
-            self.sorted_s.append(seconds[order])
-            self.least_area.append(np.minimum.accumulate((seconds * (span[:, 1] - span[:, 0]))[order]))
+            of_mesh_least = np.empty((2, len(seconds)))
+            for same in self.of_mesh[-1].values():
+                of_mesh_least[:, same] = np.array([[least_s[same].min()], [least_gpu_s[same].min()]])
+            self.mesh_least.append(of_mesh_least)
+            order = np.argsort(least_s, kind="stable")
+            self.sorted_s.append(least_s[order])
+            self.least_area.append(np.minimum.accumulate(least_gpu_s[order]))
 
     @property
     def target_s(self) -> float:
@@ -159,7 +164,7 @@ class _Exact:
                 plans = plans[:BLOCK]
             self._extend(plans, depth, open_)
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
-        self.found.bound_s = max(self.found.bound_s, min([self.target_s, *left]))
+        self.found.bound_s = max(self.found.bound_s, min([self.target_s, self.leaf_s, *left]))
         return not open_
 
     def _extend(self, plans: IntArray, depth: int, open_: list[tuple[IntArray, FloatArray, int]]) -> None:
@@ -187,6 +192,8 @@ class _Exact:
             return
         if depth + 1 == 2 * calls:
             self.found.take(plans, self.search.periods(plans))
+            if self.options.freed_early:
+                self.leaf_s = min(self.leaf_s, float(bound_s.min()))
             return
         order = np.argsort(bound_s, kind="stable")
         open_.append((plans[order], bound_s[order], depth + 1))
@@ -197,11 +204,12 @@ class _Exact:
         tasks = options.tasks
         has_mesh = set(self.calls[:depth])
         has_strategy = set(self.calls[: max(0, depth - calls)])
-        seconds = np.zeros((len(plans), tasks))
+        seconds, gpu_s = np.zeros((2, len(plans), tasks))
         occupied = np.zeros((len(plans), tasks, options.gpus), np.float32)
         for call in range(calls):
             if call in has_mesh:
-                seconds[:, call] = options.seconds[call][plans[:, call]]
+                least = options.least[call] if call in has_strategy else self.mesh_least[call]
+                seconds[:, call], gpu_s[:, call] = (numbers[plans[:, call]] for numbers in least)
                 occupied[:, call] = options.occupies(call, plans[:, call])
             else:
                 seconds[:, call] = self.least_s[call]
@@ -212,9 +220,11 @@ class _Exact:
                 seconds[:, calls + number] = options.reallocation_s(call, plans[:, train], plans[:, call])
             if call in has_mesh and train in has_mesh:
                 occupied[:, calls + number] = np.maximum(occupied[:, call], occupied[:, train])
-        apart = (occupied @ occupied.transpose(0, 2, 1) > 0) | self.apart
+        apart = apart_on_gpus(options, occupied @ occupied.transpose(0, 2, 1) > 0) | self.apart
         chain_s = chains_s(seconds, apart)
-        area = (seconds * occupied.sum(axis=2)).sum(axis=1)
+        moved = slice(calls, tasks)
+        gpu_s[:, moved] = seconds[:, moved] * occupied[:, moved].sum(axis=2)
+        area = gpu_s.sum(axis=1)
         bound_s = chain_s.max(axis=1)
         masks = np.arange(1 << tasks)
         for call in range(calls):
