@@ -19,6 +19,7 @@ MAIN = {
     "rlhfless.executor.step.work_items": ("WorkItem",),
     "rlhfless.latency.own_kind": ("profile_like",),
     "rlhfless.scheduling": ("as_policy",),
+    "rlhfless.scheduling.dataflow.megatron": ("megatron_plan",),
     "solver.planning.plan_generation": ("plan_generation",),
     "solver.planning.pareto_front": ("pareto_front",),
     "solver.bounds.clairvoyant": ("clairvoyant_bound",),

@@ -16,11 +16,14 @@ FRONTS = (
     "rlhfless", "rlhfless.trace", "rlhfless.latency", "rlhfless.predict", "rlhfless.engine", "rlhfless.executor",
     "rlhfless.scheduling", "rlhfless.simulate", "rlhfless.analysis", "rlhfless.plots", "rlhfless.training", "rlhfless.run",
     "rlhfless.report", "rlhfless.widgets", "solver", "solver.dataflow", "solver.pipeline",
+    "rlhfless.scheduling.dataflow",
 )  # fmt: skip
 NEEDS = {"VllmEngineFactory": "vllm", "TrlRecorder": "transformers"}
 """Names whose loading needs an optional package."""
 INNER = re.compile(
-    r"^\s*(?:>>> )?(?:from|import)\s+((?:rlhfless(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))", re.MULTILINE
+    r"^\s*(?:>>> )?(?:from|import)\s+"
+    r"((?:rlhfless(?!\.scheduling\.dataflow\s)(?:\.\w+){2,}|solver(?!\.(?:dataflow|pipeline)\s)(?:\.\w+)+))",
+    re.MULTILINE,
 )
 
 

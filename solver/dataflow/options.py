@@ -88,13 +88,18 @@ class CallOptions:
 
     @classmethod
     def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
-        """Return every layout in which a call can run.
+        """Return every layout in which a call can run; parts of a weight stay within a node.
 
         Raises:
             PlanningError: the cluster has another number of GPUs, seconds or bytes are negative or no numbers, or a call runs
                 in no layout.
         """
-        every = [Layout(mesh, s) for mesh in meshes(gpus, gpus_per_node) for s in strategies(mesh.gpus, gpus // gpus_per_node)]
+        every = [
+            Layout(mesh, strategy)
+            for mesh in meshes(gpus, gpus_per_node)
+            for strategy in strategies(mesh.gpus, gpus // gpus_per_node)
+            if strategy.tp <= gpus_per_node
+        ]
         layouts, seconds, memory = [], [], []
         for call in graph.calls:
             took = [(layout, _seconds(call, layout, costs)) for layout in every]

@@ -55,9 +55,11 @@ class StepPlan:
         graph: name of the algorithm. gpus: of the cluster. calls: in order of their start.
         period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
         first_steps_s: seconds of the first five steps together, the number that ReaL reports.
-        status: ``optimal`` (the gap that was asked for is proven) or ``stopped`` (by the counted work).
+        status: ``optimal`` (the gap that was asked for is proven) or ``stopped`` (by the counted work). Plans of others are
+            ``given``, or ``infeasible`` where a GPU has too few bytes.
         peak_bytes: of every GPU.
         history: (evaluated plans, period) of every improvement.
+        order: of ready calls: ``longest path``, or ``fifo`` (as they became ready).
     """
 
     graph: str
@@ -69,6 +71,7 @@ class StepPlan:
     status: str
     peak_bytes: tuple[float, ...]
     history: tuple[tuple[int, float], ...] = ()
+    order: str = "longest path"
 
     @property
     def gap(self) -> float:
@@ -97,7 +100,7 @@ class StepPlan:
         """Return the plan as JSON: its numbers, and ``calls`` with the rows of ``to_frame``."""
         numbers = {
             name: getattr(self, name)
-            for name in ("graph", "gpus", "period_s", "lower_bound_s", "gap", "first_steps_s", "status", "gpu_seconds")
+            for name in ("graph", "gpus", "period_s", "lower_bound_s", "gap", "first_steps_s", "status", "order", "gpu_seconds")
         }
         return json.dumps({**numbers, "peak_bytes": self.peak_bytes, "calls": [self._row(call) for call in self.calls]})
 
@@ -116,11 +119,11 @@ class StepPlan:
         return rows_table(self._summary(), HEAD, self._table())
 
     def _summary(self) -> str:
+        head = f"Step plan of {self.graph} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"
+        if not self.lower_bound_s:
+            return f"{head} ({self.status}, no bound)"
         proof = f"at most {self.gap:.1%} above the shortest" if self.gap > 1e-9 else "proven shortest"
-        return (
-            f"Step plan of {self.graph} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step, {proof} "
-            f"({self.status}, bound {shown(self.lower_bound_s)} s)"
-        )
+        return f"{head}, {proof} ({self.status}, bound {shown(self.lower_bound_s)} s)"
 
     def _table(self) -> list[tuple[str, ...]]:
         return [

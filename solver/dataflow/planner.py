@@ -6,16 +6,15 @@ import math
 
 import numpy as np
 
+from solver.dataflow.assemble import step_plan
 from solver.dataflow.graph import Graph
-from solver.dataflow.options import CallCosts, CallMemory, CallOptions, IntArray
-from solver.dataflow.plan import PlannedCall, StepPlan
-from solver.dataflow.schedule import STEPS, step_times
+from solver.dataflow.options import CallCosts, CallOptions
+from solver.dataflow.plan import StepPlan
 from solver.dataflow.search import Search
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
 
 GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
-FIRST_STEPS = 5
 BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
 
 
@@ -57,17 +56,29 @@ def plan_step(
         >>> plan.period_s, plan.status
         (1.0, 'optimal')
     """
-    _check(graph, cluster, memory_bytes, gap, work)
+    check_problem(graph, cluster, memory_bytes)
+    if not is_number(gap, 0) or gap >= 1:
+        raise PlanningError(f"gap is {as_given(gap)}; a share of 0 or more and below 1 is needed")
+    if not is_whole(work, 1):
+        raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
     options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
     search = Search(options, memory_bytes, seed)
     search.start(work // BOUNDED_PER_EVALUATED)
     ended = all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
     if search.found.plan is None:
         raise PlanningError(_nothing_fits(options, memory_bytes, ended))
-    return _step_plan(options, search, search.found.plan, "optimal" if ended else "stopped")
+    found = search.found
+    return step_plan(
+        options, found.plan, status="optimal" if ended else "stopped", lower_bound_s=found.bound_s, history=tuple(found.history)
+    )
 
 
-def _check(graph: Graph, cluster: Cluster, memory_bytes: float, gap: float, work: int) -> None:
+def check_problem(graph: Graph, cluster: Cluster, memory_bytes: float) -> None:
+    """Refuse what is no graph, no cluster, or no number of bytes.
+
+    Raises:
+        PlanningError: the sentence says which, and what is needed.
+    """
     if not isinstance(graph, Graph):
         raise PlanningError(f"graph is {as_given(graph)}; a Graph, such as ppo(), is needed")
     if not isinstance(cluster, Cluster):
@@ -75,10 +86,6 @@ def _check(graph: Graph, cluster: Cluster, memory_bytes: float, gap: float, work
     check_real("memory_bytes", memory_bytes)
     if not memory_bytes > 0:
         raise PlanningError(f"memory_bytes is {as_given(memory_bytes)}; more than 0 is needed")
-    if not is_number(gap, 0) or gap >= 1:
-        raise PlanningError(f"gap is {as_given(gap)}; a share of 0 or more and below 1 is needed")
-    if not is_whole(work, 1):
-        raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
 
 
 def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:
@@ -91,34 +98,3 @@ def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str
         f"no plan fits into {memory_bytes:.4g} bytes per GPU on {options.gpus} GPUs; call {options.graph.calls[most].name!r} "
         f"alone needs {least[most]:.4g} at least; give more memory or GPUs"
     )
-
-
-def _step_plan(options: CallOptions, search: Search, plan: IntArray, status: str) -> StepPlan:
-    """Return the plan as users read it, with times of a step in the steady state."""
-    times = step_times(options, plan[None])
-    shown_step = STEPS - 2  # the last one but one, as no step follows the last
-    calls = len(options.graph.calls)
-    start_s = times.start_s[0, :, shown_step]
-    zero_s = float(start_s[:calls].min())
-    planned = []
-    for at, call in enumerate(options.graph.calls):
-        layout = options.layouts[at][plan[at]]
-        kept, working, copy = CallMemory(*options.memory[at][plan[at]])
-        moved = {}
-        train = options.graph.trained_by[at]
-        if at in options.reallocated and train is not None:
-            source = options.layouts[train][plan[train]]
-            seconds, sent = options.costs.reallocate(call.role, source, layout)
-            copy = 0.0 if source == layout else copy
-            if seconds:
-                began_s = float(start_s[calls + options.reallocated.index(at)]) - zero_s
-                moved = {"reallocate_start_s": began_s, "reallocate_s": seconds, "reallocate_bytes": sent}
-        took = float(options.seconds[at][plan[at]])
-        begins_s = float(start_s[at]) - zero_s
-        planned.append(PlannedCall(call.name, call.role, call.kind, layout, begins_s, took, kept, working + copy, **moved))
-    found = search.found
-    return StepPlan(
-        options.graph.name, options.gpus, tuple(sorted(planned, key=lambda one: one.start_s)), found.period_s,
-        min(found.bound_s, found.period_s), float(times.step_end_s[0, FIRST_STEPS - 1]), status,
-        tuple(options.peak_bytes(plan[None])[0].tolist()), tuple(found.history),
-    )  # fmt: skip

@@ -5,13 +5,15 @@ tasks the one that can start first is next. Where several can start first, the o
 seconds until the last step ends if nothing ever waited for GPUs. The released code of ReaL runs tasks in the order in which
 they became ready instead, and so does ``order="fifo"``.
 
-The period is the mean time from one start of a task to the next. It is taken over the last half of the unrolled steps, but the
-last one, which no step follows.
+Schedules repeat after a few steps: every task starts a fixed time after its start 1, 2 or 3 steps before. The period is that
+time per step, read from the last two windows of steps in which it holds. A schedule without such windows is not periodic yet;
+its period is the mean over the last half of the steps but the last one, which no step follows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,6 +23,9 @@ from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 Order = Literal["longest path", "fifo"]
 STEPS = 8  # that are unrolled
+MORE_STEPS = 32  # where fewer do not repeat
+CYCLES = (1, 2, 3)  # steps after which schedules are tried for a repetition
+EQUAL = 1e-9  # relative difference of equal times
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +46,31 @@ class UnrolledTimes:
         return np.asarray(self.end_s.max(axis=1))
 
     @property
+    def periodic(self) -> NDArray[np.bool_]:
+        """(P,) whether the schedule repeats within these steps."""
+        return np.asarray(~np.isnan(self._cycle_s))
+
+    @property
     def period_s(self) -> FloatArray:
-        """(P,) mean seconds from one start of a task to the next, over the last half of the steps but the last one."""
+        """(P,) seconds per step in the steady state, an estimate where the schedule is not periodic."""
         half = self.start_s.shape[2] // 2 - 1
-        return np.asarray((self.start_s[:, :, -2] - self.start_s[:, :, -2 - half]).max(axis=1) / half)
+        mean_s = (self.start_s[:, :, -2] - self.start_s[:, :, -2 - half]).max(axis=1) / half
+        return np.asarray(np.where(self.periodic, self._cycle_s, mean_s))
+
+    @cached_property
+    def _cycle_s(self) -> FloatArray:
+        """(P,) seconds per step by which all tasks of two consecutive steps follow those ``CYCLES`` steps before, or NaN."""
+        found = np.full(len(self.start_s), np.nan)
+        for steps in CYCLES:
+            apart_s = self.start_s[:, :, steps:] - self.start_s[:, :, :-steps]
+            first_s = apart_s[:, :1]
+            same = (np.abs(apart_s - first_s) <= EQUAL * (1 + first_s)).all(axis=1)
+            again = np.abs(np.diff(first_s[:, 0], axis=1)) <= EQUAL * (1 + first_s[:, 0, 1:])
+            repeats = (same[:, 1:] & same[:, :-1] & again)[:, 1:-1]  # neither the first steps nor the last one
+            last = repeats.shape[1] - 1 - repeats[:, ::-1].argmax(axis=1)
+            cycle_s = np.take_along_axis(first_s[:, 0, 2:], last[:, None], axis=1)[:, 0] / steps
+            found = np.where(np.isnan(found) & repeats.any(axis=1), cycle_s, found)
+        return found
 
 
 def step_times(options: CallOptions, plans: IntArray, order: Order = "longest path", steps: int = STEPS) -> UnrolledTimes:
@@ -55,6 +81,15 @@ def step_times(options: CallOptions, plans: IntArray, order: Order = "longest pa
     """
     seconds = options.durations(plans)
     return _Unrolled(options, seconds, options.holds_s(plans), order, steps).run()
+
+
+def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest path") -> FloatArray:
+    """Return (P,) periods of (P, K) plans; more steps are unrolled where a schedule is not periodic."""
+    times = step_times(options, plans, order)
+    period_s, open_ = times.period_s, ~times.periodic
+    if open_.any():
+        period_s[open_] = step_times(options, plans[open_], order, MORE_STEPS).period_s
+    return period_s
 
 
 class _Unrolled:

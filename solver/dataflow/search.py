@@ -20,7 +20,7 @@ import numpy as np
 
 from solver.dataflow.bound import apart_on_gpus, chains_s, never_together
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
-from solver.dataflow.schedule import step_times
+from solver.dataflow.schedule import periods_s
 
 STARTS = 2  # descents from perturbed plans
 CHANGED = 3  # calls of a plan that are perturbed
@@ -68,7 +68,7 @@ class Search:
         period_s = np.full(len(plans), math.inf)
         fits = self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes
         if fits.any():
-            period_s[fits] = step_times(self.options, plans[fits]).period_s
+            period_s[fits] = periods_s(self.options, plans[fits])
         return period_s
 
     def start(self, most: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.dataflow.bound import heaviest_chain_s, never_together, period_bound_s
-from solver.dataflow.schedule import step_times
+from solver.dataflow.schedule import periods_s, step_times
 
 
 @pytest.mark.parametrize("order", ["longest path", "fifo"])
@@ -25,13 +25,26 @@ def test_times_are_those_of_a_simulation_of_single_gpus(order: str, seed: int) -
             assert times.end_s[at, task, step] == pytest.approx(end_s, abs=1e-9)
 
 
+@pytest.mark.parametrize("order", ["longest path", "fifo"])
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 2.0]))
+def test_many_steps_have_the_period_of_few_or_these_are_not_periodic(order: str, seed: int, link: float) -> None:
+    options = sample(seed, link=link)
+    plans = random_plans(options, 20, np.random.default_rng(seed))
+    few, many = (step_times(options, plans, order, steps=steps) for steps in (8, 32))  # type: ignore[arg-type]
+    assert many.periodic.all()
+    assert few.period_s[few.periodic] == pytest.approx(many.period_s[few.periodic], abs=1e-9)
+    assert periods_s(options, plans, order) == pytest.approx(many.period_s, abs=1e-9)  # type: ignore[arg-type]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000))
 def test_no_order_has_a_shorter_period_than_the_bound(seed: int) -> None:
     options, rng = sample(seed), np.random.default_rng(seed)
     plans = random_plans(options, 3, rng)
     bounds = period_bound_s(options, plans)
-    assert (step_times(options, plans).period_s >= bounds - 1e-9).all()
+    assert (periods_s(options, plans) >= bounds - 1e-9).all()
+    assert (periods_s(options, plans, "fifo") >= bounds - 1e-9).all()
     for plan, bound_s in zip(plans, bounds, strict=True):
         steps = 6
         ends = followed(options, plan, "random", steps, rng)
