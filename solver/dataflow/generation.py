@@ -1,15 +1,15 @@
 """Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
 
-A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs: ``plan_generation`` gives
-its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Weights reach actors by the step's reallocations,
-and actors stay up between steps: the seconds of start and sync of the latency models are not charged.
+A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``plan_generation`` gives
+its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get weights by
+reallocations, so the seconds of start and sync of the latency models are not charged.
 
 **GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
 one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
 
 **Lower bounds** hold for every generation plan without a runtime rule, not only for the one that is found. ``least_s`` is the
-solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for cost
-alone, in which every actor gives its GPUs back when it is done. ``bound.py`` says how they enter bounds on the period.
+solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for
+cost alone, in which every actor gives its GPUs back when it is done. ``bound.py`` says how they enter bounds on the period.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class StepGeneration:
         for tp, model in given.items():
             if not is_whole(tp, 1) or model.gpus_per_actor != tp:
                 raise PlanningError(
-                    f"latency of generation has a model of {model.gpus_per_actor} GPUs per actor at tp {as_given(tp)}; the same "
-                    "number is needed"
+                    f"latency of generation has a model of {model.gpus_per_actor} GPUs per actor at tp {as_given(tp)}; the "
+                    "same number is needed"
                 )
 
     @property
@@ -204,16 +204,16 @@ def by_call(graph: Graph, generation: StepGeneration | Mapping[str, StepGenerati
         raise PlanningError(f"generation is given, but the calls of {graph.name!r} generate nothing; leave it out")
     given = dict(generation) if isinstance(generation, Mapping) else dict.fromkeys(names, generation)
     if sorted(map(str, given)) != sorted(names):
-        raise PlanningError(f"generation is given for {', '.join(map(str, given))}; one for each of {', '.join(names)} is needed")
+        raise PlanningError(
+            f"generation is given for {', '.join(map(str, given))}; one for each of {', '.join(names)} is needed"
+        )
     for name, one in given.items():
         if not isinstance(one, StepGeneration):
             raise PlanningError(f"generation of {name!r} is {as_given(one)}; a StepGeneration is needed")
     return given
 
 
-def generated_options(
-    graph: Graph, cluster: Cluster, costs: CallCosts, plans: Mapping[str, GenerationPlans]
-) -> CallOptions:
+def generated_options(graph: Graph, cluster: Cluster, costs: CallCosts, plans: Mapping[str, GenerationPlans]) -> CallOptions:
     """Return the options of a step whose generate calls are planned.
 
     Raises:

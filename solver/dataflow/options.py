@@ -192,7 +192,7 @@ class CallOptions:
         return np.asarray(occupied @ occupied.transpose(0, 2, 1) > 0)
 
     def holds_s(self, plans: IntArray) -> FloatArray:
-        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity if it shares none."""
+        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any."""
         seconds, occupied = self.durations(plans), self.blocks(plans)
         holds = np.where(self.overlaps(plans), seconds[:, :, None], -math.inf)
         for call, freed in self.freed_early.items():

@@ -95,9 +95,7 @@ def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest pat
 class _Unrolled:
     """State of P plans: what has been scheduled, and from when each task could run."""
 
-    def __init__(
-        self, options: CallOptions, seconds: FloatArray, holds_s: FloatArray, order: Order, steps: int
-    ) -> None:
+    def __init__(self, options: CallOptions, seconds: FloatArray, holds_s: FloatArray, order: Order, steps: int) -> None:
         self.plans, self.tasks = seconds.shape
         self.steps, self.order = steps, order
         self.seconds, self.holds_s = seconds, holds_s
