@@ -1,8 +1,8 @@
 """Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
 
-A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``plan_generation`` gives
-its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get weights by
-reallocations, so the seconds of start and sync of the latency models are not charged.
+A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``plan_generation``
+gives its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get
+weights by reallocations, so the seconds of start and sync of the latency models are not charged.
 
 **GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
 one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
