@@ -47,7 +47,7 @@ def _planned_call(options: CallOptions, plan: IntArray, at: int, start_s: Any) -
     call, train = options.graph.calls[at], options.graph.trained_by[at]
     layout = options.layouts[at][plan[at]]
     kept, working, copy = CallMemory(*options.memory[at][plan[at]])
-    moved = {}
+    moved: dict[str, Any] = {}
     if at in options.reallocated and train is not None:
         source = options.layouts[train][plan[train]]
         seconds, sent = options.costs.reallocate(call.role, source, layout)

@@ -62,8 +62,8 @@ class ExecutedSteps:
 
         if not self.rollouts:
             raise PlanningError("a trace needs responses, and the step plan's lengths are fixed in its costs; give responses=")
-        tables = (pd.DataFrame(rows) for rows in (self.rollouts, self.allocations, self.spans))
-        return Trace(*tables, plans=self.plans, meta=dict(self.meta))
+        rollouts, allocations, spans = (pd.DataFrame(rows) for rows in (self.rollouts, self.allocations, self.spans))
+        return Trace(rollouts, allocations, spans, plans=self.plans, meta=dict(self.meta))
 
 
 def run_step_plan(
