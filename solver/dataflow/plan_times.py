@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -44,13 +44,17 @@ class _PlannedCosts:
         return max(((call.reallocate_s, call.reallocate_bytes) for call in own), default=(0.0, 0.0))
 
 
-def options_of(plan: StepPlan, generated: Mapping[str, GeneratedTimes] | None = None) -> CallOptions:
+def options_of(
+    plan: StepPlan, generated: Mapping[str, GeneratedTimes] | None = None, *, reallocates: bool = True
+) -> CallOptions:
     """Return options that are the plan's layouts alone.
 
     Args:
         generated: what generate calls took, by name; None takes the planned times.
+        reallocates: False: weights are where they are needed, and nothing is sent.
     """
-    calls, costs = {call.name: call for call in plan.calls}, _PlannedCosts({call.name: call for call in plan.calls})
+    calls = {call.name: call for call in plan.calls}
+    costs = _PlannedCosts(calls if reallocates else {n: replace(one, reallocate_s=0.0) for n, one in calls.items()})
     layouts, seconds, memory, freed = [], [], [], {}
     for at, call in enumerate(plan.dataflow.calls):
         planned = calls[call.name]
@@ -73,6 +77,14 @@ def plan_times(options: CallOptions, plan: StepPlan, steps: int) -> UnrolledTime
 
     As in planning, more steps are unrolled where the schedule does not repeat.
     """
-    only, order = np.zeros((1, len(plan.dataflow.calls)), np.int64), cast(Order, plan.order)
-    times = step_times(options, only, order, max(steps + 2, STEPS))
-    return times if times.periodic.all() else step_times(options, only, order, max(steps + 2, MORE_STEPS))
+    times = _unrolled(options, plan, max(steps + 2, STEPS))
+    return times if times.periodic.all() else _unrolled(options, plan, max(steps + 2, MORE_STEPS))
+
+
+def one_step_times(options: CallOptions, plan: StepPlan) -> UnrolledTimes:
+    """Return when every task runs in one step that no step follows."""
+    return _unrolled(options, plan, 1)
+
+
+def _unrolled(options: CallOptions, plan: StepPlan, steps: int) -> UnrolledTimes:
+    return step_times(options, np.zeros((1, len(plan.dataflow.calls)), np.int64), cast(Order, plan.order), steps)

@@ -13,7 +13,7 @@ from typing import Any
 from rlhfless.executor.step.record import HeldGpus, Row, StepRecord
 from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.executor.step.work_items import bought_as
-from solver.dataflow.graph import GENERATE, INFERENCE, TRAIN, Call
+from solver.dataflow.graph import GENERATE, INFERENCE, TRAIN
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.model.cluster import Cluster
 from solver.model.plan import Plan
@@ -24,9 +24,48 @@ ROLES = {GENERATE: "decode", INFERENCE: "prepare", TRAIN: "learner"}  # of a cal
 MODEL_ROLES = ("reference", "reward", "critic")  # that are roles of holders, too
 
 
-def holder_role(call: Call | PlannedCall) -> str:
+def holder_role(call: PlannedCall) -> str:
     """Return the role in the trace of the holder of a call's GPUs."""
     return call.role if call.role in MODEL_ROLES else ROLES[call.kind]
+
+
+def write_call(
+    record: StepRecord,
+    call: PlannedCall,
+    cluster: Cluster,
+    start_s: float,
+    end_s: float,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Write allocations and the span of a call that holds the GPUs of its mesh."""
+    _allocate(record, call, cluster, _gpus(call), (start_s, end_s))
+    record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **(detail or {}))
+
+
+def write_reallocation(
+    record: StepRecord, call: PlannedCall, trained: PlannedCall, cluster: Cluster, start_s: float, end_s: float
+) -> None:
+    """Write allocations and the span of sending a role's weights from where they were ``trained`` to a call."""
+    own = _gpus(call)
+    _allocate(record, call, cluster, own, (start_s, end_s))
+    _allocate(record, trained, cluster, [gpu for gpu in _gpus(trained) if gpu not in own], (start_s, end_s))
+    sent = round(call.reallocate_bytes)
+    record.span(call.name, "transfer", start_s, end_s, call=call.name, bytes=sent, from_actor=trained.name)
+
+
+def _allocate(
+    record: StepRecord, call: PlannedCall, cluster: Cluster, gpus: Iterable[int], between_s: tuple[float, float]
+) -> None:
+    """Add an allocation for the GPUs of each node."""
+    if between_s[1] <= between_s[0]:
+        return
+    of_node: dict[int, list[int]] = {}
+    for gpu in gpus:
+        of_node.setdefault(bought_as(gpu, cluster)[0], []).append(gpu)
+    pool = cluster.pools[0]
+    for node, ids in of_node.items():
+        held = HeldGpus(pool.kind, node, tuple(ids), pool.market, pool.usd_per_gpu_s)
+        record.allocate(call.name, holder_role(call), held, *between_s)
 
 
 class StepRows:
@@ -57,43 +96,21 @@ class StepRows:
         record = StepRecord(self.run, step, NO_GENERATION, min(start_s))
         graph = self.plan.dataflow
         samples: Counter[str] = Counter()
-        for task, (begins_s, ends_s) in enumerate(zip(start_s, end_s, strict=True)):
-            if task >= len(graph.calls):
-                self._reallocation(record, reallocated[task - len(graph.calls)], begins_s, ends_s)
-                continue
-            call = self.calls[graph.calls[task].name]
-            if call.name in self.generated:
-                self._generation(record, call, begins_s, samples)
-                continue
-            self._allocate(record, call, _gpus(call), begins_s, ends_s)
-            record.span(call.name, PHASES[call.kind], begins_s, ends_s, call=call.name)
+        for at, (begins_s, ends_s) in enumerate(zip(start_s, end_s, strict=True)):
+            if at >= len(graph.calls):
+                call = reallocated[at - len(graph.calls)]
+                train = graph.trained_by[call]
+                assert train is not None, "only trained roles are reallocated"
+                sent, trained = (self.calls[graph.calls[one].name] for one in (call, train))
+                write_reallocation(record, sent, trained, self.cluster, begins_s, ends_s)
+            elif graph.calls[at].name in self.generated:
+                self._generation(record, self.calls[graph.calls[at].name], begins_s, samples)
+            else:
+                write_call(record, self.calls[graph.calls[at].name], self.cluster, begins_s, ends_s)
         if not self.generated and self.responses is not None:
             self._fixed_responses(step, start_s, end_s)
         self.allocations += record.allocations
         self.spans += record.spans
-
-    def _reallocation(self, record: StepRecord, at: int, start_s: float, end_s: float) -> None:
-        graph = self.plan.dataflow
-        train = graph.trained_by[at]
-        assert train is not None, "only trained roles are reallocated"
-        call, source = self.calls[graph.calls[at].name], self.calls[graph.calls[train].name]
-        own = _gpus(call)
-        self._allocate(record, call, own, start_s, end_s)
-        self._allocate(record, source, [gpu for gpu in _gpus(source) if gpu not in own], start_s, end_s)
-        sent = round(call.reallocate_bytes)
-        record.span(call.name, "transfer", start_s, end_s, call=call.name, bytes=sent, from_actor=source.name)
-
-    def _allocate(self, record: StepRecord, call: PlannedCall, gpus: Iterable[int], start_s: float, end_s: float) -> None:
-        """Add an allocation for the GPUs of each node."""
-        if end_s <= start_s:
-            return
-        of_node: dict[int, list[int]] = {}
-        for gpu in gpus:
-            of_node.setdefault(bought_as(gpu, self.cluster)[0], []).append(gpu)
-        pool = self.cluster.pools[0]
-        for node, ids in of_node.items():
-            held = HeldGpus(pool.kind, node, tuple(ids), pool.market, pool.usd_per_gpu_s)
-            record.allocate(call.name, holder_role(call), held, start_s, end_s)
 
     def _generation(self, record: StepRecord, call: PlannedCall, start_s: float, samples: Counter[str]) -> None:
         """Add a decoded step at its time and on its GPUs."""
