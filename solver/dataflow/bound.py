@@ -8,9 +8,9 @@ period is at least the sum of their seconds. Two tasks never run together if the
 within a step and the later one before the next step's earlier one. Reallocations are tasks like calls.
 
 **Generate calls that give GPUs back early** (``CallOptions.freed_early``) count with lower bounds, so the period is bounded for
-every generation plan. Both arguments stay true. No GPU is held twice at once, and the call holds its GPUs for at least
-``least_gpu_s`` GPU-seconds per period. The call lasts ``least_s`` at least, and another call may run on its GPUs meanwhile. So
-sharing a GPU no longer keeps the two apart, and only the graph does.
+every generation plan. No GPU is held twice at once, and the call holds its GPUs for at least ``least_gpu_s`` per period: these
+are in the sum of GPU-seconds. The call lasts ``least_s`` at least, and other calls may run on its GPUs meanwhile. So sharing a
+GPU with it keeps no call apart, and only the graph does. This is ``CallOptions.bounding``.
 """
 
 from __future__ import annotations
@@ -25,23 +25,17 @@ BoolArray = NDArray[np.bool_]
 
 def period_bound_s(options: CallOptions, plans: IntArray) -> FloatArray:
     """Return (P,) lower bounds on the period of each plan, for any order."""
+    options = options.bounding
     seconds = options.durations(plans)
-    gpu_s = seconds * options.blocks(plans).sum(axis=2)
-    for call in options.freed_early:
-        seconds[:, call], gpu_s[:, call] = (least[plans[:, call]] for least in options.least[call])
-    apart = apart_on_gpus(options, options.overlaps(plans)) | never_together(options)
-    return np.asarray(np.maximum(gpu_s.sum(axis=1) / options.gpus, heaviest_chain_s(seconds, apart)))
+    meet, gpus = options.meeting(plans)
+    bits = never_together_bits(options) | (meet * (1 << np.arange(options.tasks))).sum(axis=2)
+    area = ((seconds * gpus).sum(axis=1) + options.always_gpu_s) / options.gpus
+    return np.asarray(np.maximum(area, best_within(seconds, bits)[:, -1]))
 
 
-def apart_on_gpus(options: CallOptions, overlaps: BoolArray) -> BoolArray:
-    """Return (P, T, T) whether two tasks never run at once because they share a GPU, by (P, T, T) whether they share one."""
-    freed = list(options.freed_early)
-    if not freed:
-        return overlaps
-    apart = overlaps.copy()
-    apart[:, freed, :] = False
-    apart[:, :, freed] = False
-    return apart
+def never_together_bits(options: CallOptions) -> IntArray:
+    """Return (T,) ``never_together`` as bit masks."""
+    return np.asarray((never_together(options) * (1 << np.arange(options.tasks))).sum(axis=1))
 
 
 def never_together(options: CallOptions) -> BoolArray:
@@ -65,20 +59,16 @@ def never_together(options: CallOptions) -> BoolArray:
     return np.asarray(ordered | ordered.T)
 
 
-def heaviest_chain_s(seconds: FloatArray, apart: BoolArray) -> FloatArray:
-    """Return (P,) the most seconds of a set of tasks that are pairwise ``apart``, by (P, T) seconds and (P, T, T) pairs."""
-    return np.asarray(chains_s(seconds, apart).max(axis=1))
+def best_within(seconds: FloatArray, bits: IntArray) -> FloatArray:
+    """Return (P, 2^T) the most seconds of tasks that are pairwise apart, among the tasks of every bit mask.
 
-
-def chains_s(seconds: FloatArray, apart: BoolArray) -> FloatArray:
-    """Return (P, 2^T) the seconds of every set of tasks, 0 where they are not pairwise ``apart``; a set is a bit mask."""
+    Args:
+        seconds: (P, T). bits: (P, T) bit masks of the tasks that are apart from each; a task's own bit is not read.
+    """
     plans, tasks = seconds.shape
-    bits = 1 << np.arange(tasks)
-    beside = (apart * bits).sum(axis=2)  # (P, T) as a bit mask
-    total = np.full((plans, 1 << tasks), -np.inf)
-    total[:, 0] = 0.0
-    for task in range(tasks):  # sets whose highest task is this one
-        rest = np.arange(1 << task)
-        fits = (beside[:, task, None] & rest) == rest
-        total[:, bits[task] : 2 * bits[task]] = np.where(fits, total[:, : bits[task]] + seconds[:, task, None], -np.inf)
-    return np.maximum(total, 0.0)
+    best = np.zeros((plans, 1 << tasks))
+    for task in range(tasks):  # masks whose highest task is this one
+        lower = 1 << task
+        with_it = seconds[:, task, None] + np.take_along_axis(best, bits[:, task, None] & np.arange(lower), axis=1)
+        best[:, lower : 2 * lower] = np.maximum(best[:, :lower], with_it)
+    return best

@@ -10,7 +10,7 @@ A shard of a GPU is a box: an interval of layers times an interval of the width 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,27 +143,34 @@ def missing_share(source: Layout, destination: Layout, gpus_per_node: int) -> tu
     if source == destination:
         nothing = np.zeros(destination.mesh.gpus)
         return nothing, nothing.copy()
-    near, far = [], []
-    holders = np.arange(source.mesh.first, source.mesh.last) // gpus_per_node
-    for rank, box in enumerate(destination.boxes):
-        gpu = destination.mesh.first + rank
-        size = (box[1] - box[0]) * (box[3] - box[2])
-        inside = source.mesh.first <= gpu < source.mesh.last
-        own = _common(box, source.boxes[gpu - source.mesh.first][None])[0] if inside else 0.0
-        on_node = source.boxes[holders == gpu // gpus_per_node]
-        held = _covered(box, np.unique(on_node, axis=0)) if len(on_node) else 0.0
-        near.append(max(0.0, held - own))
-        far.append(max(0.0, size - held))
-    return np.array(near), np.array(far)
+    common = _common(destination, source)
+    shards = common.shape[1]
+    source_gpu = np.arange(source.mesh.first, source.mesh.last)
+    on_node = np.zeros((max(source.mesh.last, destination.mesh.last) // gpus_per_node + 1, shards), bool)
+    on_node[source_gpu // gpus_per_node, np.arange(source.mesh.gpus) % shards] = True
+    gpu = np.arange(destination.mesh.first, destination.mesh.last)
+    of_gpu = common[np.arange(destination.mesh.gpus) % len(common)]
+    held = (of_gpu * on_node[gpu // gpus_per_node]).sum(axis=1)  # shards of one layout are equal or disjoint
+    inside = (source.mesh.first <= gpu) & (gpu < source.mesh.last)
+    own = np.where(inside, of_gpu[np.arange(len(gpu)), (gpu - source.mesh.first) % shards], 0.0)
+    size = 1 / len(common)
+    return np.maximum(0.0, held - own), np.maximum(0.0, size - held)
 
 
-def _common(box: FloatArray, others: FloatArray) -> FloatArray:
-    """Return (N,) the area that a box has in common with each of (N, 4) others."""
-    layers = np.minimum(box[1], others[:, 1]) - np.maximum(box[0], others[:, 0])
-    width = np.minimum(box[3], others[:, 3]) - np.maximum(box[2], others[:, 2])
-    return np.asarray(np.maximum(layers, 0.0) * np.maximum(width, 0.0))
+def _common(one: Layout, other: Layout) -> FloatArray:
+    """Return (shards of one, shards of the other) shares of all weights that two shards have in common.
+
+    A shard's number is stage x tp + part.
+    """
+    layers = _common_of_cuts(one.strategy.pp, other.strategy.pp)
+    width = _common_of_cuts(one.strategy.tp, other.strategy.tp)
+    return np.kron(layers, width)
 
 
-def _covered(box: FloatArray, others: FloatArray) -> float:
-    """Return the area of a box that different shards of one layout cover; shards of one layout are equal or disjoint."""
-    return float(_common(box, others).sum())
+@cache
+def _common_of_cuts(one: int, other: int) -> FloatArray:
+    """Return (one, other) the share of [0, 1] that the i-th of ``one`` equal parts has in common with the j-th of ``other``."""
+    first, last = np.arange(one) / one, np.arange(1, one + 1) / one
+    other_first, other_last = np.arange(other) / other, np.arange(1, other + 1) / other
+    common = np.minimum(last[:, None], other_last) - np.maximum(first[:, None], other_first)
+    return np.maximum(common, 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -75,6 +75,8 @@ class CallOptions:
         layouts: for every call its n layouts. seconds: (n,) of each. memory: (n, 3) of each, see ``CallMemory``.
         costs: for reallocations, which are computed when they are first asked for.
         freed_early: by call, where GPUs may be free before the call ends; others hold all their GPUs to their end.
+        nowhere: by call, (n, 2) empty ranges behind the cluster in place of its layouts' GPUs; always_gpu_s: GPU-seconds of all
+            plans that no task accounts for. Both are of ``bounding``.
     """
 
     graph: Graph
@@ -85,6 +87,8 @@ class CallOptions:
     memory: tuple[FloatArray, ...]
     costs: CallCosts
     freed_early: Mapping[int, FreedEarly] = field(default_factory=dict)
+    nowhere: Mapping[int, IntArray] = field(default_factory=dict)
+    always_gpu_s: float = 0.0
 
     @classmethod
     def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
@@ -144,29 +148,31 @@ class CallOptions:
     @cached_property
     def spans(self) -> tuple[IntArray, ...]:
         """For every call the (n, 2) first GPU and GPU after the last of its layouts."""
-        return tuple(np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts)
+        own = [np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts]
+        return tuple(self.nowhere.get(call, spans) for call, spans in enumerate(own))
 
     @cached_property
-    def _reallocations(self) -> dict[tuple[int, int], FloatArray]:
-        return {}
+    def _reallocations(self) -> dict[int, FloatArray]:
+        """For calls of trained roles the (options of the training, options of the call) seconds, NaN where not asked for."""
+        return {
+            call: np.full((len(self.layouts[train]), len(self.layouts[call])), np.nan)
+            for call in self.reallocated
+            if (train := self.graph.trained_by[call]) is not None
+        }
 
     def reallocation_s(self, call: int, trained: IntArray, option: IntArray) -> FloatArray:
         """Return (P,) seconds of sending weights from option ``trained`` of the role's training to ``option`` of the call."""
         train = self.graph.trained_by[call]
         assert train is not None, "only trained roles are reallocated"
-        found = np.empty(len(option))
-        for source in np.unique(trained):
-            row = self._reallocations.get((call, int(source)))
-            if row is None:
-                row = np.full(len(self.layouts[call]), np.nan)
-                self._reallocations[call, int(source)] = row
-            of_source = trained == source
-            for destination in np.unique(option[of_source]):
-                if np.isnan(row[destination]):
-                    layouts = self.layouts[train][source], self.layouts[call][destination]
-                    row[destination] = self.costs.reallocate(self.graph.calls[call].role, *layouts)[0]
-            found[of_source] = row[option[of_source]]
-        return found
+        known = self._reallocations[call]
+        found = known[trained, option]
+        asked = np.flatnonzero(np.isnan(found))
+        if len(asked):
+            role = self.graph.calls[call].role
+            for one, other in set(zip(trained[asked].tolist(), option[asked].tolist(), strict=True)):
+                known[one, other] = self.costs.reallocate(role, self.layouts[train][one], self.layouts[call][other])[0]
+            found = known[trained, option]
+        return np.asarray(found)
 
     def durations(self, plans: IntArray) -> FloatArray:
         """Return (P, T) seconds of every task."""
@@ -186,28 +192,55 @@ class CallOptions:
         moved = [of_calls[call] | of_calls[self.graph.trained_by[call]] for call in self.reallocated]  # type: ignore[index]
         return np.stack([*of_calls, *moved], axis=1)
 
-    def overlaps(self, plans: IntArray) -> NDArray[np.bool_]:
-        """Return (P, T, T) whether two tasks share a GPU."""
-        occupied = self.blocks(plans).astype(np.float32)
-        return np.asarray(occupied @ occupied.transpose(0, 2, 1) > 0)
+    def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
+        spans = np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
+        first, last = spans[:, :, 0], spans[:, :, 1]
+        calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
+        trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]
+        of_call, of_train = list(self.reallocated), trains
+        moved = calls[:, of_call] | calls[:, of_train]  # (P, R, K)
+        both = moved[:, :, of_call] | moved[:, :, of_train]
+        meet = np.concatenate(
+            [np.concatenate([calls, moved], axis=1), np.concatenate([moved.transpose(0, 2, 1), both], axis=1)], axis=2
+        )
+        common = np.minimum(last[:, of_call], last[:, of_train]) - np.maximum(first[:, of_call], first[:, of_train])
+        gpus = last - first
+        return meet, np.concatenate([gpus, gpus[:, of_call] + gpus[:, of_train] - np.maximum(common, 0)], axis=1)
+
+    def copies(self, call: int, option: IntArray, trained: IntArray) -> FloatArray:
+        """Return (P,) bytes of a copy of the weights that options of a call need beside options of its role's training."""
+        train = self.graph.trained_by[call]
+        assert train is not None, "only trained roles share weights with a training"
+        same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
+        return np.where(same, 0.0, self.memory[call][option, 2])
 
     def holds_s(self, plans: IntArray) -> FloatArray:
         """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any."""
-        seconds, occupied = self.durations(plans), self.blocks(plans)
-        holds = np.where(self.overlaps(plans), seconds[:, :, None], -math.inf)
+        holds = np.where(self.meeting(plans)[0], self.durations(plans)[:, :, None], -math.inf)
+        occupied = self.blocks(plans) if self.freed_early else None
         for call, freed in self.freed_early.items():
             release_s = np.where(occupied, freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
             holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
         return holds
 
     @cached_property
-    def least(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
-        """For every call (n,) lower bounds on the seconds and the GPU-seconds of each layout; exact but for ``freed_early``."""
-        found = []
-        for call, (seconds, span) in enumerate(zip(self.seconds, self.spans, strict=True)):
-            freed = self.freed_early.get(call)
-            found.append((seconds, seconds * (span[:, 1] - span[:, 0])) if freed is None else freed[1:])
-        return tuple(found)
+    def bounding(self) -> CallOptions:
+        """Return options by which periods are bounded: these, or relaxed ones where calls give GPUs back early.
+
+        A relaxed call takes ``least_s`` on no GPU, so only the graph keeps it apart from others. The least of its
+        ``least_gpu_s`` is in ``always_gpu_s``. Its reallocation has the GPUs of the training alone.
+        """
+        if not self.freed_early:
+            return self
+        seconds = list(self.seconds)
+        nowhere: dict[int, IntArray] = {}
+        for call, freed in self.freed_early.items():
+            seconds[call] = freed.least_s
+            mesh_number = np.unique(self.spans[call], axis=0, return_inverse=True)[1].reshape(-1)
+            nowhere[call] = np.stack([self.gpus + mesh_number] * 2, axis=1)  # meshes stay apart from each other
+        always = sum(float(freed.least_gpu_s.min()) for freed in self.freed_early.values())
+        return replace(self, seconds=tuple(seconds), freed_early={}, nowhere=nowhere, always_gpu_s=always)
 
     def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
         """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.
@@ -225,8 +258,7 @@ class CallOptions:
             if train is not None and calls is not None and train not in calls:
                 copy = np.zeros_like(copy)
             elif train is not None:
-                same = self._layout_numbers[call][plans[:, call]] == self._layout_numbers[train][plans[:, train]]
-                copy = np.where(same, 0.0, copy)
+                copy = self.copies(call, plans[:, call], plans[:, train])
             kept += occupied[:, call] * keeps[:, None]
             np.maximum(working, occupied[:, call] * (works + copy)[:, None], out=working)
         return kept + working

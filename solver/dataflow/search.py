@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.dataflow.bound import apart_on_gpus, chains_s, never_together
+from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.schedule import periods_s
 
 STARTS = 2  # descents from perturbed plans
 CHANGED = 3  # calls of a plan that are perturbed
-BLOCK = 256  # partial plans that are extended at once
-CHUNK = 4096  # extended plans whose bounds are computed at once
 
 
 @dataclass
@@ -60,6 +58,7 @@ class Search:
 
     def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0) -> None:
         self.options, self.limit_bytes = options, limit_bytes
+        self.space = PlanSpace(options.bounding, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = Found()
 
@@ -111,130 +110,33 @@ class Search:
         Args:
             most: partial plans that may be bounded, those of earlier calls included.
         """
-        return _Exact(self, gap, most).run()
-
-
-class _Exact:
-    """The exact search: the order in which meshes and strategies are chosen, and what calls without a mesh take at least.
-
-    A partial plan is a row of K options, with the fastest one of its mesh for a call without a strategy, and -1 for one without
-    a mesh. At depth d < K the d-th call gets its mesh, at depth K + d its strategy.
-    """
-
-    def __init__(self, search: Search, gap: float, most_bounds: int) -> None:
-        self.search, self.options, self.found = search, search.options, search.found
-        self.gap, self.most = gap, most_bounds
-        options = self.options
-        self.least_s = np.array([least_s.min() for least_s, _ in options.least])
-        self.calls = sorted(range(len(self.least_s)), key=lambda call: -self.least_s[call])
-        self.apart = never_together(options)
-        self.leaf_s = math.inf  # least bound of a whole plan; others of its layouts may be better where generation has a bound
-        self.fastest, self.of_mesh, self.sorted_s, self.least_area, self.mesh_least = [], [], [], [], []
-        for seconds, span, (least_s, least_gpu_s) in zip(options.seconds, options.spans, options.least, strict=True):
-            by_mesh: dict[tuple[int, int], list[int]] = {}
-            for option in np.argsort(seconds, kind="stable").tolist():
-                by_mesh.setdefault((int(span[option, 0]), int(span[option, 1])), []).append(option)
-            self.fastest.append(np.array([of_mesh[0] for of_mesh in by_mesh.values()]))
-            self.of_mesh.append({of_mesh[0]: np.array(of_mesh) for of_mesh in by_mesh.values()})
-            of_mesh_least = np.empty((2, len(seconds)))
-            for same in self.of_mesh[-1].values():
-                of_mesh_least[:, same] = np.array([[least_s[same].min()], [least_gpu_s[same].min()]])
-            self.mesh_least.append(of_mesh_least)
-            order = np.argsort(least_s, kind="stable")
-            self.sorted_s.append(least_s[order])
-            self.least_area.append(np.minimum.accumulate(least_gpu_s[order]))
-
-    @property
-    def target_s(self) -> float:
-        """A period that is worth finding must be below this."""
-        return self.found.period_s * (1 - self.gap)
-
-    def run(self) -> bool:
-        """Extend blocks of partial plans until none is open, or the work is used up; return whether none is open."""
-        root = np.full((1, len(self.calls)), -1)
-        open_: list[tuple[IntArray, FloatArray, int]] = [(root, np.zeros(1), 0)]
-        while open_ and self.found.bounded < self.most:
-            plans, bounds, depth = open_.pop()
-            alive = bounds < self.target_s
-            plans, bounds = plans[alive], bounds[alive]
-            if not len(plans):
+        found, space = self.found, self.space
+        leaf_s = math.inf  # least bound of whole plans whose calls may be shorter than they are
+        if not space.some_plan:
+            return True
+        steps = [MeshStep(space, depth) for depth in range(space.calls)]
+        steps += [StrategyStep(space, depth) for depth in range(space.calls)]
+        open_: list[tuple[IntArray, FloatArray, int]] = [(np.full((1, space.calls), -1), np.zeros(1), 0)]
+        while open_ and found.bounded < most:
+            rows, bounds, depth = open_.pop()
+            alive = bounds < found.period_s * (1 - gap)
+            rows, bounds = rows[alive], bounds[alive]
+            if len(rows) > BLOCK:
+                open_.append((rows[BLOCK:], bounds[BLOCK:], depth))
+                rows = rows[:BLOCK]
+            if not len(rows):
                 continue
-            if len(plans) > BLOCK:
-                open_.append((plans[BLOCK:], bounds[BLOCK:], depth))
-                plans = plans[:BLOCK]
-            self._extend(plans, depth, open_)
+            (parent, option, bound_s), bounded = steps[depth].extend(rows, found.period_s * (1 - gap))
+            found.bounded += bounded
+            order = np.argsort(bound_s, kind="stable")
+            children = child_rows(rows, steps[depth].call, (parent[order], option[order], bound_s[order]))
+            if depth + 1 < len(steps):
+                open_.append((children, bound_s[order], depth + 1))
+            elif len(children):
+                period_s = self.periods(children)
+                found.take(children, period_s)
+                if self.options.freed_early:
+                    leaf_s = min(leaf_s, float(bound_s[order][period_s < math.inf].min(initial=math.inf)))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
-        self.found.bound_s = max(self.found.bound_s, min([self.target_s, self.leaf_s, *left]))
+        found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))
         return not open_
-
-    def _extend(self, plans: IntArray, depth: int, open_: list[tuple[IntArray, FloatArray, int]]) -> None:
-        """Choose the next mesh or strategy of these plans in all ways; keep those that may lead to a better plan."""
-        calls = len(self.calls)
-        call = self.calls[depth % calls]
-        if depth < calls:
-            options = self.fastest[call]
-            children = np.repeat(plans, len(options), axis=0)
-            children[:, call] = np.tile(options, len(plans))
-        else:
-            choices = [self.of_mesh[call][option] for option in plans[:, call].tolist()]
-            children = np.repeat(plans, [len(options) for options in choices], axis=0)
-            children[:, call] = np.concatenate(choices)
-        kept, bounds = [], []
-        for at in range(0, len(children), CHUNK):
-            chunk = children[at : at + CHUNK]
-            bound_s = self._bounds(chunk, depth + 1)
-            alive = bound_s < self.target_s
-            kept.append(chunk[alive])
-            bounds.append(bound_s[alive])
-        self.found.bounded += len(children)
-        plans, bound_s = np.concatenate(kept), np.concatenate(bounds)
-        if not len(plans):
-            return
-        if depth + 1 == 2 * calls:
-            self.found.take(plans, self.search.periods(plans))
-            if self.options.freed_early:
-                self.leaf_s = min(self.leaf_s, float(bound_s.min()))
-            return
-        order = np.argsort(bound_s, kind="stable")
-        open_.append((plans[order], bound_s[order], depth + 1))
-
-    def _bounds(self, plans: IntArray, depth: int) -> FloatArray:
-        """Return (P,) bounds of partial plans of this depth; infinite where no better plan can come of one."""
-        options, calls = self.options, len(self.calls)
-        tasks = options.tasks
-        has_mesh = set(self.calls[:depth])
-        has_strategy = set(self.calls[: max(0, depth - calls)])
-        seconds, gpu_s = np.zeros((2, len(plans), tasks))
-        occupied = np.zeros((len(plans), tasks, options.gpus), np.float32)
-        for call in range(calls):
-            if call in has_mesh:
-                least = options.least[call] if call in has_strategy else self.mesh_least[call]
-                seconds[:, call], gpu_s[:, call] = (numbers[plans[:, call]] for numbers in least)
-                occupied[:, call] = options.occupies(call, plans[:, call])
-            else:
-                seconds[:, call] = self.least_s[call]
-        for number, call in enumerate(options.reallocated):
-            train = options.graph.trained_by[call]
-            assert train is not None, "a reallocation is for a call of a trained role"
-            if call in has_strategy and train in has_strategy:
-                seconds[:, calls + number] = options.reallocation_s(call, plans[:, train], plans[:, call])
-            if call in has_mesh and train in has_mesh:
-                occupied[:, calls + number] = np.maximum(occupied[:, call], occupied[:, train])
-        apart = apart_on_gpus(options, occupied @ occupied.transpose(0, 2, 1) > 0) | self.apart
-        chain_s = chains_s(seconds, apart)
-        moved = slice(calls, tasks)
-        gpu_s[:, moved] = seconds[:, moved] * occupied[:, moved].sum(axis=2)
-        area = gpu_s.sum(axis=1)
-        bound_s = chain_s.max(axis=1)
-        masks = np.arange(1 << tasks)
-        for call in range(calls):
-            if call in has_mesh:
-                continue
-            others_s = chain_s[:, masks >> call & 1 == 1].max(axis=1) - self.least_s[call]
-            allowed = np.searchsorted(self.sorted_s[call], self.target_s - others_s, side="right")
-            area = area + np.where(allowed > 0, self.least_area[call][np.maximum(allowed, 1) - 1], math.inf)
-        bound_s = np.maximum(bound_s, area / options.gpus)
-        if has_strategy:
-            few = options.peak_bytes(plans, has_strategy).max(axis=1) > self.search.limit_bytes
-            bound_s[few] = math.inf
-        return np.asarray(bound_s)
