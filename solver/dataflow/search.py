@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.dataflow.bound import period_bound_s
 from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.schedule import periods_s
@@ -136,7 +137,8 @@ class Search:
                 period_s = self.periods(children)
                 found.take(children, period_s)
                 if self.options.freed_early:
-                    leaf_s = min(leaf_s, float(bound_s[order][period_s < math.inf].min(initial=math.inf)))
+                    of_leaves = period_bound_s(self.options, children[period_s < math.inf])
+                    leaf_s = min(leaf_s, float(of_leaves.min(initial=math.inf)))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))
         return not open_
