@@ -4,6 +4,7 @@
 ``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
 """
 
+from rlhfless.executor.dataflow.run import ExecutedSteps, run_step_plan
 from rlhfless.executor.distributed.actor_host import ActorHost
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.kill_one_actor import KillOneActor
@@ -28,6 +29,7 @@ __all__ = [
     "ActorError",
     "ActorHost",
     "EngineFactory",
+    "ExecutedSteps",
     "Executor",
     "Faults",
     "ItemRun",
@@ -48,6 +50,7 @@ __all__ = [
     "repeat",
     "requests",
     "run_step",
+    "run_step_plan",
     "tokens_hash",
     "trace_by_gpu",
 ]

@@ -149,7 +149,7 @@ class MeshStep:
         without = ((1 << space.calls) - 1) & ~(1 << call)
         chain_s = np.maximum(seconds + np.take_along_axis(best, beside, axis=1), best[:, without, None])
         width = spans[:, :, 1] - spans[:, :, 0]
-        area = (least_s * width).sum(axis=1)[:, None] + seconds * (span[:, 1] - span[:, 0])
+        area = options.always_gpu_s + (least_s * width).sum(axis=1)[:, None] + seconds * (span[:, 1] - span[:, 0])
         for other in self.later:
             rest_s = best[:, near[other] & without, None]
             if near[other] >> call & 1:
@@ -190,12 +190,12 @@ class StrategyStep:
         if call not in space.trains:
             fits = self._fits_with_trainings(rows, parent, option)
             parent, option = parent[fits], option[fits]
-            if options.graph.trained_by[call] is None:
+            if options.graph.trained_by[call] is None and call not in options.nowhere:
                 parent, first = np.unique(parent, return_index=True)
                 option = option[first]
         seconds, bits, width = self._tasks(rows)
         best = best_within(seconds, bits)
-        area = (seconds * width).sum(axis=1) - seconds[:, call] * width[:, call]
+        area = options.always_gpu_s + (seconds * width).sum(axis=1) - seconds[:, call] * width[:, call]
         new: list[tuple[int, FloatArray]] = [(call, options.seconds[call][option])]
         bound_s = self._bounds(best, bits, area, width, parent, new)
         for number, moved in self.newly_sent:
@@ -214,7 +214,7 @@ class StrategyStep:
             children = child_rows(rows, call, (parent, option, bound_s))
             fits = space.fits(children, set(range(space.calls)), {*self.exact, call})
             parent, option, bound_s = parent[fits], option[fits], bound_s[fits]
-        elif len(new) == 2 and len(parent):
+        elif len(new) == 2 and len(parent) and call not in options.nowhere:
             needed = not_dominated(parent, new[1][1][alive])
             parent, option, bound_s = parent[needed], option[needed], bound_s[needed]
         return (parent, option, bound_s), bounded

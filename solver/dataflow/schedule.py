@@ -80,7 +80,7 @@ def step_times(options: CallOptions, plans: IntArray, order: Order = "longest pa
         plans: (P, K) option of every call. steps: that follow each other.
     """
     seconds = options.durations(plans)
-    return _Unrolled(options, seconds, options.meeting(plans)[0], order, steps).run()
+    return _Unrolled(options, seconds, options.holds_s(plans), order, steps).run()
 
 
 def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest path") -> FloatArray:
@@ -95,12 +95,10 @@ def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest pat
 class _Unrolled:
     """State of P plans: what has been scheduled, and from when each task could run."""
 
-    def __init__(
-        self, options: CallOptions, seconds: FloatArray, together: NDArray[np.bool_], order: Order, steps: int
-    ) -> None:
+    def __init__(self, options: CallOptions, seconds: FloatArray, holds_s: FloatArray, order: Order, steps: int) -> None:
         self.plans, self.tasks = seconds.shape
         self.steps, self.order = steps, order
-        self.seconds, self.together = seconds, together
+        self.seconds, self.holds_s = seconds, holds_s
         self.follows = np.zeros((len(options.task_graph), self.tasks, self.tasks), bool)  # [steps later, task, its follower]
         self.missing = np.zeros((self.plans, self.tasks, steps + len(self.follows)), np.int16)
         for later, waits in enumerate(options.task_graph):
@@ -145,7 +143,7 @@ class _Unrolled:
             ends = begins + self.seconds[plan, task]
             start_s[plan, task, step], end_s[plan, task, step] = begins, ends
             step_of[plan, task] += 1
-            free_s = np.maximum(free_s, np.where(self.together[plan, task], ends[:, None], 0.0))
+            free_s = np.maximum(free_s, begins[:, None] + self.holds_s[plan, task])
             for later, follows in enumerate(self.follows):
                 after = follows[task]
                 self.missing[plan, :, step + later] -= after

@@ -1,0 +1,54 @@
+"""Searches the plans of given options to a gap, and returns the best as a ``StepPlan``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.dataflow.assemble import step_plan
+from solver.dataflow.options import CallOptions
+from solver.dataflow.plan import StepPlan
+from solver.dataflow.search import Search
+from solver.model.errors import PlanningError
+
+GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
+
+
+class Asked(NamedTuple):
+    """What a search is asked for: bytes of a GPU, the gap at which it ends, its counted work, and a seed."""
+
+    memory_bytes: float
+    gap: float
+    work: int
+    seed: int
+
+
+def searched(options: CallOptions, asked: Asked) -> StepPlan:
+    """Return the best plan of these options.
+
+    Raises:
+        PlanningError: no plan fits into memory, or none was found within the work.
+    """
+    search = Search(options, asked.memory_bytes, asked.seed)
+    search.start(asked.work // BOUNDED_PER_EVALUATED)
+    ended = all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
+    found = search.found
+    if found.plan is None:
+        raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
+    proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - 1e-12)
+    status = "stopped" if not ended else "optimal" if proven else "gap"
+    return step_plan(options, found.plan, status=status, lower_bound_s=found.bound_s, history=tuple(found.history))
+
+
+def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:
+    """Return the sentence for a search without a plan: it names the call that needs most bytes at least."""
+    if not ended:
+        return f"no plan that fits into {memory_bytes:.4g} bytes per GPU was found within the work; allow more work"
+    least = [float((table[:, 0] + table[:, 1]).min()) for table in options.memory]
+    most = int(np.argmax(least))
+    return (
+        f"no plan fits into {memory_bytes:.4g} bytes per GPU on {options.gpus} GPUs; call {options.graph.calls[most].name!r} "
+        f"alone needs {least[most]:.4g} at least; give more memory or GPUs"
+    )
