@@ -127,7 +127,7 @@ class Search:
                 rows = rows[:BLOCK]
             if not len(rows):
                 continue
-            (parent, option, bound_s), bounded = steps[depth].extend(rows, found.period_s * (1 - gap))
+            (parent, option, bound_s), bounded = steps[depth].extend(rows, bounds[: len(rows)], found.period_s * (1 - gap))
             found.bounded += bounded
             order = np.argsort(bound_s, kind="stable")
             children = child_rows(rows, steps[depth].call, (parent[order], option[order], bound_s[order]))

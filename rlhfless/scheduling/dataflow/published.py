@@ -6,11 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 
 from rlhfless.errors import InputError
+from rlhfless.scheduling.dataflow.colocated import colocated_plan
 from rlhfless.scheduling.dataflow.megatron import megatron_plan
+from rlhfless.scheduling.dataflow.real import real_plan
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.model.cluster import Cluster
 
-PUBLISHED_PLANS: dict[str, Callable[..., StepPlan]] = {"megatron": megatron_plan}
+PUBLISHED_PLANS: dict[str, Callable[..., StepPlan]] = {
+    "megatron": megatron_plan,
+    "real": real_plan,
+    "verl": colocated_plan,
+}
 """Ways to plan a step by name; all take the arguments of ``megatron_plan``."""
 
 
