@@ -183,14 +183,18 @@ def read_call_tables(path: str | Path) -> KindTables:
         read = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileError(f"{path}: is no JSON object that can be read ({reason(error)}); generate_calls writes one") from None
+    if not isinstance(read, dict):
+        raise ProfileError(f"{path}: holds a {type(read).__name__}; tables of model calls are one JSON object")
     try:
         if read["schema"] != SCHEMA or read["schema_version"] != SCHEMA_VERSION:
             raise ProfileError(f"{path}: has schema {read['schema']!r} {read['schema_version']}; {SCHEMA} 1 is needed")
         numbers = {name: _number(read, name, path) for name in NUMBERS}
         models = {name: _model(read, name, path) for name in read["models"]}
         return KindTables(read["kind"], **numbers, models=models, source=read)
-    except (KeyError, TypeError) as error:
-        raise ProfileError(f"{path}: lacks the field {error}; files of generate_calls have it") from None
+    except KeyError as error:
+        raise ProfileError(f"{path}: has no field {error}; generate_calls writes it") from None
+    except (TypeError, AttributeError, IndexError):
+        raise ProfileError(f"{path}: a field has another form than generate_calls writes; make the file again") from None
 
 
 def _model(read: Mapping[str, Any], name: str, path: str | Path) -> ModelTables:
@@ -200,17 +204,29 @@ def _model(read: Mapping[str, Any], name: str, path: str | Path) -> ModelTables:
     batch, context = read["decode"]["batch"], read["decode"]["context_tokens"]
     times = {}
     for tp, table in model["tables"].items():
+        where = f"{path}: the table of {name!r} with tp {tp}"
+        prefill_s = _seconds(table, "prefill_s", (len(sequences), len(tokens)), where)
+        alone_s = prefill_s
+        if "all_reduce_s" in table:
+            alone_s = prefill_s - _seconds(table, "all_reduce_s", prefill_s.shape, where)
+        decode_s = _seconds(table, "decode_s", (len(batch), len(context)), where)
         try:
-            prefill_s = np.array(table["prefill_s"], float)
-            alone_s = prefill_s - np.array(table.get("all_reduce_s", 0.0), float)
-            times[int(tp)] = ModelTimes(
-                IterationTable(sequences, tokens, prefill_s),
-                IterationTable(sequences, tokens, alone_s),
-                IterationTable(batch, context, np.array(table["decode_s"], float)),
-            )
-        except (PlanningError, ValueError) as error:
-            raise ProfileError(f"{path}: the table of {name!r} with tp {tp} is wrong: {error}") from None
+            of_prefill = [IterationTable(sequences, tokens, seconds) for seconds in (prefill_s, alone_s)]
+            times[int(tp)] = ModelTimes(*of_prefill, IterationTable(batch, context, decode_s))
+        except PlanningError as error:
+            raise ProfileError(f"{where} is wrong: {error}") from None
     return ModelTables(model["name"], **{size: int(_number(model, size, path)) for size in SHAPE}, times=times)
+
+
+def _seconds(table: Mapping[str, Any], name: str, shape: tuple[int, ...], where: str) -> FloatArray:
+    """Return a table's numbers; refuse another shape."""
+    try:
+        seconds = np.array(table[name], float)
+    except ValueError:
+        seconds = np.zeros(0)
+    if seconds.shape != shape:
+        raise ProfileError(f"{where} has no {' x '.join(map(str, shape))} numbers in {name}; make the file again")
+    return seconds
 
 
 def _number(fields: Mapping[str, Any], name: str, path: str | Path) -> float:

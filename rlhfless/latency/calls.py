@@ -9,7 +9,8 @@ As in the estimate of ReaL (arXiv:2406.14088):
 - train: M mini-batches of m = 2 pp micro-batches (one without stages), each
   (pp + m - 1) (4 P / pp + 2 hop) + gradients over the link + optimizer. Four passes: forward, two for backward, recomputation.
 
-A part that is not whole counts as the largest one. Backward and optimizer are assumed, not measured.
+A part that is not whole counts as the largest one. The number of micro-batches is by this rule, whatever a strategy says.
+Backward and optimizer are assumed, not measured.
 """
 
 from __future__ import annotations

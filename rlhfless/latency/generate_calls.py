@@ -2,8 +2,8 @@
 
 Inputs are those of ``rlhfless.latency.generate``: public configurations of models, data sheets of GPUs, and the operator
 database of ``aiconfigurator-core`` (Apache-2.0). A model on 1, 2, 4 or 8 GPUs has a table of seconds: of prefills, of the
-all-reduces in them, and of decode iterations. ``rlhfless.latency.call_tables`` reads them. Generating runs offline and needs the
-extra ``rlhfless[profiles]``.
+all-reduces in them, and of decode iterations. ``rlhfless.latency.call_tables`` reads them. It runs offline and needs the extra
+``rlhfless[profiles]``.
 """
 
 from __future__ import annotations
