@@ -70,7 +70,7 @@ def step(
     table = compare_step_plans(plans, hardware.price_usd)
     assumptions = dict(costs.tables.source["assumptions"])
     if out is not None:
-        _draw(plans, hardware.node_gpus, memory_bytes, assumptions, out)
+        _draw(plans, memory_bytes, assumptions, out)
         click.echo(f"wrote {out}", err=True)
     if form == "json":
         about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": memory_bytes}
@@ -115,13 +115,13 @@ def _text(table: pd.DataFrame, hardware: StepGpus) -> str:
     return f"{shown.to_string(index=False)}\nShares are of the GPU-seconds of a step.{price}"
 
 
-def _draw(plans: dict[str, StepPlan], gpus_per_node: int, memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
+def _draw(plans: dict[str, StepPlan], memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
     """Write a page with all figures, or a picture of the plans alone."""
     from rlhfless.plots import plot_step_plan, save
 
     if str(out).lower().endswith((".html", ".htm")):
         from rlhfless.report.step_page import write_step_page
 
-        write_step_page(plans, out, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes, assumptions=assumptions)
+        write_step_page(plans, out, memory_bytes=memory_bytes, assumptions=assumptions)
     else:
-        save(plot_step_plan(plans, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes), out)
+        save(plot_step_plan(plans, memory_bytes=memory_bytes), out)

@@ -33,7 +33,7 @@ GPU_PX, LEAST_PX, MOST_PX, HEADING_PX = 16, 110, 240, 30
 GB = 1e9
 
 
-def plot_step_plan(plans: Plans, *, gpus_per_node: int = 8, memory_bytes: float = math.inf) -> go.Figure:
+def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure:
     """Plot which call runs on which GPUs over two steps of the steady state, and what each GPU needs of its memory.
 
     A rectangle is a call: its colour is the role, its hatch the kind, its text dp x tp x pp. Crossed white bars are weights on
@@ -41,7 +41,7 @@ def plot_step_plan(plans: Plans, *, gpus_per_node: int = 8, memory_bytes: float 
 
     Args:
         plans: a plan, or several of the same graph and costs by label.
-        gpus_per_node: of the cluster; lines separate nodes. memory_bytes: of a GPU; a line marks it.
+        memory_bytes: of a GPU; a line marks it.
 
     Returns:
         A figure; without plans one that says so.
@@ -65,7 +65,7 @@ def plot_step_plan(plans: Plans, *, gpus_per_node: int = 8, memory_bytes: float 
         top -= HEADING_PX
         _add_timeline(fig, info, plan, colours, drawn_s, row)
         _add_memory(fig, info.memory[info.memory["plan"] == plan.plan], memory_bytes, row)
-        _set_gpu_axis(fig, plan.gpus, gpus_per_node, row)
+        _set_gpu_axis(fig, plan.gpus, plan.gpus_per_node, row)
         for col in (1, 2):
             fig.update_yaxes(domain=[max(0.0, (top - height) / inner), top / inner], row=row, col=col)
         fig.add_annotation(
@@ -110,9 +110,7 @@ def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[s
                 "color": colour,
                 "pattern": {"shape": [KINDS[kind][1] for kind in calls["kind"]], "fgcolor": PALE, "size": 7},
             }
-            texts = [
-                _text(one) if one.end_s - one.start_s >= LEAST_TEXT * drawn_s else "" for one in calls.itertuples(index=False)
-            ]
+            texts = [_text(one, LEAST_TEXT * drawn_s) for one in calls.itertuples(index=False)]
             _add_bars(fig, calls, role, style, row, text=texts, textfont={"color": ink_on(colour)})
     sent = bars[bars["kind"] == MOVES]
     if len(sent):
@@ -124,7 +122,10 @@ def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[s
             fig.add_vline(x=step * plan.bound_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5}, row=row, col=1)
 
 
-def _text(call: Any) -> str:
+def _text(call: Any, least_s: float) -> str:
+    """Return name and strategy of a call, or nothing where the rectangle is short or one of several."""
+    if call.end_s - call.start_s < least_s or not call.largest:
+        return ""
     return f"{clean(call.call, 24)}<br>{call.dp}x{call.tp}x{call.pp}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -14,27 +15,30 @@ import pandas as pd
 from rlhfless.analysis.step_plans import compare_step_plans
 
 if TYPE_CHECKING:
-    from solver.dataflow import Mesh, StepPlan
+    from solver.dataflow import Mesh, PlannedCall, StepPlan
 
     Plans = StepPlan | Mapping[str, StepPlan]
 
 PERIODS = 2  # that are drawn
 MOVES = "reallocation"
 NONE = "There is no step plan to show."
-BAR_COLUMNS = ["plan", "call", "role", "kind", "first_gpu", "gpus", "dp", "tp", "pp", "start_s", "end_s", "seconds", "bytes"]
+BAR_COLUMNS = [
+    "plan", "call", "role", "kind", "first_gpu", "gpus", "dp", "tp", "pp", "start_s", "end_s", "seconds", "bytes", "largest",
+]  # fmt: skip
 
 
 class StepPlanInfo(NamedTuple):
     """Data of ``plot_step_plan``.
 
     Attributes:
-        bars: one row per rectangle: ``plan, call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, end_s, seconds, bytes``.
-            ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the
+        bars: one row per rectangle: ``plan, call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, end_s, seconds, bytes,
+            largest``. ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the
             two periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call runs,
-            and in all for a reallocation.
+            and in all for a reallocation. A call whose GPUs are free at different times has several rectangles side by
+            side; one of them is the ``largest``.
         memory: one row per GPU of every plan: ``plan, gpu, peak_bytes``.
-        plans: one row per plan: ``plan, graph, gpus, period_s, bound_s, status``. ``bound_s`` is the largest proven one of
-            all plans with this graph and number of GPUs, NaN where none is proven.
+        plans: one row per plan: ``plan, graph, gpus, gpus_per_node, period_s, bound_s, status``. ``bound_s`` is the
+            largest proven one of all plans with this graph and number of GPUs, NaN where none is proven.
         missing: why there is nothing to show, or the empty text.
     """
 
@@ -55,13 +59,13 @@ def step_plan_info(plans: Plans) -> StepPlanInfo:
     memory = [(label, gpu, peak) for label, plan in labelled.items() for gpu, peak in enumerate(plan.peak_bytes)]
     bounds = compare_step_plans(labelled)["bound_s"]
     rows = [
-        (label, plan.graph, plan.gpus, plan.period_s, bound_s, plan.status)
+        (label, plan.graph, plan.gpus, plan.gpus_per_node, plan.period_s, bound_s, plan.status)
         for (label, plan), bound_s in zip(labelled.items(), bounds, strict=True)
     ]
     return StepPlanInfo(
         pd.DataFrame(bars, columns=BAR_COLUMNS),
         pd.DataFrame(memory, columns=["plan", "gpu", "peak_bytes"]),
-        pd.DataFrame(rows, columns=["plan", "graph", "gpus", "period_s", "bound_s", "status"]),
+        pd.DataFrame(rows, columns=["plan", "graph", "gpus", "gpus_per_node", "period_s", "bound_s", "status"]),
         "" if rows else NONE,
     )
 
@@ -78,12 +82,29 @@ def _bars(plan: StepPlan) -> Iterator[tuple[object, ...]]:
         mesh, strategy = call.layout.mesh, call.layout.strategy
         cut = (strategy.dp, strategy.tp, strategy.pp)
         needed = call.kept_bytes + call.working_bytes
-        for start_s, end_s in _repeated(call.start_s, call.seconds, plan.period_s):
-            yield call.name, call.role, call.kind, mesh.first, mesh.gpus, *cut, start_s, end_s, call.seconds, needed
+        held = _held(call)
+        largest = max(held, key=lambda one: one[1] * one[2], default=None)
+        for part in held:
+            first, gpus, held_s = part
+            for start_s, end_s in _repeated(call.start_s, held_s, plan.period_s):
+                where = (call.name, call.role, call.kind, first, gpus, *cut)
+                yield *where, start_s, end_s, call.seconds, needed, part == largest
         for start_s, end_s in _repeated(call.reallocate_start_s, call.reallocate_s, plan.period_s):
             for first, gpus in _spans(mesh, trained.get(call.role, mesh)):
                 sent = (call.reallocate_s, call.reallocate_bytes)
-                yield call.name, call.role, MOVES, first, gpus, *cut, start_s, end_s, *sent
+                yield call.name, call.role, MOVES, first, gpus, *cut, start_s, end_s, *sent, True
+
+
+def _held(call: PlannedCall) -> list[tuple[int, int, float]]:
+    """Return (first GPU, number of GPUs, seconds) of neighbouring GPUs that a call holds for the same time."""
+    mesh = call.layout.mesh
+    seconds = call.release_s or (call.seconds,) * mesh.gpus
+    held, first = [], mesh.first
+    for held_s, same in groupby(seconds):
+        gpus = len(list(same))
+        held.append((first, gpus, held_s))
+        first += gpus
+    return held
 
 
 def _repeated(start_s: float, seconds: float, period_s: float) -> Iterator[tuple[float, float]]:

@@ -26,14 +26,13 @@ def write_step_page(
     plans: Mapping[str, StepPlan],
     out: str | Path,
     *,
-    gpus_per_node: int = 8,
     memory_bytes: float = math.inf,
     assumptions: Mapping[str, str] | None = None,
 ) -> Path:
     """Write one page without network about plans of the same step, the own one last.
 
     Args:
-        plans: by label. out: the HTML file. gpus_per_node: of the cluster. memory_bytes: of a GPU.
+        plans: by label. out: the HTML file. memory_bytes: of a GPU.
         assumptions: of the costs, by what is assumed.
 
     Returns:
@@ -46,7 +45,7 @@ def write_step_page(
     last = list(plans.values())[-1]
     page = Page(f"A step of {last.graph} on {last.gpus} GPUs", LEAD)
     page.section("Which call runs where")
-    page.figure(plot_step_plan(plans, gpus_per_node=gpus_per_node, memory_bytes=memory_bytes))
+    page.figure(plot_step_plan(plans, memory_bytes=memory_bytes))
     page.section("What a step takes")
     page.figure(plot_step_comparison(plans))
     page.section("How the plans were searched for")
