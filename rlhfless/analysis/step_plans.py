@@ -46,7 +46,7 @@ def compare_step_plans(plans: Mapping[str, StepPlan], usd_per_gpu_hour: float = 
     for label, plan in plans.items():
         held_gpu_s = plan.gpus * plan.period_s
         calls_gpu_s = sum(call.gpu_seconds for call in plan.calls)
-        gpu_s = (calls_gpu_s, plan.gpu_seconds - calls_gpu_s, held_gpu_s - plan.gpu_seconds)
+        gpu_s = (calls_gpu_s, plan.gpu_seconds - calls_gpu_s, max(0.0, held_gpu_s - plan.gpu_seconds))
         bound_s = best[plan.graph, plan.gpus] or math.nan
         cost_usd = held_gpu_s * usd_per_gpu_hour / 3600
         rows.append((str(label), plan.period_s, bound_s, *gpu_s, max(plan.peak_bytes, default=0.0), cost_usd, plan.status))

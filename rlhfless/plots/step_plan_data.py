@@ -32,9 +32,9 @@ class StepPlanInfo(NamedTuple):
 
     Attributes:
         bars: one row per rectangle: ``plan, call, role, kind, first_gpu, gpus, dp, tp, pp, start_s, end_s, seconds, bytes,
-            largest``. ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut off at the
-            two periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call runs,
-            and in all for a reallocation. A call whose GPUs are free at different times has several rectangles side by
+            largest``. ``kind`` is ``generate``, ``inference``, ``train`` or ``reallocation``. ``start_s`` and ``end_s`` are cut
+            off at the two periods that are drawn, ``seconds`` are those of the whole call. ``bytes`` are per GPU while a call
+            runs, and in all for a reallocation. A call whose GPUs are free at different times has several rectangles side by
             side; one of them is the ``largest``.
         memory: one row per GPU of every plan: ``plan, gpu, peak_bytes``.
         plans: one row per plan: ``plan, graph, gpus, gpus_per_node, period_s, bound_s, status``. ``bound_s`` is the
