@@ -218,9 +218,8 @@ class CallOptions:
     def holds_s(self, plans: IntArray) -> FloatArray:
         """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any."""
         holds = np.where(self.meeting(plans)[0], self.durations(plans)[:, :, None], -math.inf)
-        occupied = self.blocks(plans) if self.freed_early else None
         for call, freed in self.freed_early.items():
-            release_s = np.where(occupied, freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+            release_s = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
             holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
         return holds
 

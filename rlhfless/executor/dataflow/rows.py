@@ -69,7 +69,7 @@ def _allocate(
         record.allocate(call.name, role, held, *between_s)
 
 
-class StepRows:
+class PlannedStepRows:
     """Rows of the steps so far.
 
     Args:
