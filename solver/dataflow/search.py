@@ -20,7 +20,7 @@ import numpy as np
 
 from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
-from solver.dataflow.schedule import periods_s
+from solver.dataflow.schedule import Order, periods_s
 
 STARTS = 2  # descents from perturbed plans
 CHANGED = 3  # calls of a plan that are perturbed
@@ -54,10 +54,10 @@ class Found:
 
 
 class Search:
-    """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``."""
+    """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``; ready calls start in ``order``."""
 
-    def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0) -> None:
-        self.options, self.limit_bytes = options, limit_bytes
+    def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0, order: Order = "longest path") -> None:
+        self.options, self.limit_bytes, self.order = options, limit_bytes, order
         self.space = PlanSpace(options, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = Found()
@@ -67,7 +67,7 @@ class Search:
         period_s = np.full(len(plans), math.inf)
         fits = self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes
         if fits.any():
-            period_s[fits] = periods_s(self.options, plans[fits])
+            period_s[fits] = periods_s(self.options, plans[fits], self.order)
         return period_s
 
     def start(self, most: int) -> None:
@@ -132,7 +132,7 @@ class Search:
             if depth + 1 < len(steps):
                 open_.append((children, bound_s[order], depth + 1))
             elif len(children):
-                found.take(children, periods_s(self.options, children))
+                found.take(children, periods_s(self.options, children, self.order))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), *left]))
         return not open_
