@@ -1,16 +1,24 @@
-"""Latency profiles: shipped, fitted from measurement, generated from measured operator databases; and GPU prices."""
+"""Latency profiles: shipped, fitted, generated from measured operators; costs of a step's model calls; GPU prices."""
 
+from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
+from rlhfless.latency.calls import CallTable
 from rlhfless.latency.gpu_pools import mixed_pools
 from rlhfless.latency.own_kind import profile_like
 from rlhfless.latency.prices import PriceError, list_prices, usd_per_gpu_hour
 from rlhfless.latency.profile import ProfileError, list_profiles, load_profile, read_profile, save_profile
 from rlhfless.latency.scaling import scaled
+from rlhfless.latency.step_batch import CostOptions, StepBatch
 
 __all__ = [
+    "CallTable",
+    "CostOptions",
     "PriceError",
     "ProfileError",
+    "StepBatch",
+    "list_call_kinds",
     "list_prices",
     "list_profiles",
+    "load_call_tables",
     "load_profile",
     "mixed_pools",
     "profile_like",

@@ -140,7 +140,7 @@ def generate_profile(name: str, date: str) -> dict[str, Any]:
     if name not in TARGETS:
         raise ProfileError(f"profile {name!r} is unknown; choose from {', '.join(sorted(TARGETS))}")
     model, gpu, gpus = TARGETS[name]
-    engine, database = _compile(model, gpu, gpus)
+    engine, database = compile_engine(model, gpu, gpus)
     # predict_decode_latency(batch, n, 2) is the one iteration after the first token: n KV tokens per response.
     iteration_s = [[engine.predict_decode_latency(batch, n, 2) / 1e3 for n in CONTEXTS] for batch in BATCHES]
     iteration_s += [[_mixed_iteration_s(engine, fed, fed * n / MAX_BATCH) for n in CONTEXTS] for fed in FED_TOKENS]
@@ -223,7 +223,7 @@ def _assumptions(gpu: GpuKind, model: ModelConfig, gpus: int, all_reduce_share: 
     }
 
 
-def _compile(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
+def compile_engine(model: ModelConfig, gpu: GpuKind, gpus: int) -> tuple[Any, str]:
     """Return the database's engine for a model on ``gpus`` GPUs, and the name and version of the database."""
     try:
         engines = importlib.import_module("aiconfigurator_core.sdk.engine")

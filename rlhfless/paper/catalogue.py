@@ -1,4 +1,4 @@
-"""Registry of all reproduced figures, by the paper's names.
+"""Registry of all reproduced figures, by the paper's names, and of figures of other papers.
 
 A file is named after its figure; two hold two: ``figure_04.py`` 4a and 4b, ``figure_17.py`` 2b (the naive system alone) and 17.
 """
@@ -22,6 +22,7 @@ from rlhfless.paper import (
     figure_15,
     figure_16,
     figure_17,
+    real_main,
 )
 from rlhfless.paper.paper_figure import PaperFigure
 
@@ -33,15 +34,18 @@ FIGURES: dict[str, PaperFigure[Any]] = {
         figure_16.FIGURE, figure_17.FIGURE,
     )
 }  # fmt: skip
+OTHER_FIGURES: dict[str, PaperFigure[Any]] = {figure.name: figure for figure in (real_main.FIGURE,)}
+"""Figures of other papers: made when they are named."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[PaperFigure[Any]]:
-    """Return the figures of these names, each once and in the paper's order; without names, all figures.
+    """Return the figures of these names, each once and in the paper's order; without names, all figures of RLHFless.
 
     Raises:
         InputError: a name is unknown.
     """
-    unknown = [name for name in names if name not in FIGURES]
+    every = {**FIGURES, **OTHER_FIGURES}
+    unknown = [name for name in names if name not in every]
     if unknown:
-        raise InputError(f"there is no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
-    return [figure for name, figure in FIGURES.items() if not names or name in names]
+        raise InputError(f"there is no figure {unknown[0]!r}; choose from {', '.join(every)}")
+    return [figure for name, figure in (every if names else FIGURES).items() if not names or name in names]

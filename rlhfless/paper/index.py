@@ -13,13 +13,13 @@ from typing import Any
 import pandas as pd
 
 from rlhfless import __version__
-from rlhfless.paper.catalogue import FIGURES
+from rlhfless.paper.catalogue import FIGURES, chosen
 from rlhfless.paper.paper_figure import Claim, Numbers, PaperFigure, Row
 from rlhfless.system.templates import render
 
 TITLE = "RLHFless: the paper's figures, made again"
 LEAD = (
-    "Settings and printed numbers come from arXiv 2602.22718. Every value in a plot was computed here. The text under each "
+    "Settings and printed numbers come from {papers}. Every value in a plot was computed here. The text under each "
     "figure says which lengths are a log and which come from a model."
 )
 READING = (
@@ -45,6 +45,11 @@ CLAIMS_HEAD = ("figure", "the paper states", "holds here", "what we find")
 Lines = Sequence[tuple[str, str]]
 
 
+def lead(figures: Iterable[PaperFigure[Any]]) -> str:
+    """Return the first sentences of a page with these figures."""
+    return LEAD.format(papers=" and ".join(dict.fromkeys(figure.paper for figure in figures)))
+
+
 def findings(numbers_of: Mapping[str, Numbers]) -> pd.DataFrame:
     """Return ``figure`` and the columns of ``Row``, one row per printed number.
 
@@ -60,7 +65,7 @@ def findings(numbers_of: Mapping[str, Numbers]) -> pd.DataFrame:
 
 def claims(numbers_of: Mapping[str, Numbers]) -> pd.DataFrame:
     """Return ``figure`` and the columns of ``Claim``, one row per statement of the figures in ``numbers_of``."""
-    rows = [(name, *claim) for name, numbers in numbers_of.items() for claim in FIGURES[name].claims(numbers)]
+    rows = [(name, *claim) for name, numbers in numbers_of.items() for claim in chosen([name])[0].claims(numbers)]
     return pd.DataFrame(rows, columns=["figure", *Claim._fields])
 
 
@@ -79,11 +84,13 @@ def page(
     fast: bool, pictures: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Return the list of figures, as a page with links."""
+    figures = list(figures)
+    ours = any(figure.name in FIGURES for figure in figures)
     return render(
         "paper/index.html.j2",
         title=TITLE,
-        lead=LEAD,
-        paragraphs=[READING, FAMILIES, *([FAST] if fast else [])],
+        lead=lead(figures),
+        paragraphs=[*([READING, FAMILIES] if ours else []), *([FAST] if fast else [])],
         tables=tables(findings, claims),
         figures=[(figure.title, figure.file_name, captions[figure.name]) for figure in figures],
         pictures=pictures,
@@ -98,7 +105,7 @@ def markdown(findings: pd.DataFrame | None, claims: pd.DataFrame, command: str) 
         "makes the figures, with captions and an index; `notebooks/08_paper.ipynb` shows both. Logs are public and "
         "no part of the project (`--logs FOLDER`); without a log, a stated length model takes its place."
     )
-    parts = [f"# {TITLE}", LEAD, READING, FAMILIES, made]
+    parts = [f"# {TITLE}", lead(FIGURES.values()), READING, FAMILIES, made]
     for title, head, rows in tables(findings, claims):
         lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(_cell(text) for text in row) for row in rows)]
         parts.append(f"## {title}\n\n" + "\n".join(f"| {line} |" for line in lines))

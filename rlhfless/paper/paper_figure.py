@@ -95,6 +95,7 @@ class PaperFigure(Generic[S]):
         plot, caption: setting and numbers in.
         rows: the numbers that the paper prints of this figure, beside ours. claims: the orders and trends that it states.
             Numbers in; nothing is computed again, so a verdict may differ between the fast setting and the full one.
+        paper: in which the figure is.
     """
 
     name: str
@@ -106,6 +107,7 @@ class PaperFigure(Generic[S]):
     caption: Callable[[S, Numbers], Caption]
     rows: Callable[[Numbers], list[Row]] = lambda numbers: []
     claims: Callable[[Numbers], list[Claim]] = lambda numbers: []
+    paper: str = "arXiv:2602.22718"
 
     def of(self, fast: bool) -> S:
         """Return the setting, or the fast one."""
@@ -113,6 +115,8 @@ class PaperFigure(Generic[S]):
 
     @property
     def file_name(self) -> str:
-        """Return ``figure_02b``: files of all figures sort in the paper's order."""
+        """Return ``figure_02b``: files of all figures sort in the paper's order; ``figure_real_main`` without a number."""
         digits = "".join(c for c in self.name if c.isdigit())
+        if not digits:
+            return f"figure_{self.name}"
         return f"figure_{int(digits):02d}{self.name[len(digits) :]}"

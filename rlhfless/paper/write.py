@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from rlhfless.errors import InputError
 from rlhfless.paper.catalogue import chosen
-from rlhfless.paper.index import FOOTER, LEAD, PRINTED, claims, findings, markdown, page
+from rlhfless.paper.index import FOOTER, PRINTED, claims, findings, lead, markdown, page
 from rlhfless.paper.paper_figure import Numbers, PaperFigure
 from rlhfless.paper.workloads import Sources
 from rlhfless.plots import paper_style
@@ -41,8 +41,8 @@ def write_figures(
 
     Args:
         out: the folder; it is made where it does not exist.
-        names: as in the paper; all without names, and then the table "paper says / we find" too, in the index and as
-            ``README.md``.
+        names: as in the paper; all of RLHFless without names, and then the table "paper says / we find" too, in the index and
+            as ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
         on_figure: called before each figure.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
@@ -98,7 +98,7 @@ def described(figure: PaperFigure[S], setting: S, numbers: Numbers) -> list[tupl
 
 
 def _write_figure(folder: Path, figure: PaperFigure[Any], numbers: Numbers, lines: list[tuple[str, str]], plotted: Any) -> None:
-    figure_page = Page(figure.title, LEAD)
+    figure_page = Page(figure.title, lead([figure]))
     figure_page.figure(plotted)
     figure_page.basis(lines)
     write_page(folder / f"{figure.file_name}.html", figure_page.render(FOOTER), InputError)

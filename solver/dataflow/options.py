@@ -194,7 +194,10 @@ class CallOptions:
 
     def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
         """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
-        spans = np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
+        return self.meeting_on(np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1))
+
+    def meeting_on(self, spans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return what ``meeting`` does, by (P, K, 2) GPUs of the calls; a call without GPUs has (0, 0)."""
         first, last = spans[:, :, 0], spans[:, :, 1]
         calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
         trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]
@@ -215,9 +218,13 @@ class CallOptions:
         same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
         return np.where(same, 0.0, self.memory[call][option, 2])
 
-    def holds_s(self, plans: IntArray) -> FloatArray:
-        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any."""
-        holds = np.where(self.meeting(plans)[0], self.durations(plans)[:, :, None], -math.inf)
+    def holds_s(self, plans: IntArray, seconds: FloatArray) -> FloatArray:
+        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any.
+
+        Args:
+            seconds: (P, T) of the tasks.
+        """
+        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], -math.inf)
         for call, freed in self.freed_early.items():
             release_s = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
             holds[:, call] = np.where(release_s > 0, release_s, -math.inf)

@@ -21,7 +21,7 @@ import numpy as np
 from solver.dataflow.bound import period_bound_s
 from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
-from solver.dataflow.schedule import periods_s
+from solver.dataflow.schedule import Order, periods_s
 
 STARTS = 2  # descents from perturbed plans
 CHANGED = 3  # calls of a plan that are perturbed
@@ -55,10 +55,10 @@ class Found:
 
 
 class Search:
-    """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``."""
+    """A search over the plans of ``options`` whose GPUs need at most ``limit_bytes``; ready calls start in ``order``."""
 
-    def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0) -> None:
-        self.options, self.limit_bytes = options, limit_bytes
+    def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0, order: Order = "longest path") -> None:
+        self.options, self.limit_bytes, self.order = options, limit_bytes, order
         self.space = PlanSpace(options.bounding, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = Found()
@@ -68,7 +68,7 @@ class Search:
         period_s = np.full(len(plans), math.inf)
         fits = self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes
         if fits.any():
-            period_s[fits] = periods_s(self.options, plans[fits])
+            period_s[fits] = periods_s(self.options, plans[fits], self.order)
         return period_s
 
     def start(self, most: int) -> None:
@@ -112,7 +112,7 @@ class Search:
             most: partial plans that may be bounded, those of earlier calls included.
         """
         found, space = self.found, self.space
-        leaf_s = math.inf  # least bound of whole plans whose calls may be shorter than they are
+        leaf_s = math.inf  # least bound of whole plans whose generation may be shorter than it is
         if not space.some_plan:
             return True
         steps = [MeshStep(space, depth) for depth in range(space.calls)]
@@ -127,7 +127,7 @@ class Search:
                 rows = rows[:BLOCK]
             if not len(rows):
                 continue
-            (parent, option, bound_s), bounded = steps[depth].extend(rows, found.period_s * (1 - gap))
+            (parent, option, bound_s), bounded = steps[depth].extend(rows, bounds[: len(rows)], found.period_s * (1 - gap))
             found.bounded += bounded
             order = np.argsort(bound_s, kind="stable")
             children = child_rows(rows, steps[depth].call, (parent[order], option[order], bound_s[order]))

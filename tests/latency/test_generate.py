@@ -41,14 +41,14 @@ def test_the_shipped_profile_is_what_the_database_gives(name: str) -> None:
 @pytest.mark.parametrize("name", list(generate.TARGETS))
 def test_below_its_first_column_a_table_is_near_the_database(name: str) -> None:
     """The line down to no KV tokens is nearer than the first column itself would be, and within 10 %."""
-    table, (engine, _) = load_profile(name).table, generate._compile(*generate.TARGETS[name])
+    table, (engine, _) = load_profile(name).table, generate.compile_engine(*generate.TARGETS[name])
     assert table is not None
     first, line, column = int(table.context_tokens[0]), [], []
     for fed in (16, 64, 256, 512, 1024, 2048):
         for context in (1, 8, 16, 32):
             decodes = fed <= generate.MAX_BATCH
             ms = engine.predict_decode_latency(fed, context, 2) if decodes else 0.0
-            true_s = ms / 1e3 if decodes else generate._mixed_step_s(engine, fed, fed * context / generate.MAX_BATCH)
+            true_s = ms / 1e3 if decodes else generate._mixed_iteration_s(engine, fed, fed * context / generate.MAX_BATCH)
             line.append(abs(float(table(fed, fed * context)) / true_s - 1))
             column.append(abs(float(table(fed, fed * first)) / true_s - 1))
     assert sum(line) < sum(column)

@@ -12,7 +12,7 @@ from markupsafe import escape
 from paper_samples import BESIDE, VERDICTS, Paper, small
 
 from rlhfless.cli import main
-from rlhfless.paper import FIGURES, Sources, write_figures
+from rlhfless.paper import FIGURES, OTHER_FIGURES, Sources, write_figures
 from rlhfless.paper.workloads import GSM8K_LOG, MATH_LOG, STEP_LOGS
 
 QUICK = ("4a", "4b", "9")
@@ -25,7 +25,7 @@ def rlhfless(*arguments: object) -> Result:
 def test_an_unknown_figure_is_one_sentence_and_nothing_is_written(tmp_path: Path) -> None:
     result = rlhfless("figures", "4a", "18", "-o", tmp_path / "out")
     assert result.exit_code == 2
-    assert result.output == f"rlhfless: there is no figure '18'; choose from {', '.join(FIGURES)}\n"
+    assert result.output == f"rlhfless: there is no figure '18'; choose from {', '.join([*FIGURES, *OTHER_FIGURES])}\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -1,0 +1,103 @@
+"""Defines ``StepBatch`` and ``CostOptions``: the work of a training step, and what of its costs is assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The responses of a step, all of one length.
+
+    Attributes:
+        responses: per step. prompt_tokens, response_tokens: of each. mini_batches: updates of a training call (PPO).
+
+    Raises:
+        PlanningError: a number is below 1 or not whole, or mini-batches do not divide the responses.
+
+    Example:
+        >>> from rlhfless.latency import StepBatch
+        >>> StepBatch(responses=256, prompt_tokens=128, response_tokens=384).tokens
+        512
+    """
+
+    responses: int
+    prompt_tokens: int
+    response_tokens: int
+    mini_batches: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("responses", "prompt_tokens", "response_tokens", "mini_batches"):
+            value = getattr(self, name)
+            if not is_whole(value, 1):
+                raise PlanningError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
+            object.__setattr__(self, name, int(value))
+        if self.responses % self.mini_batches:
+            fits = max(n for n in range(1, self.mini_batches) if self.responses % n == 0)
+            raise PlanningError(
+                f"{self.mini_batches} mini-batches do not divide {self.responses} responses; "
+                f"the next smaller number that does is {fits}"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a prompt with its response."""
+        return self.prompt_tokens + self.response_tokens
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """What the costs of calls assume.
+
+    Attributes:
+        recompute: activations of training are computed again in the backward pass.
+        host_s_per_layer: least seconds of a decode iteration per layer, of a host that launches kernels one by one; 0 for an
+            engine with CUDA graphs.
+        all_reduce_share: of the measured all-reduce time that training and inference wait for; 0.4, for example, where
+            frameworks overlap the rest with computation.
+        micro_batch_tokens: of a pass at most; larger ones are split, which bounds the memory of activations.
+        offload_bytes_per_s: from host memory to a GPU. None: fetching offloaded weights takes no time.
+        offloaded_roles: whose weights wait in host memory between calls.
+        scalar_roles: whose models have one number per token in place of logits.
+        node_bytes_per_s, network_bytes_per_s: of links between GPUs of a node and between nodes. None: those of the tables.
+
+    Raises:
+        PlanningError: a number is out of range.
+
+    Example:
+        >>> from rlhfless.latency import CostOptions
+        >>> CostOptions(host_s_per_layer=0.4e-3, offload_bytes_per_s=25e9).recompute
+        True
+    """
+
+    recompute: bool = True
+    host_s_per_layer: float = 0.0
+    all_reduce_share: float = 1.0
+    micro_batch_tokens: int = 16384
+    offload_bytes_per_s: float | None = None
+    offloaded_roles: tuple[str, ...] = ("reference", "reward")
+    scalar_roles: tuple[str, ...] = ("critic", "reward")
+    node_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(recompute=self.recompute)
+        if not is_number(self.host_s_per_layer, 0):
+            raise PlanningError(f"host_s_per_layer is {as_given(self.host_s_per_layer)}; 0 or more seconds are needed")
+        if not is_number(self.all_reduce_share, 0) or self.all_reduce_share > 1:
+            raise PlanningError(f"all_reduce_share is {as_given(self.all_reduce_share)}; a share of 0 to 1 is needed")
+        if not is_whole(self.micro_batch_tokens, 1):
+            raise PlanningError(
+                f"micro_batch_tokens is {as_given(self.micro_batch_tokens)}; a whole number of 1 or more is needed"
+            )
+        for name in ("offload_bytes_per_s", "node_bytes_per_s", "network_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not (is_number(value, 0) and value > 0):
+                raise PlanningError(f"{name} is {as_given(value)}; a number of bytes per second above 0, or None, is needed")
+        for name in ("offloaded_roles", "scalar_roles"):
+            roles = getattr(self, name)
+            if isinstance(roles, str) or not all(isinstance(role, str) for role in roles):
+                raise PlanningError(f"{name} are {as_given(roles)}; a tuple of names is needed")
+            object.__setattr__(self, name, tuple(roles))

@@ -1,0 +1,119 @@
+"""ReaL's main figure: its published settings are facts, one node is planned here, and the caption says what may be claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from rlhfless.cli import main
+from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, real_main, real_settings
+
+FIGURE = OTHER_FIGURES["real_main"]
+SMALL = replace(real_main.FAST, most_gpus=8, work=4_000)
+
+
+@pytest.fixture(scope="module")
+def found() -> Numbers:
+    return FIGURE.numbers(SMALL, Sources(None))
+
+
+def test_the_published_settings_are_those_of_the_paper() -> None:
+    settings = real_settings()
+    assert len(settings) == 36
+    assert [one.published_gain > 1 for one in settings] == [True] * 36
+    gains, gpus = [one.published_gain for one in settings], [one.gpus for one in settings]
+    assert np.average(gains, weights=gpus) == pytest.approx(1.26, abs=0.005)  # the 26 % of its abstract
+    assert all(one.responses * (128 + one.response_tokens) == 1 << 17 for one in settings)
+
+
+def test_models_grow_with_the_gpus() -> None:
+    models = {(one.scaled, one.gpus): one.models for one in real_settings()}
+    assert models["actor", 64] == {
+        "actor": "llama2-70b",
+        "critic": "llama2-7b",
+        "reference": "llama2-70b",
+        "reward": "llama2-7b",
+    }
+    assert models["critic", 16]["reward"] == "llama2-13b"
+    assert set(models["both", 16].values()) == {"llama2-7b"}
+    assert set(models["both", 128].values()) == {"llama2-70b"}
+
+
+def test_one_node_is_planned_faster_than_megatrons_rule(found: Numbers) -> None:
+    table = found.table
+    assert list(table) == real_main.COLUMNS
+    assert len(table) == 2 * 6
+    assert (table["heuristic_status"] == "given").all()
+    assert (table["bound_s"] <= table["planned_s"]).all()
+    assert (table["gain"] > 1).all()
+    assert table["gain"].to_numpy() == pytest.approx((table["heuristic_s"] / table["planned_s"]).to_numpy())
+    same = ["heuristic_s", "planned_s", "planned_fifo_s", "bound_s"]  # at 8 GPUs actor and critic are the same problem
+    halves = [table[table["scaled_model"] == scaled][same].reset_index(drop=True) for scaled in ("actor", "critic")]
+    assert halves[0].equals(halves[1])
+    untuned, hidden = (part.reset_index(drop=True) for _, part in table.groupby("variant", sort=False))
+    assert (hidden["heuristic_s"] < untuned["heuristic_s"]).all()
+
+
+def test_operations_of_a_step_are_counted_by_hand() -> None:
+    costs = real_settings()[0].costs("a100", 1, real_main.VARIANTS[real_main.UNTUNED])
+    assert real_main.step_flops(costs) == (2 + 2 + 2 + 2 + 6 + 6) * 6_738_415_616 * 512 * 256
+
+
+def test_the_summary_is_what_its_columns_say() -> None:
+    table = pd.DataFrame(
+        {
+            "variant": ["a", "a", "b"],
+            "gpus": [8, 24, 8],
+            "gain": [2.0, 1.0, 0.5],
+            "gain_fifo": [1.0, 1.0, 1.0],
+            "published_gain": [1.6, 1.25, 1.5],
+            "heuristic_pflops": [1.0, 2.0, 1.0],
+            "published_heuristic_pflops": [2.0, 1.0, 1.0],
+        }
+    )
+    first, second = real_main.summary(Numbers(table)).to_dict("records")
+    assert (first["settings"], first["same_direction"], first["weighted"], first["plain"]) == (2, 1, 1.25, 1.5)
+    assert first["published_weighted"] == pytest.approx((8 * 1.6 + 24 * 1.25) / 32)
+    assert first["median_error"] == pytest.approx((0.25 + 0.2) / 2)
+    assert (first["rank"], first["heuristic_rank"]) == pytest.approx((1.0, -1.0))
+    assert second["same_direction"] == 0
+
+
+def test_plot_and_caption_say_what_is_shown(found: Numbers) -> None:
+    fig = FIGURE.plot(SMALL, found)
+    marks = [trace for trace in fig.data if trace.mode == "markers"]
+    assert sum(len(trace.x) for trace in marks) == 6
+    lines = FIGURE.caption(SMALL, found).lines()
+    assert all(text.endswith(".") and "nan" not in text.lower() for _, text in lines)
+    differs = lines[-1][1]
+    assert "The direction is the same in 6 of 6 settings." in differs
+    assert "the gain of a single setting and the published mean are not" in differs
+    assert "are no fit" in differs
+    assert FIGURE.claims(found)[0].holds == "yes"
+
+
+def test_the_command_writes_it_and_names_its_paper(tmp_path: Path, found: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OTHER_FIGURES, "real_main", replace(FIGURE, fast=SMALL, numbers=lambda *_: found))
+    result = CliRunner().invoke(main, ["figures", "real_main", "--fast", "--no-png", "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "index.html", "figure_real_main.html", "figure_real_main.csv", "claims_measured.csv",
+    }  # fmt: skip
+    for page in ("index.html", "figure_real_main.html"):
+        text = (tmp_path / "out" / page).read_text(encoding="utf-8")
+        assert "arXiv:2406.14088" in text
+        assert "2602.22718" not in text
+    assert len(pd.read_csv(tmp_path / "out" / "figure_real_main.csv")) == 12
+
+
+@pytest.mark.full
+def test_the_direction_is_right_on_16_gpus_and_rows_repeat(found: Numbers) -> None:
+    full = FIGURE.numbers(FIGURE.fast, Sources(None)).table
+    assert (full["gain"] > 1).all()
+    again = FIGURE.numbers(SMALL, Sources(None)).table
+    pd.testing.assert_frame_equal(again, found.table, check_exact=True)
