@@ -1,7 +1,8 @@
 """Runs plans: ``Executor`` runs one step after another.
 
 ``run_step`` runs each step on the virtual clock. ``ProcessPool.run_step`` runs it on the devices of this machine, and
-``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
+``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows. ``run_step_plan`` runs plans of whole steps
+on the virtual clock.
 """
 
 from rlhfless.executor.dataflow.run import ExecutedSteps, run_step_plan

@@ -10,10 +10,11 @@ from solver.dataflow.layout import Layout, Mesh, Strategy, meshes, missing_share
 from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.dataflow.planner import plan_step
+from solver.dataflow.remake import moved_state_bytes, why_again
 
 __all__ = [
     "Call", "CallCosts", "CallMemory", "Graph", "Layout", "Mesh", "PlannedCall", "StepGeneration", "StepPlan", "Strategy",
-    "dpo", "grpo", "meshes", "missing_share", "plan_step", "ppo", "remax", "strategies",
+    "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo", "remax", "strategies", "why_again",
 ]  # fmt: skip
 
 

@@ -218,12 +218,15 @@ class CallOptions:
         same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
         return np.where(same, 0.0, self.memory[call][option, 2])
 
-    def holds_s(self, plans: IntArray) -> FloatArray:
-        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any."""
-        holds = np.where(self.meeting(plans)[0], self.durations(plans)[:, :, None], -math.inf)
-        occupied = self.blocks(plans) if self.freed_early else None
+    def holds_s(self, plans: IntArray, seconds: FloatArray) -> FloatArray:
+        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any.
+
+        Args:
+            seconds: (P, T) of the tasks.
+        """
+        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], -math.inf)
         for call, freed in self.freed_early.items():
-            release_s = np.where(occupied, freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+            release_s = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
             holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
         return holds
 

@@ -112,7 +112,7 @@ class Search:
             most: partial plans that may be bounded, those of earlier calls included.
         """
         found, space = self.found, self.space
-        leaf_s = math.inf  # least bound of whole plans whose calls may be shorter than they are
+        leaf_s = math.inf  # least bound of whole plans whose generation may be shorter than it is
         if not space.some_plan:
             return True
         steps = [MeshStep(space, depth) for depth in range(space.calls)]

@@ -38,7 +38,7 @@ def write_call(
     detail: Mapping[str, Any] | None = None,
 ) -> None:
     """Write allocations and the span of a call that holds the GPUs of its mesh."""
-    _allocate(record, call, cluster, _gpus(call), (start_s, end_s))
+    _allocate(record, call, holder_role(call), cluster, _gpus(call), (start_s, end_s))
     record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **(detail or {}))
 
 
@@ -46,15 +46,16 @@ def write_reallocation(
     record: StepRecord, call: PlannedCall, trained: PlannedCall, cluster: Cluster, start_s: float, end_s: float
 ) -> None:
     """Write allocations and the span of sending a role's weights from where they were ``trained`` to a call."""
-    own = _gpus(call)
-    _allocate(record, call, cluster, own, (start_s, end_s))
-    _allocate(record, trained, cluster, [gpu for gpu in _gpus(trained) if gpu not in own], (start_s, end_s))
+    own, others = _gpus(call), [gpu for gpu in _gpus(trained) if gpu not in _gpus(call)]
+    role = "prepare" if call.kind == GENERATE else holder_role(call)  # it is no actor that decodes
+    _allocate(record, call, role, cluster, own, (start_s, end_s))
+    _allocate(record, trained, holder_role(trained), cluster, others, (start_s, end_s))
     sent = round(call.reallocate_bytes)
     record.span(call.name, "transfer", start_s, end_s, call=call.name, bytes=sent, from_actor=trained.name)
 
 
 def _allocate(
-    record: StepRecord, call: PlannedCall, cluster: Cluster, gpus: Iterable[int], between_s: tuple[float, float]
+    record: StepRecord, call: PlannedCall, role: str, cluster: Cluster, gpus: Iterable[int], between_s: tuple[float, float]
 ) -> None:
     """Add an allocation for the GPUs of each node."""
     if between_s[1] <= between_s[0]:
@@ -65,10 +66,10 @@ def _allocate(
     pool = cluster.pools[0]
     for node, ids in of_node.items():
         held = HeldGpus(pool.kind, node, tuple(ids), pool.market, pool.usd_per_gpu_s)
-        record.allocate(call.name, holder_role(call), held, *between_s)
+        record.allocate(call.name, role, held, *between_s)
 
 
-class StepRows:
+class PlannedStepRows:
     """Rows of the steps so far.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.simulated.engine import SimulatedEngine
-from rlhfless.executor.dataflow.rows import StepRows
+from rlhfless.executor.dataflow.rows import PlannedStepRows
 from rlhfless.executor.step.record import Row, StepRecord
 from rlhfless.executor.virtual.executor import run_step
 from solver.dataflow.generation import StepGeneration, by_call
@@ -111,7 +111,7 @@ def run_step_plan(
     took = {call.name: _times(records[call.name], call) for call in plan.calls if call.name in records}
     options = options_of(plan, took)
     times = plan_times(options, plan, int(steps))
-    rows = StepRows(plan, cluster, run, records, responses)
+    rows = PlannedStepRows(plan, cluster, run, records, responses)
     for step in range(int(steps)):
         rows.add(step, times.start_s[0, :, step].tolist(), times.end_s[0, :, step].tolist(), options.reallocated)
     meta = {"clock": "virtual", "charging": "profile", "policy": f"step plan of {plan.graph}", "cluster": vars(cluster)}
