@@ -15,6 +15,7 @@ from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.plan_log import last_visits, plan_every_step
 from rlhfless.analysis.recommendation import Advice, Size, advise, configuration_lines
 from rlhfless.analysis.savings import generation_s, savings
+from rlhfless.analysis.step_plans import compare_step_plans
 from rlhfless.analysis.value_of_information import forecasts_of, value_of_information
 from rlhfless.analysis.what_if import Variant, prices_of, variants, what_if
 
@@ -37,6 +38,7 @@ __all__ = [
     "calibrated_by_spans",
     "calibration",
     "compare_log",
+    "compare_step_plans",
     "configuration_lines",
     "evenly",
     "executed_steps",

@@ -3,9 +3,10 @@
 Importing the commands adds them to ``main``.
 """
 
-from rlhfless.cli import drafts, export, figures, import_log, pipeline, plan, profile, report, simulate, tools, train
+from rlhfless.cli import drafts, export, figures, import_log, pipeline, plan, profile, report, simulate, step, tools, train
 from rlhfless.cli.group import main
 
 __all__ = [
-    "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "tools", "train",
+    "drafts", "export", "figures", "import_log", "main", "pipeline", "plan", "profile", "report", "simulate", "step", "tools",
+    "train",
 ]  # fmt: skip

@@ -1,9 +1,11 @@
 """Runs plans: ``Executor`` runs one step after another.
 
 ``run_step`` runs each step on the virtual clock. ``ProcessPool.run_step`` runs it on the devices of this machine, and
-``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows.
+``RayPool.run_step`` on those of a Ray cluster. Records contain the trace's rows. ``run_step_plan`` runs plans of whole steps
+on the virtual clock.
 """
 
+from rlhfless.executor.dataflow.run import ExecutedSteps, run_step_plan
 from rlhfless.executor.distributed.actor_host import ActorHost
 from rlhfless.executor.distributed.failure_limits import Faults
 from rlhfless.executor.distributed.kill_one_actor import KillOneActor
@@ -28,6 +30,7 @@ __all__ = [
     "ActorError",
     "ActorHost",
     "EngineFactory",
+    "ExecutedSteps",
     "Executor",
     "Faults",
     "ItemRun",
@@ -48,6 +51,7 @@ __all__ = [
     "repeat",
     "requests",
     "run_step",
+    "run_step_plan",
     "tokens_hash",
     "trace_by_gpu",
 ]

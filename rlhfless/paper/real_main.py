@@ -23,9 +23,9 @@ from rlhfless.scheduling.dataflow import megatron_plan
 from solver import Cluster
 from solver.dataflow import StepPlan, plan_step, ppo
 from solver.dataflow.options import CallOptions
-from solver.dataflow.planner import BOUNDED_PER_EVALUATED
 from solver.dataflow.schedule import periods_s
 from solver.dataflow.search import Search
+from solver.dataflow.searched import BOUNDED_PER_EVALUATED
 
 TITLE = "ReaL's main figure: planned layouts against Megatron's rule"
 UNTUNED = "as modelled"

@@ -41,7 +41,11 @@ from rlhfless.plots.responses import ResponsesInfo, plot_responses, responses_in
 from rlhfless.plots.scenario_outcomes import OutcomesInfo, outcomes_info, plot_outcomes
 from rlhfless.plots.spec_front import SpecFrontInfo, plot_spec_front, spec_front_info
 from rlhfless.plots.speedup_map import SpeedupMapInfo, plot_speedup_map, speedup_map_info
+from rlhfless.plots.step_comparison import StepComparisonInfo, plot_step_comparison, step_comparison_info
 from rlhfless.plots.step_fusion import StepFusionInfo, plot_step_fusion, step_fusion_info
+from rlhfless.plots.step_plan import plot_step_plan
+from rlhfless.plots.step_plan_data import StepPlanInfo, step_plan_info
+from rlhfless.plots.step_search import StepSearchInfo, plot_step_search, step_search_info
 from rlhfless.plots.steps import StepsInfo, plot_steps, steps_info
 from rlhfless.plots.time_cost import PlaneInfo, plane_info, plot_plane
 from rlhfless.plots.time_weight import TimeWeightInfo, plot_time_weight, time_weight_info
@@ -81,7 +85,10 @@ __all__ = [
     "SideBySideInfo",
     "SpecFrontInfo",
     "SpeedupMapInfo",
+    "StepComparisonInfo",
     "StepFusionInfo",
+    "StepPlanInfo",
+    "StepSearchInfo",
     "StepsInfo",
     "TimeWeightInfo",
     "TimelineInfo",
@@ -132,7 +139,10 @@ __all__ = [
     "plot_side_by_side",
     "plot_spec_front",
     "plot_speedup_map",
+    "plot_step_comparison",
     "plot_step_fusion",
+    "plot_step_plan",
+    "plot_step_search",
     "plot_steps",
     "plot_time_weight",
     "plot_timeline",
@@ -147,7 +157,10 @@ __all__ = [
     "side_by_side_info",
     "spec_front_info",
     "speedup_map_info",
+    "step_comparison_info",
     "step_fusion_info",
+    "step_plan_info",
+    "step_search_info",
     "steps_info",
     "time_weight_info",
     "timeline_info",

@@ -63,6 +63,9 @@ POLICY_STYLES: dict[str, PolicyStyle] = {
     "solver+replan": PolicyStyle(BLUE, "bowtie"),
     "oracle": PolicyStyle(YELLOW, "star-triangle-up"),
     "oracle+replan": PolicyStyle(YELLOW, "hexagram"),
+    "megatron": PolicyStyle(GREY, "square"),
+    "verl": PolicyStyle(GREEN, "cross"),
+    "real": PolicyStyle(BLUE, "x"),
 }
 
 COLOURS = (GREEN, VERMILLION, SKY, PURPLE, ORANGE, BLUE, GREY)

@@ -6,6 +6,7 @@ objects.
 
 from __future__ import annotations
 
+import json
 import platform
 import secrets
 import warnings
@@ -44,12 +45,14 @@ from rlhfless.training.engines import (
     same_bits,
 )
 from rlhfless.training.learner.process_group import check_learner
+from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
@@ -96,6 +99,7 @@ class TrainerOverrides:
     rewards: Rewards | None = None
     dataset: GivenRows | None = None
     drafting: Drafting | None = None
+    step_plan: StepPlan | None = None
 
     def __post_init__(self) -> None:
         """Make objects of a policy's name or function, and of reward functions."""
@@ -107,10 +111,10 @@ class TrainerOverrides:
     def names(self) -> dict[str, str]:
         """Return the class name of every passed object except the model; a resumed run must be given the same classes.
 
-        The model is left out because a run keeps its own weights, the data set because its problems are compared, and the
-        settings of drafts because they change no response.
+        The model is left out because a run keeps its own weights, and the data set because its problems are compared. Settings
+        of drafts and the step plan are left out because they change no response.
         """
-        left_out = ("model", "dataset", "drafting")
+        left_out = ("model", "dataset", "drafting", "step_plan")
         components = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return {name: f"{type(x).__module__}.{type(x).__qualname__}" for name, x in components.items() if x is not None}
 
@@ -201,9 +205,13 @@ def resolve(
         raise TrainError(
             f"preparation {hardware.preparation!r} and several preparation_actors need the virtual clock; leave out executor"
         )
+    if overrides.step_plan is not None:
+        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None)
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name
+    if overrides.step_plan is not None:
+        meta["step_plan"] = json.loads(overrides.step_plan.to_json())
     meta["run_id"] = secrets.token_hex(4)  # of a new run; a resumed one has its own
     try:
         overrides = replace(overrides, drafting=drafting)

@@ -36,6 +36,7 @@ from rlhfless.training.factory import LengthPredictor, TrainerOverrides, resolve
 from rlhfless.training.failed_steps import keep_unfinished
 from rlhfless.training.loggers import make_loggers
 from rlhfless.training.models.tiny_model import save_model
+from rlhfless.training.planned_calls import generation_problem, on_mesh
 from rlhfless.training.responses import completed_rows, make_requests, rollout_rows
 from rlhfless.training.rewards import RewardFunction, Rewards
 from rlhfless.training.step_learning import LearningParts
@@ -43,6 +44,7 @@ from rlhfless.training.step_result import TrainedStep
 from rlhfless.training.streaming import learning_of
 from rlhfless.training.tasks import Problem, Task
 from rlhfless.training.tasks.given_rows import run_over
+from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.lengths.remaining import RemainingLengths
 from solver.lengths.survival import from_scenarios
@@ -78,6 +80,8 @@ class Trainer:
         dataset: a list of dicts with the key ``prompt``, a ``datasets.Dataset``, a frame, a .jsonl or a .parquet file; replaces
             ``config.task``. Without the key ``answer``, rewards have to be given.
         drafting: settings of speculative decoding; replaces ``config.cluster.drafts``.
+        step_plan: of whole steps on the run's cluster (``solver.dataflow.plan_step``): it says where generation runs, and the
+            virtual clock charges all other calls by it. Weights and responses are the same without it.
         callbacks: called in order after every step and at the end.
         resume: continue the run in ``folder`` after its last checkpoint. A number of steps: after the checkpoint that it has of
             them; later steps are removed from the trace.
@@ -105,19 +109,20 @@ class Trainer:
         rewards: Rewards | RewardFunction | Sequence[RewardFunction] | None = None,
         dataset: Any = None,
         drafting: Drafting | None = None,
+        step_plan: StepPlan | None = None,
         callbacks: Sequence[Callback] = (),
         resume: bool | int = False,
         progress: bool = True,
     ) -> None:
         config, rows = run_over(config, task, dataset)
-        given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting)
+        given = (task, model, algorithm, planner, executor, predictor, rewards, rows, drafting, step_plan)
         overrides = TrainerOverrides(*given)  # type: ignore[arg-type]
         parts = resolve(config, overrides, None if folder is None else Path(folder), resume=resume, progress=progress)
         self.config, self.progress, self.callbacks = config, progress, list(callbacks)
         self.latency, self.cluster, self.planner, self.predictor = parts.latency, parts.cluster, parts.planner, parts.predictor
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
-        self.drafting, self._closed = parts.drafting, False
+        self.drafting, self.step_plan, self._closed = parts.drafting, step_plan, False
         self.on_progress: OnProgress | None = None
 
     @classmethod
@@ -213,7 +218,7 @@ class Trainer:
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        learning = learning_of(LearningParts(*given, on_pool=self.actor_pool is not None))
+        learning = learning_of(LearningParts(*given, self.actor_pool is not None, self.step_plan))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
@@ -278,9 +283,9 @@ class Trainer:
         """
         c = self.config
         objective, seed = Objective(c.planner.time_weight), c.seed + self.next_step
-        problem = PlanningProblem(workload, self.cluster, self.latency, objective)
+        problem = generation_problem(PlanningProblem(workload, self.cluster, self.latency, objective), self.step_plan)
         options = PlanningOptions(c.planner.time_limit_s, seed, deterministic=True, forecast=forecast)
-        return replace(self.planner.plan(problem, options), drafting=self.drafting)
+        return replace(on_mesh(self.planner.plan(problem, options), self.step_plan), drafting=self.drafting)
 
     def requests(self, problems: Sequence[Problem], step: int) -> list[Request]:
         """Return one request per response; its random stream depends on (seed, step, prompt, sample) only."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.training.config import TrainConfig
+from rlhfless.training.planned_calls import record_planned_calls
 from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.responses import make_batch, read_responses
@@ -22,6 +23,7 @@ from rlhfless.training.rewards import Response, Rewards
 from rlhfless.training.rewards.response import Scores
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Problem
+from solver.dataflow.plan import StepPlan
 from solver.model.cluster import Cluster
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
@@ -35,7 +37,7 @@ class LearningParts:
     Attributes:
         state: of the run, with model, tokenizer and learner. problems: of the step, whose number is ``step``.
         config: of the run. latency: of an actor. plan, workload: of the step, as predicted.
-        on_pool: generation runs on the wall clock, in a pool.
+        on_pool: generation runs on the wall clock, in a pool. step_plan: that charges the step; None: the options do.
     """
 
     state: RunState
@@ -48,6 +50,7 @@ class LearningParts:
     plan: Plan
     workload: Workload
     on_pool: bool
+    step_plan: StepPlan | None = None
 
     @property
     def samples(self) -> int:
@@ -110,6 +113,10 @@ class BatchLearning:
             learning_s = time.monotonic()
             with one_thread(p.state.model.device):
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
+            if p.step_plan is not None:
+                learned = {"learning": numbers, "judging_s": judging_s}
+                record_planned_calls(record, p.step_plan, p.cluster, learned)
+                return LearnedStep(responses, scores, numbers)
             # actors of a pool may wait on their GPUs meanwhile
             record_phases(record, p.cluster, p.profile, batch, numbers, judging_s, p.config.cluster, on_other_gpus=p.on_pool)
             steps = getattr(p.state.learner, "pipeline_steps", ())

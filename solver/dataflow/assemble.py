@@ -38,7 +38,7 @@ def step_plan(
     return StepPlan(
         options.graph.name, options.gpus, tuple(sorted(planned, key=lambda one: one.start_s)), period_s,
         min(lower_bound_s, period_s), float(times.step_end_s[0, FIRST_STEPS - 1]), status,
-        tuple(options.peak_bytes(plan[None])[0].tolist()), history, order,
+        tuple(options.peak_bytes(plan[None])[0].tolist()), options.graph, options.gpus_per_node, history, order,
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def _planned_call(options: CallOptions, plan: IntArray, at: int, start_s: Any) -
     call, train = options.graph.calls[at], options.graph.trained_by[at]
     layout = options.layouts[at][plan[at]]
     kept, working, copy = CallMemory(*options.memory[at][plan[at]])
-    moved = {}
+    moved: dict[str, Any] = {}
     if at in options.reallocated and train is not None:
         source = options.layouts[train][plan[train]]
         seconds, sent = options.costs.reallocate(call.role, source, layout)

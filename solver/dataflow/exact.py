@@ -23,6 +23,7 @@ than the best order of one that is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from itertools import combinations
 
 import numpy as np
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 
 from solver.dataflow.bound import best_within, never_together_bits
 from solver.dataflow.graph import TRAIN
+from solver.dataflow.least_sent import LeastSent
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 BLOCK = 256  # partial plans that are extended at once
@@ -60,7 +62,9 @@ class PlanSpace:
         self.least_s = np.array([seconds[fast].min() for seconds, fast in zip(options.seconds, self.fastest, strict=True)])
         slow_first = sorted(range(self.calls), key=lambda call: -self.least_s[call])
         self.mesh_calls = slow_first
-        self.strategy_calls = sorted(slow_first, key=lambda call: (call not in self.trains, graph.trained_by[call] is None))
+        roles = [train for train in slow_first if train in self.trains]
+        of_roles = [call for train in roles for call in (train, *(c for c in slow_first if graph.trained_by[c] == train != c))]
+        self.strategy_calls = of_roles + [call for call in slow_first if graph.trained_by[call] is None]
         self.sorted_s, self.least_area = [], []
         for seconds, span, by_mesh in zip(options.seconds, options.spans, self.by_mesh, strict=True):
             fits = np.concatenate(list(by_mesh.values()))
@@ -68,6 +72,8 @@ class PlanSpace:
             area = np.minimum.accumulate(seconds[order] * (span[order, 1] - span[order, 0]))
             self.sorted_s.append(seconds[order])
             self.least_area.append(np.concatenate([[math.inf], area]))
+        self.fastest_of = [self._fastest_of(call) for call in range(self.calls)]
+        self.least_sent = self._least_sent()
         least = [self._least_bytes(call) for call in range(self.calls)]
         self.least_keeps, self.least_works = zip(*least, strict=True)
 
@@ -85,6 +91,29 @@ class PlanSpace:
             if fits[option]:
                 by_mesh.setdefault((int(span[option, 0]), int(span[option, 1])), []).append(option)
         return {mesh: np.array(found, np.int64) for mesh, found in by_mesh.items()}
+
+    def _fastest_of(self, call: int) -> IntArray:
+        """Return (n,) the fastest option of every option's mesh."""
+        fastest = np.full(len(self.options.seconds[call]), -1)
+        for found in self.by_mesh[call].values():
+            fastest[found] = found[0]
+        return fastest
+
+    def _least_sent(self) -> list[LeastSent]:
+        """Return the bounds on reallocations, with what every plan needs beside them in one chain."""
+        found, (best,) = [], best_within(self.least_s[None], self.apart[None, : self.calls])
+        for number, call in enumerate(self.options.reallocated):
+            train = self.options.graph.trained_by[call]
+            assert train is not None, "only trained roles are reallocated"
+            beside = self.apart[call] & self.apart[train] & self.apart[self.calls + number] & ((1 << self.calls) - 1)
+            of_mesh = self.of_option[train], self.of_option[call]
+            found.append(LeastSent(self.options, call, of_mesh, float(best[beside & ~(1 << call) & ~(1 << train)])))
+        return found
+
+    def joined(self, numbers: Collection[int]) -> dict[int, tuple[int, int]]:
+        """Return the tasks of so many reallocations with their training and call."""
+        sent = ((number, self.least_sent[number]) for number in sorted(numbers))
+        return {self.calls + number: (one.train, one.call) for number, one in sent}
 
     def _least_bytes(self, call: int) -> tuple[FloatArray, FloatArray]:
         """Return (n,) least bytes that any option of an option's mesh keeps, and works with."""
@@ -129,37 +158,89 @@ class MeshStep:
         self.space = space
         self.call, self.placed = space.mesh_calls[depth], space.mesh_calls[:depth]
         self.later = space.mesh_calls[depth + 1 :]
+        pairs = [(number, {one.train, one.call}) for number, one in enumerate(space.least_sent)]
+        self.sent = [number for number, pair in pairs if pair <= set(self.placed)]
+        self.newly_sent = [number for number, pair in pairs if self.call in pair and pair <= {self.call, *self.placed}]
 
-    def extend(self, rows: IntArray, target_s: float) -> tuple[Extended, int]:
-        """Return what may lead to a plan below the target, and the number of partial plans that were bounded."""
+    def extend(self, rows: IntArray, bounds: FloatArray, target_s: float) -> tuple[Extended, int]:
+        """Return what may lead to a plan below the target, and the number of partial plans that were bounded.
+
+        Args:
+            rows: (P, K) partial plans. bounds: (P,) of them.
+        """
         space, options, call = self.space, self.space.options, self.call
-        near = space.apart[: space.calls] & ((1 << space.calls) - 1)
+        graph = space.apart
         choices = space.fastest[call]
         seconds, span = options.seconds[call][choices], options.spans[call][choices]
-        least_s = np.where(rows >= 0, 0.0, space.least_s)
-        for other in self.placed:
-            least_s[:, other] = options.seconds[other][rows[:, other]]
+        of_tasks = self._seconds(rows, target_s)
         spans = space.extended_spans(rows)
-        meet = (spans[:, :, None, 0] < spans[:, None, :, 1]) & (spans[:, None, :, 0] < spans[:, :, None, 1])
-        best = best_within(least_s, near | (meet * (1 << np.arange(space.calls))).sum(axis=2))
-        beside = np.full((len(rows), len(choices)), near[call])
+        meet, _ = options.meeting_on(spans)
+        shared = (meet * (1 << np.arange(options.tasks))).sum(axis=2)
+        best = best_within(of_tasks, graph | shared, space.joined(self.sent))
+        shares_with = np.zeros((len(rows), len(choices)), np.int64)
         for other in self.placed:
             shares = (span[None, :, 0] < spans[:, other, None, 1]) & (spans[:, other, None, 0] < span[None, :, 1])
-            beside |= np.where(shares, 1 << other, 0)
-        without = ((1 << space.calls) - 1) & ~(1 << call)
-        chain_s = np.maximum(seconds + np.take_along_axis(best, beside, axis=1), best[:, without, None])
+            tasks = 1 << other
+            for number in self.sent:
+                if other in (space.least_sent[number].train, space.least_sent[number].call):
+                    tasks |= 1 << space.calls + number
+            shares_with |= np.where(shares, tasks, 0)
+        beside = shares_with | graph[call]
+        without = ((1 << options.tasks) - 1) & ~(1 << call)
+        chain_s = np.maximum(seconds + np.take_along_axis(best, beside & without, axis=1), best[:, without, None])
         width = spans[:, :, 1] - spans[:, :, 0]
-        area = (least_s * width).sum(axis=1)[:, None] + seconds * (span[:, 1] - span[:, 0])
+        area = (
+            options.always_gpu_s
+            + (of_tasks[:, : space.calls] * width).sum(axis=1)[:, None]
+            + seconds * (span[:, 1] - span[:, 0])
+        )
         for other in self.later:
-            rest_s = best[:, near[other] & without, None]
-            if near[other] >> call & 1:
-                rest_s = np.maximum(rest_s, seconds + np.take_along_axis(best, beside & near[other], axis=1))
+            rest_s = best[:, graph[other] & without, None]
+            if graph[other] >> call & 1:
+                rest_s = np.maximum(rest_s, seconds + np.take_along_axis(best, beside & graph[other] & without, axis=1))
             allowed = np.searchsorted(space.sorted_s[other], target_s - rest_s, side="right")
             area = area + space.least_area[other][allowed]
-        bound_s = np.maximum(chain_s, area / options.gpus)
+        bound_s = np.maximum(np.maximum(chain_s, area / options.gpus), bounds[:, None])
+        bounded = bound_s.size
         parent, choice = np.nonzero(bound_s < target_s)
         found = parent, choices[choice], bound_s[parent, choice]
-        return self._fitting(rows, found), bound_s.size
+        for number in self.newly_sent:
+            sent_s = self._sent_s(rows, found, (shared, best, shares_with[parent, choice]), number, target_s)
+            bound = np.maximum(found[2], sent_s)
+            alive = bound < target_s
+            parent, choice, found = parent[alive], choice[alive], (found[0][alive], found[1][alive], bound[alive])
+        return self._fitting(rows, found), bounded
+
+    def _seconds(self, rows: IntArray, target_s: float) -> FloatArray:
+        """Return (P, T) seconds of tasks: of reallocations how much longer they make training and call."""
+        space, options = self.space, self.space.options
+        seconds = np.zeros((len(rows), options.tasks))
+        seconds[:, : space.calls] = space.least_s
+        for call in self.placed:
+            seconds[:, call] = options.seconds[call][rows[:, call]]
+        for number in self.sent:
+            one = space.least_sent[number]
+            seconds[:, space.calls + number] = one.more_s(rows[:, one.train], rows[:, one.call], target_s)
+        return seconds
+
+    def _sent_s(
+        self, rows: IntArray, found: Extended, of_parents: tuple[IntArray, FloatArray, IntArray], number: int, target_s: float
+    ) -> FloatArray:
+        """Return (C,) chains with the call, the other one of its role, and the reallocation between them."""
+        space, options = self.space, self.space.options
+        (parent, option, _), (shared, best, shares_with), sent = found, of_parents, space.least_sent[number]
+        call = self.call
+        other = sent.train if call == sent.call else sent.call
+        other_option = rows[parent, other]
+        pair = (option, other_option) if call == sent.train else (other_option, option)
+        more_s = sent.more_s(*pair, target_s)
+        task = space.calls + number
+        own, others = shares_with | space.apart[call], shared[parent, other] | space.apart[other]
+        moved = shares_with | shared[parent, other] | space.apart[task]
+        common = own & others & moved & ~(1 << call) & ~(1 << other) & ~(1 << task)
+        chain_s = more_s + options.seconds[call][option] + options.seconds[other][other_option] + best[parent, common]
+        apart = (own >> other | others >> call) & 1 == 1
+        return np.where(apart, chain_s, 0.0)
 
     def _fitting(self, rows: IntArray, found: Extended) -> Extended:
         children = child_rows(rows, self.call, found)
@@ -175,29 +256,32 @@ class StrategyStep:
         graph, reallocated = space.options.graph, space.options.reallocated
         self.call, self.exact = space.strategy_calls[depth], set(space.strategy_calls[:depth])
         done = {*self.exact, self.call}
+        self.trainings_known = set(space.trains) <= self.exact
         self.sent = [(r, c) for r, c in enumerate(reallocated) if {c, graph.trained_by[c]} <= self.exact]
+        self.not_sent = [r for r in range(len(reallocated)) if r not in {r for r, _ in self.sent}]
         self.newly_sent = [
             (r, c) for r, c in enumerate(reallocated) if {c, graph.trained_by[c]} <= done and (r, c) not in self.sent
         ]
 
-    def extend(self, rows: IntArray, target_s: float) -> tuple[Extended, int]:
+    def extend(self, rows: IntArray, bounds: FloatArray, target_s: float) -> tuple[Extended, int]:
         """Return what may lead to a plan below the target, and the number of partial plans that were bounded."""
         space, options, call = self.space, self.space.options, self.call
         choices = [space.of_option[call][option] for option in rows[:, call].tolist()]
         parent = np.repeat(np.arange(len(rows)), [len(of) for of in choices])
         option = np.concatenate(choices)
         bounded = len(option)
-        if call not in space.trains:
+        if self.trainings_known:
             fits = self._fits_with_trainings(rows, parent, option)
             parent, option = parent[fits], option[fits]
-            if options.graph.trained_by[call] is None:
+            if options.graph.trained_by[call] is None and call not in options.nowhere:
                 parent, first = np.unique(parent, return_index=True)
                 option = option[first]
-        seconds, bits, width = self._tasks(rows)
-        best = best_within(seconds, bits)
-        area = (seconds * width).sum(axis=1) - seconds[:, call] * width[:, call]
+        seconds, bits, width = self._tasks(rows, target_s)
+        best = best_within(seconds, bits, space.joined(self.not_sent))
+        counted = [task for task in range(options.tasks) if task != call and task - space.calls not in self.not_sent]
+        area = options.always_gpu_s + (seconds * width)[:, counted].sum(axis=1)
         new: list[tuple[int, FloatArray]] = [(call, options.seconds[call][option])]
-        bound_s = self._bounds(best, bits, area, width, parent, new)
+        bound_s = np.maximum(self._bounds(best, bits, area, width, parent, new), bounds[parent])
         for number, moved in self.newly_sent:
             alive = bound_s < target_s
             parent, option = parent[alive], option[alive]
@@ -207,14 +291,14 @@ class StrategyStep:
             one = option if train == call else rows[parent, train]
             other = option if moved == call else rows[parent, moved]
             new.append((space.calls + number, options.reallocation_s(moved, one, other)))
-            bound_s = self._bounds(best, bits, area, width, parent, new)
+            bound_s = np.maximum(self._bounds(best, bits, area, width, parent, new), bounds[parent])
         alive = bound_s < target_s
         parent, option, bound_s = parent[alive], option[alive], bound_s[alive]
-        if call in space.trains:
+        if not self.trainings_known:
             children = child_rows(rows, call, (parent, option, bound_s))
             fits = space.fits(children, set(range(space.calls)), {*self.exact, call})
             parent, option, bound_s = parent[fits], option[fits], bound_s[fits]
-        elif len(new) == 2 and len(parent):
+        elif len(new) == 2 and len(parent) and call not in options.nowhere:
             needed = not_dominated(parent, new[1][1][alive])
             parent, option, bound_s = parent[needed], option[needed], bound_s[needed]
         return (parent, option, bound_s), bounded
@@ -240,7 +324,7 @@ class StrategyStep:
             works = works + options.copies(self.call, option, rows[parent, train_of])
         return np.asarray(kept[parent] + works <= space.limit_bytes)
 
-    def _tasks(self, rows: IntArray) -> tuple[FloatArray, IntArray, FloatArray]:
+    def _tasks(self, rows: IntArray, target_s: float) -> tuple[FloatArray, IntArray, FloatArray]:
         """Return (P, T) seconds of tasks, bit masks of the tasks that each never runs beside, and numbers of GPUs."""
         space, options = self.space, self.space.options
         seconds = np.zeros((len(rows), options.tasks))
@@ -250,6 +334,13 @@ class StrategyStep:
             train = options.graph.trained_by[call]
             assert train is not None, "only trained roles are reallocated"
             seconds[:, space.calls + number] = options.reallocation_s(call, rows[:, train], rows[:, call])
+        for number in self.not_sent:
+            one = space.least_sent[number]
+            fastest = space.fastest_of[one.train][rows[:, one.train]], space.fastest_of[one.call][rows[:, one.call]]
+            slower_s = sum(
+                seconds[:, at] - options.seconds[at][f] for at, f in zip((one.train, one.call), fastest, strict=True)
+            )
+            seconds[:, space.calls + number] = np.maximum(0.0, one.more_s(*fastest, target_s) - slower_s)
         meet, width = options.meeting(rows)
         return seconds, space.apart | (meet * (1 << np.arange(options.tasks))).sum(axis=2), width
 

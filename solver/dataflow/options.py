@@ -8,8 +8,8 @@ per call, as (K,) indices; functions take (P, K) of them at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -37,6 +37,19 @@ class CallMemory(NamedTuple):
     copy: float = 0.0
 
 
+class FreedEarly(NamedTuple):
+    """When the n layouts of a call give their GPUs back, where that may be before the call ends.
+
+    Attributes:
+        release_s: (n, N) seconds from the start of the call until each GPU of the cluster is free.
+        least_s, least_gpu_s: (n,) lower bounds on the seconds and the GPU-seconds of the call on this mesh.
+    """
+
+    release_s: FloatArray
+    least_s: FloatArray
+    least_gpu_s: FloatArray
+
+
 class CallCosts(Protocol):
     """What a call takes in a layout, and what it takes to send weights between two layouts."""
 
@@ -61,6 +74,9 @@ class CallOptions:
         graph: of K calls. gpus, gpus_per_node: of the cluster.
         layouts: for every call its n layouts. seconds: (n,) of each. memory: (n, 3) of each, see ``CallMemory``.
         costs: for reallocations, which are computed when they are first asked for.
+        freed_early: by call, where GPUs may be free before the call ends; others hold all their GPUs to their end.
+        nowhere: by call, (n, 2) empty ranges behind the cluster in place of its layouts' GPUs; always_gpu_s: GPU-seconds of all
+            plans that no task accounts for. Both are of ``bounding``.
     """
 
     graph: Graph
@@ -70,6 +86,9 @@ class CallOptions:
     seconds: tuple[FloatArray, ...]
     memory: tuple[FloatArray, ...]
     costs: CallCosts
+    freed_early: Mapping[int, FreedEarly] = field(default_factory=dict)
+    nowhere: Mapping[int, IntArray] = field(default_factory=dict)
+    always_gpu_s: float = 0.0
 
     @classmethod
     def of(cls, graph: Graph, gpus: int, gpus_per_node: int, costs: CallCosts) -> CallOptions:
@@ -129,7 +148,8 @@ class CallOptions:
     @cached_property
     def spans(self) -> tuple[IntArray, ...]:
         """For every call the (n, 2) first GPU and GPU after the last of its layouts."""
-        return tuple(np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts)
+        own = [np.array([(one.mesh.first, one.mesh.last) for one in of_call]) for of_call in self.layouts]
+        return tuple(self.nowhere.get(call, spans) for call, spans in enumerate(own))
 
     @cached_property
     def _reallocations(self) -> dict[int, FloatArray]:
@@ -174,7 +194,10 @@ class CallOptions:
 
     def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
         """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
-        spans = np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
+        return self.meeting_on(np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1))
+
+    def meeting_on(self, spans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return what ``meeting`` does, by (P, K, 2) GPUs of the calls; a call without GPUs has (0, 0)."""
         first, last = spans[:, :, 0], spans[:, :, 1]
         calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
         trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]
@@ -194,6 +217,36 @@ class CallOptions:
         assert train is not None, "only trained roles share weights with a training"
         same = self._layout_numbers[call][option] == self._layout_numbers[train][trained]
         return np.where(same, 0.0, self.memory[call][option, 2])
+
+    def holds_s(self, plans: IntArray, seconds: FloatArray) -> FloatArray:
+        """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any.
+
+        Args:
+            seconds: (P, T) of the tasks.
+        """
+        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], -math.inf)
+        for call, freed in self.freed_early.items():
+            release_s = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+            holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
+        return holds
+
+    @cached_property
+    def bounding(self) -> CallOptions:
+        """Return options by which periods are bounded: these, or relaxed ones where calls give GPUs back early.
+
+        A relaxed call takes ``least_s`` on no GPU, so only the graph keeps it apart from others. The least of its
+        ``least_gpu_s`` is in ``always_gpu_s``. Its reallocation has the GPUs of the training alone.
+        """
+        if not self.freed_early:
+            return self
+        seconds = list(self.seconds)
+        nowhere: dict[int, IntArray] = {}
+        for call, freed in self.freed_early.items():
+            seconds[call] = freed.least_s
+            mesh_number = np.unique(self.spans[call], axis=0, return_inverse=True)[1].reshape(-1)
+            nowhere[call] = np.stack([self.gpus + mesh_number] * 2, axis=1)  # meshes stay apart from each other
+        always = sum(float(freed.least_gpu_s.min()) for freed in self.freed_early.values())
+        return replace(self, seconds=tuple(seconds), freed_early={}, nowhere=nowhere, always_gpu_s=always)
 
     def peak_bytes(self, plans: IntArray, calls: Collection[int] | None = None) -> FloatArray:
         """Return (P, N) bytes that each GPU needs: what trainings keep, and the most that any call on it works with.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from solver.dataflow.graph import GENERATE, TRAIN, Graph
 from solver.dataflow.layout import Layout
 from solver.model.errors import shown
 from solver.model.html_tables import rows_table
+from solver.model.objective import NonGenerationPhases
+from solver.model.plan import Plan
 from solver.model.plurals import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 HEAD = ("call", "role", "kind", "GPUs", "dp x tp x pp", "start (s)", "seconds", "reallocation (s)")
+TEXTS = 5  # columns of text, before those of numbers
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,8 @@ class PlannedCall:
         kept_bytes, working_bytes: per GPU, between calls and while it runs (its own copy of the weights included).
         reallocate_start_s, reallocate_s, reallocate_bytes: when weights start to be sent to it from the layout in which its
             role is trained, the seconds of that, and the bytes; 0 where nothing is sent. The start may be before the step's.
+        generation: what a generate call was planned as, with GPU ids from the first GPU of the mesh; None: a call like others.
+        release_s: seconds from its start until each GPU of the mesh is free; empty: all are held to its end.
     """
 
     name: str
@@ -40,6 +47,13 @@ class PlannedCall:
     reallocate_start_s: float = 0.0
     reallocate_s: float = 0.0
     reallocate_bytes: float = 0.0
+    generation: Plan | None = field(default=None, repr=False)
+    release_s: tuple[float, ...] = ()
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds for which it holds its GPUs."""
+        return sum(self.release_s) if self.release_s else self.seconds * self.layout.mesh.gpus
 
     @property
     def end_s(self) -> float:
@@ -52,7 +66,8 @@ class StepPlan:
     """A plan of whole training steps.
 
     Attributes:
-        graph: name of the algorithm. gpus: of the cluster. calls: in order of their start.
+        graph: name of the algorithm. gpus, gpus_per_node: of the cluster. calls: in order of their start.
+        dataflow: the calls in the order of the algorithm, and what each waits for.
         period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
         first_steps_s: seconds of the first five steps together, the number that ReaL reports.
         status: ``optimal`` (the gap that was asked for is proven) or ``stopped`` (by the counted work). Plans of others are
@@ -70,6 +85,8 @@ class StepPlan:
     first_steps_s: float
     status: str
     peak_bytes: tuple[float, ...]
+    dataflow: Graph
+    gpus_per_node: int
     history: tuple[tuple[int, float], ...] = ()
     order: str = "longest path"
 
@@ -83,7 +100,30 @@ class StepPlan:
         """GPU-seconds of calls and reallocations per step; those of waiting GPUs are not in it."""
         trained = {call.role: call.layout for call in self.calls if call.kind == "train"}
         moved = sum(call.reallocate_s * _together(call.layout, trained[call.role]) for call in self.calls if call.reallocate_s)
-        return sum(call.seconds * call.layout.mesh.gpus for call in self.calls) + moved
+        return sum(call.gpu_seconds for call in self.calls) + moved
+
+    @property
+    def generation(self) -> Plan | None:
+        """The generation plan of the first generate call; None where its seconds come from the costs."""
+        return next((call.generation for call in self.calls if call.kind == GENERATE), None)
+
+    def phases(self) -> NonGenerationPhases:
+        """Return the step outside generation, as planning generation takes it.
+
+        Its seconds are those from the end of generation to the next generation's start: preparation until the training of the
+        model that generates starts, then learning. The learner's GPUs are those that no generate call has. Without a generate
+        call it is the whole period, and all GPUs that a call has.
+        """
+        generate = [call for call in self.calls if call.kind == GENERATE]
+        starts = [call.start_s for call in generate] or [min(call.start_s for call in self.calls)]
+        end_s = max((call.end_s for call in generate), default=starts[0])
+        rest_s = max(0.0, min(starts) + self.period_s - end_s)
+        role = generate[0].role if generate else None
+        trained = [call.start_s for call in self.calls if call.kind == TRAIN and role in (None, call.role)]
+        learned_s = min((start_s - end_s for start_s in trained if start_s >= end_s), default=rest_s)
+        prepare_s = min(rest_s, learned_s)
+        own = _gpus(call.layout for call in self.calls) - _gpus(call.layout for call in generate)
+        return NonGenerationPhases(prepare_s, rest_s - prepare_s, len(own))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per call, in order of start.
@@ -113,7 +153,11 @@ class StepPlan:
         return {"call": call.name, "role": call.role, "kind": call.kind, **where, **took, **needs, **moved}
 
     def __repr__(self) -> str:
-        return f"{self._summary()}\n" + "\n".join("  ".join(row) for row in self._table())
+        rows = [HEAD, *self._table()]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+        lines = ["  ".join(map(str.ljust, row[:TEXTS], widths)) for row in rows]
+        numbers = ["  ".join(map(str.rjust, row[TEXTS:], widths[TEXTS:])) for row in rows]
+        return "\n".join([self._summary(), *(f"{text}  {number}" for text, number in zip(lines, numbers, strict=True))])
 
     def _repr_html_(self) -> str:
         return rows_table(self._summary(), HEAD, self._table())
@@ -133,6 +177,10 @@ class StepPlan:
             )
             for call in self.calls
         ]  # fmt: skip
+
+
+def _gpus(layouts: Iterable[Layout]) -> set[int]:
+    return {gpu for layout in layouts for gpu in range(layout.mesh.first, layout.mesh.last)}
 
 
 def _together(one: Layout, other: Layout) -> int:

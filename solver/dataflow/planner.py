@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-import numpy as np
-
-from solver.dataflow.assemble import step_plan
+from solver.dataflow.generation import StepGeneration, by_call
 from solver.dataflow.graph import Graph
+from solver.dataflow.joined import plan_with_generation
 from solver.dataflow.options import CallCosts, CallOptions
 from solver.dataflow.plan import StepPlan
-from solver.dataflow.search import Search
+from solver.dataflow.searched import Asked, searched
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
-
-GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
-BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
 
 
 def plan_step(
@@ -27,6 +24,7 @@ def plan_step(
     gap: float = 0.01,
     work: int = 500_000,
     seed: int = 0,
+    generation: StepGeneration | Mapping[str, StepGeneration] | None = None,
 ) -> StepPlan:
     """Return the layouts of a step's calls, and their order, with the shortest period that was found.
 
@@ -38,6 +36,8 @@ def plan_step(
         costs: seconds and bytes of calls in layouts, and of sending weights between layouts.
         memory_bytes: of a GPU. gap: share of the period at which the search ends. work: partial plans that are bounded at most.
         seed: of the descents; the same seed and work give the same plan.
+        generation: what generate calls produce, or one for each of them by its name: their seconds are then those of generation
+            plans, and GPUs of an actor that is done are free for calls that do not wait for all responses. None: the costs'.
 
     Raises:
         PlanningError: an argument makes no sense, or no plan fits into memory.
@@ -61,16 +61,10 @@ def plan_step(
         raise PlanningError(f"gap is {as_given(gap)}; a share of 0 or more and below 1 is needed")
     if not is_whole(work, 1):
         raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
-    options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
-    search = Search(options, memory_bytes, seed)
-    search.start(work // BOUNDED_PER_EVALUATED)
-    ended = all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
-    if search.found.plan is None:
-        raise PlanningError(_nothing_fits(options, memory_bytes, ended))
-    found = search.found
-    return step_plan(
-        options, found.plan, status="optimal" if ended else "stopped", lower_bound_s=found.bound_s, history=tuple(found.history)
-    )
+    asked = Asked(memory_bytes, gap, work, seed)
+    if generation is not None:
+        return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked)
+    return searched(CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, costs), asked)
 
 
 def check_problem(graph: Graph, cluster: Cluster, memory_bytes: float) -> None:
@@ -86,15 +80,3 @@ def check_problem(graph: Graph, cluster: Cluster, memory_bytes: float) -> None:
     check_real("memory_bytes", memory_bytes)
     if not memory_bytes > 0:
         raise PlanningError(f"memory_bytes is {as_given(memory_bytes)}; more than 0 is needed")
-
-
-def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:
-    """Return the sentence for a search without a plan: it names the call that needs most bytes at least."""
-    if not ended:
-        return f"no plan that fits into {memory_bytes:.4g} bytes per GPU was found within the work; allow more work"
-    least = [float((table[:, 0] + table[:, 1]).min()) for table in options.memory]
-    most = int(np.argmax(least))
-    return (
-        f"no plan fits into {memory_bytes:.4g} bytes per GPU on {options.gpus} GPUs; call {options.graph.calls[most].name!r} "
-        f"alone needs {least[most]:.4g} at least; give more memory or GPUs"
-    )

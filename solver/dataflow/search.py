@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.dataflow.bound import period_bound_s
 from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.schedule import Order, periods_s
@@ -58,7 +59,7 @@ class Search:
 
     def __init__(self, options: CallOptions, limit_bytes: float, seed: int = 0, order: Order = "longest path") -> None:
         self.options, self.limit_bytes, self.order = options, limit_bytes, order
-        self.space = PlanSpace(options, limit_bytes)
+        self.space = PlanSpace(options.bounding, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = Found()
 
@@ -111,6 +112,7 @@ class Search:
             most: partial plans that may be bounded, those of earlier calls included.
         """
         found, space = self.found, self.space
+        leaf_s = math.inf  # least bound of whole plans whose generation may be shorter than it is
         if not space.some_plan:
             return True
         steps = [MeshStep(space, depth) for depth in range(space.calls)]
@@ -125,14 +127,18 @@ class Search:
                 rows = rows[:BLOCK]
             if not len(rows):
                 continue
-            (parent, option, bound_s), bounded = steps[depth].extend(rows, found.period_s * (1 - gap))
+            (parent, option, bound_s), bounded = steps[depth].extend(rows, bounds[: len(rows)], found.period_s * (1 - gap))
             found.bounded += bounded
             order = np.argsort(bound_s, kind="stable")
             children = child_rows(rows, steps[depth].call, (parent[order], option[order], bound_s[order]))
             if depth + 1 < len(steps):
                 open_.append((children, bound_s[order], depth + 1))
             elif len(children):
-                found.take(children, periods_s(self.options, children, self.order))
+                period_s = self.periods(children)
+                found.take(children, period_s)
+                if self.options.freed_early:
+                    of_leaves = period_bound_s(self.options, children[period_s < math.inf])
+                    leaf_s = min(leaf_s, float(of_leaves.min(initial=math.inf)))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
-        found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), *left]))
+        found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))
         return not open_

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plot_samples import rollouts, tables
+from step_plans import analytic_plan, named_graph
 
 import solver
 from rlhfless import plots
@@ -22,6 +23,7 @@ from rlhfless.analysis.value_of_information import ValueOfInformation
 from rlhfless.simulate import DraftFronts
 from rlhfless.trace import Trace
 from solver import CutCandidate, CutPlan
+from solver.dataflow import StepPlan
 from solver.pipeline import Chain, PipelinePlan, PipelineProblem, schedule_pipeline
 
 CLUSTER = solver.Cluster(nodes=1, gpus_per_node=4, gpus_per_actor=1)
@@ -151,6 +153,13 @@ def cut_of() -> CutPlan:
     return CutPlan(0.2, 2, 1, "freed", 7.5, 28.0, 0.9, uncut, (uncut, found, *others))
 
 
+def step_plans_of(text: str) -> dict[str, StepPlan]:
+    """Two plans of a step whose graph, calls and roles have this name; the second is slower and proves nothing."""
+    graph = named_graph(text)
+    slower = replace(analytic_plan(graph, slow=1.5), lower_bound_s=0.0, status="infeasible")
+    return {text: analytic_plan(graph), "other": slower}
+
+
 def draft_fronts(text: str) -> DraftFronts:
     """Two policies at two time weights, the second below what one token per pass allows."""
     rows = [("random", 0.0, 1, 4.0, 6.0, True), ("random", 1.0, 2, 2.0, 9.0, True), (text, 0.0, 1, 1.0, 3.0, True),
@@ -205,7 +214,10 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_planned_steps": lambda: Call((PLANNED,)),
         "plot_prefill": of_plans(lambda *found: Call(({text: found[-1], "other": found[-1]}, 160))),
         "plot_responses": lambda: Call((trace_of(text), f"{text}0")),
+        "plot_step_comparison": lambda: Call((step_plans_of(text),)),
         "plot_step_fusion": lambda: Call((trace_of(text),)),
+        "plot_step_plan": lambda: Call((step_plans_of(text),), {"memory_bytes": 80e9}),
+        "plot_step_search": lambda: Call((step_plans_of(text),)),
         "plot_side_by_side": lambda: Call(
             (pd.DataFrame({text: [1.0, 2.0]}, index=[text, "other"]),),
             {"title": text, "axis": f"{text} (s)", "groups": text},

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NEEDS = {"06_cluster": "ray"}
 RECORDED = "../data/traces/arithmetic-grpo"
+SMALL_MODELS = dict.fromkeys(("actor", "reference", "critic", "reward"), "llama2-7b")
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "01_quick_start": {"LOG": RECORDED, "STEPS": 1},
     "02_your_log": {"STEPS": 1},
@@ -27,6 +28,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "08_paper": {},
     "09_speculation": {"GPUS": 8, "MAX_TOKENS": 4000, "TIME_WEIGHTS": [0.8], "PROMPTS": [1]},
     "10_stage_fusion": {"ACTOR": [2, 2, 4], "CRITIC": [2, 1, 4], "UNIT_S": 0.01, "GPUS": 8},
+    "11_whole_step": {"NODES": 1, "MODELS": SMALL_MODELS, "RESPONSES": 64},
     "cookbook": {},
 }
 """Values of parameters by notebook; one that is not named keeps the value that it is shipped with."""

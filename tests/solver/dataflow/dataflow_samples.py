@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from solver.dataflow.graph import Call, dpo, grpo, ppo, remax
 from solver.dataflow.layout import Layout, missing_share
-from solver.dataflow.options import CallMemory, CallOptions
+from solver.dataflow.options import CallMemory, CallOptions, FreedEarly
 
 ALGORITHMS = (ppo, grpo, remax, dpo)
 
@@ -65,6 +66,7 @@ def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng
             path[one] = seconds[one[1]] + max((left(other) for other in waits if one in graph_waits[other]), default=0.0)
         return path[one]
 
+    held = held_s(options, plan)
     free = np.zeros(options.gpus)
     ends: dict[tuple[int, int], float] = {}
     while len(ends) < len(waits):
@@ -79,5 +81,48 @@ def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng
             least = min(first.values())
             one = max((o for o in open_ if first[o] <= least), key=lambda o: (left(o), -o[1]))
         ends[one] = start[one] + seconds[one[1]]
-        free[busy[one[1]]] = ends[one]
+        takes = held[one[1]] > 0
+        free[takes] = start[one] + held[one[1]][takes]
     return ends
+
+
+def held_s(options: CallOptions, plan: np.ndarray) -> np.ndarray:
+    """(T, N) seconds for which every task holds every GPU."""
+    seconds, busy = options.durations(plan[None])[0], options.blocks(plan[None])[0]
+    held = np.where(busy, seconds[:, None], 0.0)
+    for call, freed in options.freed_early.items():
+        held[call] = freed.release_s[plan[call]]
+    return held
+
+
+def cyclic_period_s(options: CallOptions, plan: np.ndarray, rng: np.random.Generator, steps: int = 26) -> float:
+    """Seconds per step if every step decides its tasks in one random order that its waits allow, step after step."""
+    seconds, busy, held = options.durations(plan[None])[0], options.blocks(plan[None])[0], held_s(options, plan)
+    same, order = options.task_graph[0], list[int]()
+    while len(order) < options.tasks:
+        order.append(rng.choice([t for t in range(options.tasks) if t not in order and set(same[t]) <= set(order)]))
+    free, ends, starts = np.zeros(options.gpus), np.zeros((steps, options.tasks)), np.zeros((steps, options.tasks))
+    for step in range(steps):
+        for task in order:
+            waits = [ends[step - ago, other] for ago, of in enumerate(options.task_graph) if step >= ago for other in of[task]]
+            starts[step, task] = max([0.0, *waits, free[busy[task]].max()])
+            ends[step, task] = starts[step, task] + seconds[task]
+            takes = held[task] > 0
+            free[takes] = np.maximum(free[takes], starts[step, task] + held[task][takes])
+    return float((starts[-1] - starts[-13]).max() / 12)  # orders of few tasks repeat after 1, 2, 3, 4, 6 or 12 steps
+
+
+def freeing(options: CallOptions, rng: np.random.Generator) -> CallOptions:
+    """The same options, with generate calls that give GPUs back early, and bounds at or below what they take."""
+    freed = {}
+    for at, call in enumerate(options.graph.calls):
+        if call.kind != "generate":
+            continue
+        release_s = np.zeros((len(options.layouts[at]), options.gpus))
+        for option, layout in enumerate(options.layouts[at]):
+            shares = rng.choice([0.0, 0.2, 0.6, 1.0], layout.mesh.gpus)
+            shares[rng.integers(layout.mesh.gpus)] = 1.0
+            release_s[option, layout.mesh.first : layout.mesh.last] = shares * options.seconds[at][option]
+        least_gpu_s = release_s.sum(axis=1) * rng.uniform(0.8, 1.0)
+        freed[at] = FreedEarly(release_s, options.seconds[at] * rng.uniform(0.9, 1.0), least_gpu_s)
+    return replace(options, freed_early=freed)

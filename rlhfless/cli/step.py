@@ -1,0 +1,127 @@
+"""``rlhfless step``: plans on which GPUs every model call of a training step runs, beside published ways to plan it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlhfless.cli.group import main
+from rlhfless.cli.options import format_option, seed_option
+from rlhfless.cli.step_options import StepGpus, StepModels, batch_options, gpus_options, models_options
+from rlhfless.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from rlhfless.latency import StepBatch
+    from solver.dataflow import StepPlan
+
+OURS = "this plan"
+
+
+@main.command()
+@models_options
+@batch_options
+@gpus_options
+@click.option(
+    "--compare", metavar="NAME[,NAME...]", default="",
+    help="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]",
+)  # fmt: skip
+@click.option("--gap", type=float, default=0.01, show_default=True, help="Stop once no plan can be better by this share.")
+@click.option(
+    "--work", type=click.IntRange(1), default=500_000, show_default=True, help="Stop after bounding this many partial plans."
+)
+@seed_option
+@format_option
+@click.option("-o", "--out", type=click.Path(), help="Draw the plans as a page without network (.html), or as a picture.")
+def step(
+    models: StepModels,
+    batch: StepBatch,
+    hardware: StepGpus,
+    compare: str,
+    gap: float,
+    work: int,
+    seed: int,
+    form: str,
+    out: str | None,
+) -> None:
+    """Plan a whole training step: on which GPUs every model call runs, how its model is cut over them, and in which order.
+
+    Steps follow each other, and the seconds per step are the shortest that was found. The lower bound holds for every plan with
+    these costs. Seconds come from tables of measured operators; backward passes, the optimizer and links between nodes are
+    modelled.
+    """
+    from rlhfless.analysis import compare_step_plans
+    from rlhfless.latency import CallTable
+    from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
+    from solver.dataflow import plan_step
+
+    names = _names(compare, PUBLISHED_PLANS)
+    cluster, graph = hardware.cluster, models.graph
+    costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
+    memory_bytes = hardware.memory_bytes(costs)
+    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes, gap=gap, work=work, seed=seed)
+    others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
+    plans = {**others, OURS: plan}
+    table = compare_step_plans(plans, hardware.price_usd)
+    assumptions = dict(costs.tables.source["assumptions"])
+    if out is not None:
+        _draw(plans, memory_bytes, assumptions, out)
+        click.echo(f"wrote {out}", err=True)
+    if form == "json":
+        about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": memory_bytes}
+        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}))
+    else:
+        click.echo(f"{plan!r}\n\n{_text(table, hardware)}")
+
+
+def _names(text: str, known: dict[str, Any]) -> list[str]:
+    """Return the names of --compare."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"--compare names {unknown[0]!r}; choose from {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def _as_json(plans: dict[str, StepPlan], table: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "plan": json.loads(plans[OURS].to_json()),
+        "others": {name: json.loads(plan.to_json()) for name, plan in plans.items() if name != OURS},
+        "comparison": json.loads(table.to_json(orient="records")),
+    }
+
+
+def _text(table: pd.DataFrame, hardware: StepGpus) -> str:
+    """Return the comparison in words: seconds per step, multiple of the bound, what GPUs do, memory and cost."""
+    held_gpu_s = table[["calls_gpu_s", "reallocation_gpu_s", "idle_gpu_s"]].sum(axis=1)
+    shown = table[["plan"]].assign(**{"s per step": table["period_s"].map("{:.2f}".format)})
+    shown["of the bound"] = (table["period_s"] / table["bound_s"]).map("{:.2f}x".format)
+    for part in ("calls", "reallocation", "idle"):
+        shown[part] = (table[f"{part}_gpu_s"] / held_gpu_s).map("{:.1%}".format)
+    shown["peak GB"] = (table["peak_bytes"] / 1e9).map("{:.1f}".format)
+    if not math.isnan(hardware.price_usd):
+        shown["USD per step"] = table["cost_usd"].map("{:.4f}".format)
+    shown["status"] = table["status"]
+    price = (
+        ""
+        if math.isnan(hardware.price_usd)
+        else f" Cost: {hardware.gpus} GPUs at {hardware.price_usd:g} USD per hour, all held."
+    )
+    return f"{shown.to_string(index=False)}\nShares are of the GPU-seconds of a step.{price}"
+
+
+def _draw(plans: dict[str, StepPlan], memory_bytes: float, assumptions: dict[str, str], out: str) -> None:
+    """Write a page with all figures, or a picture of the plans alone."""
+    from rlhfless.plots import plot_step_plan, save
+
+    if str(out).lower().endswith((".html", ".htm")):
+        from rlhfless.report.step_page import write_step_page
+
+        write_step_page(plans, out, memory_bytes=memory_bytes, assumptions=assumptions)
+    else:
+        save(plot_step_plan(plans, memory_bytes=memory_bytes), out)

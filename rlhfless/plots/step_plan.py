@@ -1,0 +1,218 @@
+"""Plots plans of whole training steps: which model call runs on which GPUs when, and the memory that each GPU needs.
+
+Input is one ``StepPlan``, or several by label, one above the other on one time axis.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from rlhfless.plots.palette import BLUE, BOUND, COLOURS, GREEN, OUTLINE, PURPLE, SKY, VERMILLION, ink_on
+from rlhfless.plots.step_plan_data import MOVES, PERIODS, StepPlanInfo, step_plan_info
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+
+if TYPE_CHECKING:
+    from rlhfless.plots.step_plan_data import Plans
+
+TITLE = "Step plan"
+ROLE_COLOURS = {"actor": BLUE, "critic": GREEN, "reference": SKY, "reward": PURPLE}
+KINDS = {
+    "generate": ("generation", ""),
+    "inference": ("inference", "."),
+    "train": ("training", "\\"),
+    MOVES: ("weights are sent", "x"),
+}
+SENT_COLOUR, PALE = "#FFFFFF", "rgba(255,255,255,0.45)"
+LEAST_TEXT = 0.06  # share of the time axis: shorter bars have no text
+GPU_PX, LEAST_PX, MOST_PX, HEADING_PX = 16, 110, 240, 30
+GB = 1e9
+
+
+def plot_step_plan(plans: Plans, *, memory_bytes: float = math.inf) -> go.Figure:
+    """Plot which call runs on which GPUs over two steps of the steady state, and what each GPU needs of its memory.
+
+    A rectangle is a call: its colour is the role, its hatch the kind, its text dp x tp x pp. Crossed white bars are weights on
+    their way from the layout of their training. GPUs without a rectangle are idle.
+
+    Args:
+        plans: a plan, or several of the same graph and costs by label.
+        memory_bytes: of a GPU; a line marks it.
+
+    Returns:
+        A figure; without plans one that says so.
+
+    Example:
+        >>> from rlhfless.plots import plot_step_plan
+        >>> figure = plot_step_plan({"by rule": rule, "planned": plan}, memory_bytes=80e9)
+    """
+    info = step_plan_info(plans)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    heights = [min(MOST_PX, max(LEAST_PX, GPU_PX * gpus)) for gpus in info.plans["gpus"]]
+    inner = sum(heights) + HEADING_PX * len(heights)
+    fig = make_subplots(
+        rows=len(heights), cols=2, column_widths=[0.86, 0.14], horizontal_spacing=0.03, shared_xaxes=True, shared_yaxes=True
+    )
+    colours = _role_colours(info)
+    drawn_s = 1.01 * PERIODS * float(info.plans[["period_s", "bound_s"]].max(axis=None))
+    top = float(inner)
+    for row, (plan, height) in enumerate(zip(info.plans.itertuples(index=False), heights, strict=True), start=1):
+        top -= HEADING_PX
+        _add_timeline(fig, info, plan, colours, drawn_s, row)
+        _add_memory(fig, info.memory[info.memory["plan"] == plan.plan], memory_bytes, row)
+        _set_gpu_axis(fig, plan.gpus, plan.gpus_per_node, row)
+        for col in (1, 2):
+            fig.update_yaxes(domain=[max(0.0, (top - height) / inner), top / inner], row=row, col=col)
+        fig.add_annotation(
+            text=_heading(plan),
+            x=0,
+            xref="paper",
+            y=top / inner,
+            yref="paper",
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+        )
+        top -= height
+    _add_legend(fig, info, colours)
+    last = len(heights)
+    fig.update_xaxes(range=[0, drawn_s], col=1)
+    fig.update_xaxes(title="seconds", showticklabels=True, row=last, col=1)
+    most_bytes = max(info.memory["peak_bytes"].max(), memory_bytes if math.isfinite(memory_bytes) else 0.0)
+    fig.update_xaxes(range=[0, 1.1 * most_bytes / GB or 1.0], nticks=3, col=2)
+    fig.update_xaxes(title="peak GB", showticklabels=True, row=last, col=2)
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": -48 / inner, "yanchor": "top", "traceorder": "normal"}
+    fig.update_layout(barmode="overlay", bargap=0)
+    return styled(
+        fig, _title(info), _note(info, memory_bytes), height=round(inner) + 200, legend=legend, margin={"b": 118, "t": 82}
+    )
+
+
+def _role_colours(info: StepPlanInfo) -> dict[str, str]:
+    """Return a colour for every role; roles without a fixed one get the next free one."""
+    free = [colour for colour in COLOURS if colour not in ROLE_COLOURS.values()]
+    unknown = [role for role in dict.fromkeys(info.bars["role"]) if role not in ROLE_COLOURS]
+    return {role: ROLE_COLOURS.get(role) or free[unknown.index(role) % len(free)] for role in dict.fromkeys(info.bars["role"])}
+
+
+def _add_timeline(fig: go.Figure, info: StepPlanInfo, plan: Any, colours: dict[str, str], drawn_s: float, row: int) -> None:
+    """Draw the rectangles of a plan, a trace per role and one of reallocations; lines at its periods and at bounds."""
+    bars = info.bars[info.bars["plan"] == plan.plan]
+    for role, colour in colours.items():
+        calls = bars[(bars["role"] == role) & (bars["kind"] != MOVES)]
+        if len(calls):
+            style = {
+                "color": colour,
+                "pattern": {"shape": [KINDS[kind][1] for kind in calls["kind"]], "fgcolor": PALE, "size": 7},
+            }
+            texts = [_text(one, LEAST_TEXT * drawn_s) for one in calls.itertuples(index=False)]
+            _add_bars(fig, calls, role, style, row, text=texts, textfont={"color": ink_on(colour)})
+    sent = bars[bars["kind"] == MOVES]
+    if len(sent):
+        style = {"color": SENT_COLOUR, "pattern": {"shape": KINDS[MOVES][1], "fgcolor": "#333333", "fgopacity": 0.9, "size": 6}}
+        _add_bars(fig, sent, MOVES, style, row)
+    for step in range(1, PERIODS + 1):
+        fig.add_vline(x=step * plan.period_s, line={"color": OUTLINE, "width": 1}, row=row, col=1)
+        if plan.bound_s == plan.bound_s:
+            fig.add_vline(x=step * plan.bound_s, line={"color": VERMILLION, "dash": "dash", "width": 1.5}, row=row, col=1)
+
+
+def _text(call: Any, least_s: float) -> str:
+    """Return name and strategy of a call, or nothing where the rectangle is short or one of several."""
+    if call.end_s - call.start_s < least_s or not call.largest:
+        return ""
+    return f"{clean(call.call, 24)}<br>{call.dp}x{call.tp}x{call.pp}"
+
+
+def _add_bars(fig: go.Figure, bars: pd.DataFrame, group: str, style: dict[str, Any], row: int, **more: Any) -> None:
+    line = {"color": "white", "width": 1}
+    fig.add_bar(
+        x=bars["end_s"] - bars["start_s"], base=bars["start_s"], y=bars["first_gpu"] + bars["gpus"] / 2 - 0.5,
+        width=bars["gpus"], orientation="h", name=clean(group), legendgroup=clean(group), showlegend=False,
+        marker={**style, "line": line}, textposition="inside", insidetextanchor="middle", textangle=0,
+        hovertext=[_hover(bar) for bar in bars.itertuples(index=False)], hovertemplate="%{hovertext}<extra></extra>",
+        row=row, col=1, **more,
+    )  # fmt: skip
+
+
+def _hover(bar: Any) -> str:
+    gpus = f"{bar.first_gpu}" if bar.gpus == 1 else f"{bar.first_gpu} to {bar.first_gpu + bar.gpus - 1}"
+    time = ("time", f"{number(bar.start_s)} to {number(bar.end_s, 's')} ({number(bar.seconds, 's')} in all)")
+    layout = f"dp {bar.dp}, tp {bar.tp}, pp {bar.pp}"
+    if bar.kind == MOVES:
+        sent = [("sent in all", number(bar.bytes / GB, "GB")), ("for layout", layout), ("GPUs", gpus), time]
+        return hover(sent, f"weights of {clean(bar.role)} are sent for {clean(bar.call)}")
+    lines = [("role", clean(bar.role)), ("kind", KINDS[bar.kind][0]), ("GPUs", gpus), ("layout", layout), time]
+    return hover([*lines, ("memory per GPU", number(bar.bytes / GB, "GB"))], clean(bar.call))
+
+
+def _add_memory(fig: go.Figure, memory: pd.DataFrame, limit_bytes: float, row: int) -> None:
+    over = memory["peak_bytes"] > limit_bytes
+    fig.add_bar(
+        x=memory["peak_bytes"] / GB, y=memory["gpu"], orientation="h", width=0.8, showlegend=False, name="peak memory",
+        marker={"color": [VERMILLION if more else BOUND for more in over], "line": {"width": 0}},
+        hovertemplate="GPU %{y}: %{x:.3g} GB<extra></extra>", row=row, col=2,
+    )  # fmt: skip
+    if math.isfinite(limit_bytes):
+        fig.add_vline(x=limit_bytes / GB, line={"color": VERMILLION, "width": 1.5}, row=row, col=2)
+
+
+def _set_gpu_axis(fig: go.Figure, gpus: int, gpus_per_node: int, row: int) -> None:
+    """Label GPUs one by one on one node, else node by node, with a line between nodes."""
+    nodes = max(1, gpus // gpus_per_node)
+    ticks: dict[str, Any] = {"tickvals": list(range(gpus)), "title": "GPU"}
+    if nodes > 1:
+        step = max(1, math.ceil(nodes / 8))
+        shown = range(0, nodes, step)
+        middle = [node * gpus_per_node + gpus_per_node / 2 - 0.5 for node in shown]
+        ticks = {"tickvals": middle, "ticktext": [f"node {node}" for node in shown]}
+    for col in (1, 2):
+        fig.update_yaxes(
+            range=[gpus - 0.5, -0.5], showgrid=False, zeroline=False, **(ticks if col == 1 else {}), row=row, col=col
+        )
+        for node in range(1, nodes):
+            fig.add_hline(
+                y=node * gpus_per_node - 0.5,
+                line={"color": OUTLINE, "width": 1, "dash": "dot"},
+                layer="below",
+                row=row,
+                col=col,
+            )
+
+
+def _add_legend(fig: go.Figure, info: StepPlanInfo, colours: dict[str, str]) -> None:
+    """Name colours of roles and hatches of kinds, as the bars of one role have several hatches."""
+    for role, colour in colours.items():
+        fig.add_bar(x=[None], y=[None], name=clean(role), legendgroup=clean(role), marker={"color": colour}, row=1, col=1)
+    for kind in [kind for kind in KINDS if kind in set(info.bars["kind"])]:
+        words, hatch = KINDS[kind]
+        fig.add_bar(
+            x=[None], y=[None], name=words, legendgroup=clean(kind), row=1, col=1,
+            marker={"color": "#D5D5D5", "pattern": {"shape": hatch, "fgcolor": "#333333", "size": 6, "solidity": 0.35}},
+        )  # fmt: skip
+
+
+def _heading(plan: Any) -> str:
+    bound = f", {plan.period_s / plan.bound_s:.2f}x the bound" if plan.bound_s == plan.bound_s else ""
+    misfit = ", <b>does not fit</b>" if plan.status == "infeasible" else ""
+    return f"<b>{clean(plan.plan, 30)}</b>: {number(plan.period_s, 's')}{bound}{misfit}"
+
+
+def _title(info: StepPlanInfo) -> str:
+    first, last = info.plans.iloc[0], info.plans.iloc[-1]
+    if len(info.plans) == 1:
+        return f"{TITLE} of {clean(first['graph'], 30)}: {number(first['period_s'], 's')} per step"
+    faster = first["period_s"] / last["period_s"]
+    return f"{number(last['period_s'], 's')} per step, {faster:.2f}x as fast as {clean(first['plan'], 30)}"
+
+
+def _note(info: StepPlanInfo, memory_bytes: float) -> str:
+    bound = "<br>dashed: lower bound on one step and on two" if info.plans["bound_s"].notna().any() else ""
+    limit = " against its memory" if math.isfinite(memory_bytes) else ""
+    over = "<br>does not fit: a GPU needs more memory than it has" if (info.plans["status"] == "infeasible").any() else ""
+    return f"left: two steps that follow each other; white: idle{bound}<br>right: peak memory of each GPU{limit}{over}"

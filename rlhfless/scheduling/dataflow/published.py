@@ -1,0 +1,54 @@
+"""Plans a step by every published way that is asked for, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from rlhfless.errors import InputError
+from rlhfless.scheduling.dataflow.colocated import colocated_plan
+from rlhfless.scheduling.dataflow.megatron import megatron_plan
+from rlhfless.scheduling.dataflow.real import real_plan
+from solver.dataflow import CallCosts, Graph, StepPlan
+from solver.model.cluster import Cluster
+
+PUBLISHED_PLANS: dict[str, Callable[..., StepPlan]] = {
+    "megatron": megatron_plan,
+    "real": real_plan,
+    "verl": colocated_plan,
+}
+"""Ways to plan a step by name; all take the arguments of ``megatron_plan``."""
+
+
+def published_plans(
+    names: Sequence[str],
+    graph: Graph,
+    cluster: Cluster,
+    costs: CallCosts,
+    *,
+    memory_bytes: float = math.inf,
+    lower_bound_s: float = 0.0,
+) -> dict[str, StepPlan]:
+    """Return the plan of each named way.
+
+    Args:
+        names: of ``PUBLISHED_PLANS``. graph, cluster, costs, memory_bytes: see ``solver.dataflow.plan_step``.
+        lower_bound_s: on the period of every plan, for example that of ``plan_step``.
+
+    Raises:
+        InputError: a name is unknown; the message lists those that exist.
+        PlanningError: an argument makes no sense, or a call runs in no layout.
+
+    Example:
+        >>> from rlhfless.scheduling.dataflow import published_plans
+        >>> plans = published_plans(["megatron"], graph, cluster, costs, lower_bound_s=plan.lower_bound_s)
+        >>> list(plans)
+        ['megatron']
+    """
+    unknown = [name for name in names if name not in PUBLISHED_PLANS]
+    if unknown:
+        raise InputError(f"there is no published plan {unknown[0]!r}; choose from {', '.join(PUBLISHED_PLANS)}")
+    return {
+        name: PUBLISHED_PLANS[name](graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=lower_bound_s)
+        for name in names
+    }

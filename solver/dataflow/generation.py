@@ -1,0 +1,245 @@
+"""Plans generate calls with the generation solver: their seconds, when each of their GPUs is free, and lower bounds.
+
+A generate call on n GPUs with tensor-parallel size tp is a ``PlanningProblem`` with actors of tp GPUs. ``plan_generation``
+gives its makespan and when each actor is done. Engines have no pipeline, so pp is 1. Actors stay up between steps and get
+weights by reallocations, so the seconds of start and sync of the latency models are not charged.
+
+**GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
+one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
+
+**Lower bounds** hold for every generation plan without a runtime rule, not only for the one that is found. ``least_s`` is the
+solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for
+cost alone, in which every actor gives its GPUs back when it is done. ``bound.py`` says how they enter bounds on the period.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.dataflow.graph import GENERATE, Call, Graph
+from solver.dataflow.layout import Layout
+from solver.dataflow.options import CallCosts, CallMemory, CallOptions, FreedEarly
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError, as_given, is_whole
+from solver.model.latency import LatencyModel
+from solver.model.objective import NonGenerationPhases, Objective
+from solver.model.plan import Plan
+from solver.model.problem import PlanningProblem
+from solver.model.workload import Workload
+from solver.planning.plan_generation import plan_generation
+
+TIME_LIMIT_S = 0.1  # of counted work per plan: the search alone, without OR-Tools
+
+
+@dataclass(frozen=True, eq=False)
+class StepGeneration:
+    """What a generate call produces in each step, and the latency of an actor for each tensor-parallel size.
+
+    Attributes:
+        workload: the responses, with their predicted lengths.
+        latency: model of an actor by its number of GPUs, which is tp; a layout with another tp cannot generate.
+        objective: of the generation plan; the default is its time alone. admission: as in ``PlanningProblem``.
+
+    Raises:
+        PlanningError: an argument is of the wrong type, or a latency model is of another number of GPUs than its key.
+
+    Example:
+        >>> import solver
+        >>> from solver.dataflow import StepGeneration
+        >>> latency = {tp: solver.LatencyModel(f"tp{tp}", tp, base_s=5e-3 / tp, per_response_s=1e-5) for tp in (1, 2)}
+        >>> generation = StepGeneration(solver.Workload([10], [0, 0], [100, 300]), latency)
+        >>> generation.mean_tokens
+        200.0
+    """
+
+    workload: Workload
+    latency: Mapping[int, LatencyModel]
+    objective: Objective = field(default_factory=lambda: Objective(time_weight=1.0))
+    admission: str = "reserve"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.workload, Workload):
+            raise PlanningError(f"workload of generation is {as_given(self.workload)}; a Workload is needed")
+        if not isinstance(self.objective, Objective):
+            raise PlanningError(f"objective of generation is {as_given(self.objective)}; an Objective is needed")
+        given = self.latency
+        if not isinstance(given, Mapping) or not given or not all(isinstance(one, LatencyModel) for one in given.values()):
+            raise PlanningError(f"latency of generation is {as_given(given)}; a LatencyModel for each tp is needed")
+        for tp, model in given.items():
+            if not is_whole(tp, 1) or model.gpus_per_actor != tp:
+                raise PlanningError(
+                    f"latency of generation has a model of {model.gpus_per_actor} GPUs per actor at tp {as_given(tp)}; the "
+                    "same number is needed"
+                )
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean predicted tokens of a response."""
+        return float(self.workload.response_tokens.mean())
+
+    def problem(self, gpus: int, gpus_per_node: int, tp: int) -> PlanningProblem | None:
+        """Return generation on a mesh of so many GPUs, for its predicted lengths; None without a latency model of this tp.
+
+        Raises:
+            PlanningError: no actor of this size can hold some response.
+        """
+        model = self.latency.get(tp)
+        if model is None or tp > min(gpus, gpus_per_node):
+            return None
+        cluster = Cluster(max(1, gpus // gpus_per_node), min(gpus, gpus_per_node), tp, model.kind)
+        running = replace(model, start_s=0.0, sync_s=0.0)
+        return PlanningProblem(self.workload.points, cluster, running, admission=self.admission)
+
+
+class PlannedGeneration(NamedTuple):
+    """A generate call on a mesh.
+
+    Attributes:
+        plan: whose GPU ids count from the first GPU of the mesh. release_s: (n,) seconds from its start until each GPU is free.
+        least_s, least_gpu_s: bounds on the makespan and on the GPU-seconds of every plan on so many GPUs with this tp.
+    """
+
+    plan: Plan
+    release_s: tuple[float, ...]
+    least_s: float
+    least_gpu_s: float
+
+
+class GenerationPlans:
+    """Generation plans of one call, each made once per number of GPUs and tp.
+
+    Args:
+        phases: the step outside generation, which the objective counts.
+    """
+
+    def __init__(
+        self, generation: StepGeneration, gpus_per_node: int, phases: NonGenerationPhases | None = None, seed: int = 0
+    ) -> None:
+        self.generation, self.gpus_per_node, self.seed = generation, gpus_per_node, seed
+        self.phases = NonGenerationPhases() if phases is None else phases
+        self.refused: PlanningError | None = None  # why a tp cannot generate
+        self._made: dict[tuple[int, int], PlannedGeneration | None] = {}
+
+    @property
+    def possible(self) -> bool:
+        """Whether a layout that was asked for can generate."""
+        return any(planned is not None for planned in self._made.values())
+
+    def of(self, layout: Layout) -> PlannedGeneration | None:
+        """Return generation in this layout; None where it is impossible."""
+        gpus, tp = layout.mesh.gpus, layout.strategy.tp
+        if layout.strategy.pp > 1:
+            return None
+        if (gpus, tp) not in self._made:
+            try:
+                self._made[gpus, tp] = self._plan(gpus, tp)
+            except PlanningError as error:
+                self.refused, self._made[gpus, tp] = error, None
+        return self._made[gpus, tp]
+
+    def _plan(self, gpus: int, tp: int) -> PlannedGeneration | None:
+        problem = self.generation.problem(gpus, self.gpus_per_node, tp)
+        if problem is None:
+            return None
+        fastest, cheapest = (self._solved(replace(problem, objective=Objective(time_weight=weight))) for weight in (1.0, 0.0))
+        chosen = fastest
+        if self.generation.objective != Objective(time_weight=1.0):
+            chosen = self._solved(replace(problem, objective=self.generation.objective, phases=self.phases))
+        release = np.zeros(gpus)
+        for actor in chosen.actors:
+            release[list(actor.gpu_ids)] = actor.predicted_s
+        least_s = min(fastest.makespan_s * _proven(fastest), chosen.makespan_s)
+        return PlannedGeneration(chosen, tuple(release.tolist()), least_s, cheapest.gpu_seconds * _proven(cheapest))
+
+    def _solved(self, problem: PlanningProblem) -> Plan:
+        return plan_generation(problem, time_limit_s=TIME_LIMIT_S, seed=self.seed, deterministic=True)
+
+
+def _proven(plan: Plan) -> float:
+    """Return the share of a plan's value that its bound proves; value is time or cost alone, without other phases."""
+    return plan.lower_bound / plan.value if plan.value and plan.lower_bound is not None else 0.0
+
+
+@dataclass(frozen=True)
+class GeneratedCosts:
+    """Costs whose generate calls take what generation plans take; see ``CallCosts``.
+
+    Attributes:
+        costs: of everything else. plans: by the name of the call.
+    """
+
+    costs: CallCosts
+    plans: Mapping[str, GenerationPlans]
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        """Return the makespan of the generation plan in this layout; infinity where there is none."""
+        if call.name not in self.plans:
+            return self.costs.seconds(call, layout)
+        planned = self.plans[call.name].of(layout)
+        return math.inf if planned is None else planned.plan.makespan_s
+
+    def memory(self, call: Call, layout: Layout) -> CallMemory:
+        """Return the bytes that the costs say."""
+        return self.costs.memory(call, layout)
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        """Return the seconds and bytes that the costs say."""
+        return self.costs.reallocate(role, source, destination)
+
+
+def by_call(graph: Graph, generation: StepGeneration | Mapping[str, StepGeneration]) -> dict[str, StepGeneration]:
+    """Return generation by the names of the graph's generate calls; one record is for each of them.
+
+    Raises:
+        PlanningError: the graph generates nothing, a name is none of its generate calls, or a record is missing or of the wrong
+            type.
+    """
+    names = [call.name for call in graph.calls if call.kind == GENERATE]
+    if not names:
+        raise PlanningError(f"generation is given, but the calls of {graph.name!r} generate nothing; leave it out")
+    given = dict(generation) if isinstance(generation, Mapping) else dict.fromkeys(names, generation)
+    if sorted(map(str, given)) != sorted(names):
+        raise PlanningError(
+            f"generation is given for {', '.join(map(str, given))}; one for each of {', '.join(names)} is needed"
+        )
+    for name, one in given.items():
+        if not isinstance(one, StepGeneration):
+            raise PlanningError(f"generation of {name!r} is {as_given(one)}; a StepGeneration is needed")
+    return given
+
+
+def generated_options(graph: Graph, cluster: Cluster, costs: CallCosts, plans: Mapping[str, GenerationPlans]) -> CallOptions:
+    """Return the options of a step whose generate calls are planned.
+
+    Raises:
+        PlanningError: as ``CallOptions.of``, or no actor of any size can generate.
+    """
+    try:
+        options = CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, GeneratedCosts(costs, plans))
+    except PlanningError:
+        for of_call in plans.values():
+            if of_call.refused is not None and not of_call.possible:
+                raise of_call.refused from None
+        raise
+    freed = {}
+    for at, call in enumerate(graph.calls):
+        if call.name in plans:
+            freed[at] = _freed_early(options.layouts[at], plans[call.name], cluster.gpus)
+    return replace(options, freed_early=freed)
+
+
+def _freed_early(layouts: Sequence[Layout], plans: GenerationPlans, gpus: int) -> FreedEarly:
+    """Return when (n,) layouts of a call free their GPUs, and their bounds."""
+    release_s = np.zeros((len(layouts), gpus))
+    least = np.zeros((2, len(layouts)))
+    for option, layout in enumerate(layouts):
+        planned = plans.of(layout)
+        assert planned is not None, "options without a generation plan take infinite seconds"
+        release_s[option, layout.mesh.first : layout.mesh.last] = planned.release_s
+        least[:, option] = planned.least_s, planned.least_gpu_s
+    return FreedEarly(release_s, least[0], least[1])

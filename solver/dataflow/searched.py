@@ -1,0 +1,82 @@
+"""Searches the plans of given options to a gap, and returns the best as a ``StepPlan``."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.dataflow.assemble import step_plan
+from solver.dataflow.graph import Call
+from solver.dataflow.layout import Layout, Mesh, strategies
+from solver.dataflow.options import CallOptions
+from solver.dataflow.plan import StepPlan
+from solver.dataflow.search import Search
+from solver.model.errors import PlanningError
+from solver.model.plurals import counted
+
+GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+MOST_GPUS = 4096  # that an answer to a plan without room names
+BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
+
+
+class Asked(NamedTuple):
+    """What a search is asked for: bytes of a GPU, the gap at which it ends, its counted work, and a seed."""
+
+    memory_bytes: float
+    gap: float
+    work: int
+    seed: int
+
+
+def searched(options: CallOptions, asked: Asked) -> StepPlan:
+    """Return the best plan of these options.
+
+    Raises:
+        PlanningError: no plan fits into memory, or none was found within the work.
+    """
+    search = Search(options, asked.memory_bytes, asked.seed)
+    search.start(asked.work // BOUNDED_PER_EVALUATED)
+    ended = all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
+    found = search.found
+    if found.plan is None:
+        raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
+    proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - 1e-12)
+    status = "stopped" if not ended else "optimal" if proven else "gap"
+    return step_plan(options, found.plan, status=status, lower_bound_s=found.bound_s, history=tuple(found.history))
+
+
+def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:
+    """Return the sentence for a search without a plan: the call that needs most bytes at least, and GPUs on which it fits."""
+    where = f"{_shown_bytes(memory_bytes)} per GPU on {counted(options.gpus, 'GPU')}"
+    if not ended:
+        return f"no plan that fits into {where} was found within the work; allow more work"
+    least = [float((table[:, 0] + table[:, 1]).min()) for table in options.memory]
+    most = int(np.argmax(least))
+    call = options.graph.calls[most]
+    if least[most] <= memory_bytes:
+        return f"no plan fits into {where}, although every call alone does; give more memory or GPUs"
+    enough = _gpus_that_fit(options, call, memory_bytes)
+    fits = f"fits on {enough:,} GPUs" if enough else f"does not fit on {MOST_GPUS:,} either"
+    return (
+        f"no plan fits into {where}; call {call.name!r} alone needs {_shown_bytes(least[most])} at least, and {fits}; "
+        "give more memory or GPUs"
+    )
+
+
+def _gpus_that_fit(options: CallOptions, call: Call, memory_bytes: float) -> int:
+    """Return a number of GPUs on which the call alone needs at most so many bytes; 0 where there is none."""
+    node, gpus = options.gpus_per_node, options.gpus
+    while (gpus := 2 * gpus) <= MOST_GPUS:
+        cuts = [cut for cut in strategies(gpus, max(1, gpus // node)) if cut.tp <= node]
+        for layout in (Layout(Mesh(0, gpus), cut) for cut in cuts):
+            if options.costs.seconds(call, layout) < math.inf:
+                memory = options.costs.memory(call, layout)
+                if memory.kept + memory.working <= memory_bytes:
+                    return gpus
+    return 0
+
+
+def _shown_bytes(number: float) -> str:
+    return f"{number / 1e9:,.4g} GB" if number >= 1e8 else f"{number:.4g} bytes"
