@@ -53,7 +53,6 @@ SMALLEST = {
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
 QUICK = (
     "planning_speed",
-    "solver_moves",
     "exact_bound",
     "pipeline_schedules",
     "replan_speed",

@@ -13,7 +13,7 @@ from record import load
 from rlhfless import plots
 from rlhfless.scheduling import POLICIES
 
-LONG = ("report-executed", "report-logged")
+LONG = ("report-executed", "report-logged", "predictions")
 WITHOUT_A_RUN = {
     "acceptance_info", "cut_surface_info", "draft_length_info", "pipeline_front_info", "pipeline_info", "spec_front_info",
     "speedup_map_info", "step_comparison_info", "step_fusion_info", "step_plan_info", "step_search_info", "two_step_gain_info",
@@ -50,7 +50,7 @@ def test_everything_else_is_as_recorded(item):
 
 @pytest.mark.full
 @pytest.mark.parametrize("item", LONG)
-def test_reports_find_what_was_recorded(item):
+def test_what_takes_long_is_as_recorded(item):
     check(item, load(item), ITEMS[item]())
 
 

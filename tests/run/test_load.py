@@ -162,6 +162,7 @@ def test_the_front_explores_and_compares_a_run() -> None:
     assert rl.compare({"run": run}).shown.table.equals(rl.compare({"run": run.trace}).shown.table)
 
 
+@pytest.mark.full
 def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rollouts().to_csv(tmp_path / "log.csv", index=False)
     run = loaded(tmp_path / "log.csv")

@@ -186,6 +186,7 @@ def test_measured_charging_takes_this_machines_time(tmp_path: Path, model: Path)
     assert measured.record.makespan_s > 0
 
 
+@pytest.mark.full
 def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -> None:
     """Every actor decodes with the weights of its step, the successor of a killed one too. As noise earns no reward, the test
     changes the weights after every step itself."""

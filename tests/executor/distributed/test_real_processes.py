@@ -316,6 +316,7 @@ def test_processes_that_wait_end_by_themselves_and_start_ahead_of_their_step() -
         assert [e["name"] for e in records[-1].events] == ["kill", "kill"]
 
 
+@pytest.mark.full
 def test_kills_at_random_moments_lose_double_and_leave_nothing() -> None:
     """A few, while prompts are learned from; hundreds in ``test_chaos.py``."""
     found = chaos.chaos(6, actors=3, stops=0.0, limit=300, learning="stream").summary()

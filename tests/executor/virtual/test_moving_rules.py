@@ -85,6 +85,7 @@ def test_tokens_on_the_virtual_clock(policy: str, migration: str, factory: Torch
     assert_moved(record, uncut, policy, migration)
 
 
+@pytest.mark.full
 def test_tokens_with_real_processes(
     policy: str, migration: str, pool: ProcessPool, factory: TorchEngineFactory, uncut: StepRecord
 ) -> None:

@@ -118,6 +118,7 @@ def test_on_the_wall_clock(how: str, pool: ProcessPool, factory: TorchEngineFact
     assert traced(record) == COMPUTED[how]
 
 
+@pytest.mark.full
 def test_in_real_time_a_hook_counts_what_spans_and_completions_say(factory: TorchEngineFactory) -> None:
     """The engine's own loop on the wall clock, with a response that is cut and computed again."""
     engine, spans, done = factory.measured()(LATENCY, Admission(3, 1 << 20)), [], []
