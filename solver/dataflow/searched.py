@@ -35,6 +35,9 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
     search.start(asked.work // BOUNDED_PER_EVALUATED)
     ended = all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
     found = search.found
+    if options.freed_early and found.plan is not None:
+        # the search leaves out what is slower on the same GPUs; beside GPUs that are free early it may fit in better
+        search.descend(found.plan, found.evaluated + asked.work // BOUNDED_PER_EVALUATED)
     if found.plan is None:
         raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
     proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - 1e-12)
