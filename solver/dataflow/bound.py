@@ -10,6 +10,9 @@ within a step and the later one before the next step's earlier one. Reallocation
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,16 +56,26 @@ def never_together(options: CallOptions) -> BoolArray:
     return np.asarray(ordered | ordered.T)
 
 
-def best_within(seconds: FloatArray, bits: IntArray) -> FloatArray:
+def best_within(
+    seconds: FloatArray, bits: IntArray, with_both: Mapping[int, tuple[int, int]] = MappingProxyType({})
+) -> FloatArray:
     """Return (P, 2^T) the most seconds of tasks that are pairwise apart, among the tasks of every bit mask.
 
     Args:
         seconds: (P, T). bits: (P, T) bit masks of the tasks that are apart from each; a task's own bit is not read.
+        with_both: tasks that count only together with two earlier ones.
     """
     plans, tasks = seconds.shape
     best = np.zeros((plans, 1 << tasks))
     for task in range(tasks):  # masks whose highest task is this one
         lower = 1 << task
-        with_it = seconds[:, task, None] + np.take_along_axis(best, bits[:, task, None] & np.arange(lower), axis=1)
+        rest, bonus = bits[:, task, None] & np.arange(lower), seconds[:, task, None]
+        if task in with_both:
+            one, other = with_both[task]
+            apart = bits[:, one] >> other & 1 == 1
+            bonus = np.where(apart, (seconds[:, [one, other]].sum(axis=1) + seconds[:, task]), -np.inf)[:, None]
+            bonus = bonus + np.where(rest >> one & rest >> other & 1, 0.0, -np.inf)
+            rest = rest & (bits[:, one] & bits[:, other] & ~(1 << one) & ~(1 << other))[:, None]
+        with_it = bonus + np.take_along_axis(best, rest, axis=1)
         best[:, lower : 2 * lower] = np.maximum(best[:, :lower], with_it)
     return best

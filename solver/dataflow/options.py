@@ -174,7 +174,10 @@ class CallOptions:
 
     def meeting(self, plans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
         """Return (P, T, T) whether two tasks share a GPU, and (P, T) their numbers of GPUs."""
-        spans = np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1)
+        return self.meeting_on(np.stack([span[plans[:, call]] for call, span in enumerate(self.spans)], axis=1))
+
+    def meeting_on(self, spans: IntArray) -> tuple[NDArray[np.bool_], IntArray]:
+        """Return what ``meeting`` does, by (P, K, 2) GPUs of the calls; a call without GPUs has (0, 0)."""
         first, last = spans[:, :, 0], spans[:, :, 1]
         calls = (first[:, :, None] < last[:, None, :]) & (first[:, None, :] < last[:, :, None])
         trains = [train for call in self.reallocated if (train := self.graph.trained_by[call]) is not None]

@@ -14,8 +14,9 @@ from solver.dataflow.search import Search
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
 
-GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
-BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
+FIRST_GAP = 0.2  # that is proven before plans are improved
+GAPS = (0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+BOUNDED_PER_EVALUATED = 100  # a plan's times take as long as so many bounds
 
 
 def plan_step(
@@ -25,7 +26,7 @@ def plan_step(
     *,
     memory_bytes: float = math.inf,
     gap: float = 0.01,
-    work: int = 500_000,
+    work: int = 20_000_000,
     seed: int = 0,
 ) -> StepPlan:
     """Return the layouts of a step's calls, and their order, with the shortest period that was found.
@@ -64,7 +65,9 @@ def plan_step(
     options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
     search = Search(options, memory_bytes, seed)
     search.start(work // BOUNDED_PER_EVALUATED)
-    ended = all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
+    ended = search.prove(max(FIRST_GAP, gap), work)  # finds a first plan, if descents did not
+    search.improve(work // BOUNDED_PER_EVALUATED)
+    ended = ended and all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
     if search.found.plan is None:
         raise PlanningError(_nothing_fits(options, memory_bytes, ended))
     found = search.found

@@ -93,62 +93,79 @@ def periods_s(options: CallOptions, plans: IntArray, order: Order = "longest pat
 
 
 class _Unrolled:
-    """State of P plans: what has been scheduled, and from when each task could run."""
+    """State of P plans: what has been scheduled, and from when each task could run.
+
+    Arrays by plan, task and step are flat; ``at`` (P, T) is where the next step of each task is in them. Steps that are not
+    unrolled wait for ever.
+    """
 
     def __init__(
         self, options: CallOptions, seconds: FloatArray, together: NDArray[np.bool_], order: Order, steps: int
     ) -> None:
         self.plans, self.tasks = seconds.shape
         self.steps, self.order = steps, order
-        self.seconds, self.together = seconds, together
-        self.follows = np.zeros((len(options.task_graph), self.tasks, self.tasks), bool)  # [steps later, task, its follower]
-        self.missing = np.zeros((self.plans, self.tasks, steps + len(self.follows)), np.int16)
-        for later, waits in enumerate(options.task_graph):
-            for task, waited in enumerate(waits):
-                self.follows[later, list(waited), task] = True
-            self.missing[:, :, later:] += self.follows[later].sum(axis=0)[None, :, None].astype(np.int16)
-        self.ready_s = np.zeros(self.missing.shape)
-        self.left_s = self._remaining_paths()
+        self.seconds, self.together = seconds, together.reshape(-1, self.tasks)
+        waits = options.task_graph
+        self.width = steps + len(waits)
+        follows = np.zeros((len(waits), self.tasks, self.tasks), bool)  # [steps later, task, its follower]
+        missing = np.zeros((self.tasks + 1, self.width), np.int16)
+        for later, of_tasks in enumerate(waits):
+            for task, waited in enumerate(of_tasks):
+                follows[later, list(waited), task] = True
+                missing[task, later:] += len(waited)
+        missing[:, steps:] = np.iinfo(np.int16).max
+        self.missing = np.tile(missing.reshape(-1), self.plans)
+        self.ready_s = np.zeros(len(self.missing))
+        self.left_s = self._remaining_paths(follows)
+        self.followers = self._followers(follows)
 
-    def _remaining_paths(self) -> FloatArray:
-        """Return (P, T, S) seconds of the longest path from the start of a task to the end of the last step."""
-        left = np.zeros(self.missing.shape)
-        tasks = sorted(range(self.tasks), key=lambda task: self._depth(task))
+    def _followers(self, follows: NDArray[np.bool_]) -> IntArray:
+        """Return (T, F) how far the followers of a task are behind the first step of task 0, less its own step; padded."""
+        found = [[int(later) + self.width * int(f) for later, f in np.argwhere(follows[:, task])] for task in range(self.tasks)]
+        longest = max(map(len, found))
+        return np.array([[*of, *[self.width * self.tasks] * (longest - len(of))] for of in found], np.int64)
+
+    def _remaining_paths(self, follows: NDArray[np.bool_]) -> FloatArray:
+        """Return (P x T x S) seconds of the longest path from the start of a task to the end of the last step."""
+        left = np.zeros((self.width, self.tasks + 1, self.plans))
+        tasks = sorted(range(self.tasks), key=lambda task: _depth(task, follows[0]))
+        behind = [[(int(later), int(f)) for later, f in np.argwhere(follows[:, task])] for task in range(self.tasks)]
         for step in range(self.steps - 1, -1, -1):
             for task in tasks:
-                tails = [left[:, followers, step + later] for later, followers in enumerate(self.follows[:, task])]
-                left[:, task, step] = self.seconds[:, task] + np.concatenate(tails, axis=1).max(axis=1, initial=0.0)
-        return left
-
-    def _depth(self, task: int) -> int:
-        """Return the number of tasks on the longest path that follows a task in its step."""
-        return max((1 + self._depth(int(after)) for after in np.flatnonzero(self.follows[0, task])), default=0)
+                longest = left[step, task]
+                for later, follower in behind[task]:
+                    np.maximum(longest, left[step + later, follower], out=longest)
+                longest += self.seconds[:, task]
+        return np.ascontiguousarray(left.transpose(2, 1, 0)).reshape(-1)
 
     def run(self) -> UnrolledTimes:
         """Schedule one task of every plan at a time."""
         plan = np.arange(self.plans)
-        start_s = np.zeros((self.plans, self.tasks, self.steps))
-        end_s = np.zeros_like(start_s)
-        step_of = np.zeros((self.plans, self.tasks), np.int64)
+        first_at = plan * (self.tasks + 1) * self.width
+        at = first_at[:, None] + np.arange(self.tasks) * self.width
         free_s = np.zeros((self.plans, self.tasks))
+        start_s = np.zeros(len(self.missing))
+        end_s = np.zeros(len(self.missing))
         for _ in range(self.tasks * self.steps):
-            at = step_of[:, :, None]
-            ready = np.take_along_axis(self.ready_s, at, axis=2)[:, :, 0]
-            waits = (np.take_along_axis(self.missing, at, axis=2)[:, :, 0] > 0) | (step_of == self.steps)
-            can_start = np.where(waits, np.inf, np.maximum(ready, free_s))
-            first = can_start if self.order == "longest path" else np.where(waits, np.inf, ready)
-            path = np.take_along_axis(self.left_s, at, axis=2)[:, :, 0]
+            ready_s = np.where(self.missing.take(at) > 0, np.inf, self.ready_s.take(at))
+            can_start = np.maximum(ready_s, free_s)
+            first = can_start if self.order == "longest path" else ready_s
             least = first.min(axis=1)
-            task = np.where(first <= least[:, None], path, -np.inf).argmax(axis=1)
-            step = step_of[plan, task]
+            task = np.where(first <= least[:, None], self.left_s.take(at), -np.inf).argmax(axis=1)
+            now = at[plan, task]
             begins = can_start[plan, task]
             ends = begins + self.seconds[plan, task]
-            start_s[plan, task, step], end_s[plan, task, step] = begins, ends
-            step_of[plan, task] += 1
-            free_s = np.maximum(free_s, np.where(self.together[plan, task], ends[:, None], 0.0))
-            for later, follows in enumerate(self.follows):
-                after = follows[task]
-                self.missing[plan, :, step + later] -= after
-                now = self.ready_s[plan, :, step + later]
-                self.ready_s[plan, :, step + later] = np.maximum(now, np.where(after, ends[:, None], 0.0))
-        return UnrolledTimes(start_s, end_s)
+            start_s[now], end_s[now] = begins, ends
+            at[plan, task] = now + 1
+            np.maximum(free_s, self.together.take(plan * self.tasks + task, axis=0) * ends[:, None], out=free_s)
+            step = now - first_at - task * self.width
+            behind = self.followers.take(task, axis=0) + (first_at + step)[:, None]
+            self.missing[behind] -= 1
+            self.ready_s[behind] = np.maximum(self.ready_s.take(behind), ends[:, None])
+        shape = (self.plans, self.tasks + 1, self.width)
+        return UnrolledTimes(*(times.reshape(shape)[:, : self.tasks, : self.steps] for times in (start_s, end_s)))
+
+
+def _depth(task: int, follows: NDArray[np.bool_]) -> int:
+    """Return the number of tasks on the longest path that follows a task in its step."""
+    return max((1 + _depth(int(after), follows) for after in np.flatnonzero(follows[task])), default=0)

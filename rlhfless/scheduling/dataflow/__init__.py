@@ -1,8 +1,10 @@
 """Published ways to plan a whole step, judged by the same arithmetic as ``solver.dataflow.plan_step``."""
 
+from rlhfless.scheduling.dataflow.colocated import colocated_plan
 from rlhfless.scheduling.dataflow.megatron import megatron_plan
+from rlhfless.scheduling.dataflow.real import MarkovSearch, real_plan
 
-__all__ = ["megatron_plan"]
+__all__ = ["MarkovSearch", "colocated_plan", "megatron_plan", "real_plan"]
 
 
 def __dir__() -> list[str]:
