@@ -108,14 +108,14 @@ def real_plan(
     if not isinstance(search, MarkovSearch):
         raise PlanningError(f"search is {as_given(search)}; a MarkovSearch is needed")
     options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
-    found = _Search(options, memory_bytes, order, search)
+    found = StepChains(options, memory_bytes, order, search)
     found.run()
     best = found.known.best or found.known.lowest
     assert best is not None, "the start is timed"
     return judged(options, np.array(best[1]), memory_bytes, order, lower_bound_s, tuple(found.history))
 
 
-class _Search:
+class StepChains:
     """The chains of all temperatures and seeds, with the energies that they share."""
 
     def __init__(self, options: CallOptions, memory_bytes: float, order: Order, search: MarkovSearch) -> None:
