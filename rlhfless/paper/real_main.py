@@ -198,7 +198,8 @@ def caption(setting: RealMainSetting, numbers: Numbers) -> Caption:
         f"correlation {first.heuristic_rank:.2f}). What the size depends on, weighted gains here and published: {others}. "
         "Variants with less all-reduce were chosen after looking, so they show sensitivity and are no fit. The direction is "
         "reproduced, the range roughly; the gain of a single setting and the published mean are not. The paper's GPUs are "
-        "unknown, its software is of 2024, and how much of tensor parallelism's all-reduce a training framework waits for decides the size.",
+        "unknown, its software is of 2024, and how much of tensor parallelism's all-reduce a training framework waits for "
+        "decides the size.",
     )
 
 
