@@ -68,9 +68,9 @@ def plan_step(
     ended = search.prove(max(FIRST_GAP, gap), work)  # finds a first plan, if descents did not
     search.improve(work // BOUNDED_PER_EVALUATED)
     ended = ended and all(search.prove(one, work) for one in (*(g for g in GAPS if g > gap), gap))
-    if search.found.plan is None:
-        raise PlanningError(_nothing_fits(options, memory_bytes, ended))
     found = search.found
+    if found.plan is None:
+        raise PlanningError(_nothing_fits(options, memory_bytes, ended))
     return step_plan(
         options, found.plan, status="optimal" if ended else "stopped", lower_bound_s=found.bound_s, history=tuple(found.history)
     )

@@ -1,4 +1,4 @@
-"""ReaL's chains: Metropolis' rule, the stationary distribution of a tiny space, seeds, plans timed together, and no start that fits."""
+"""ReaL's chains: Metropolis' rule, stationary distribution, seeds, plans that are timed together, and no start that fits."""
 
 from __future__ import annotations
 
