@@ -7,8 +7,8 @@ Actor and reference have 7, 13, 34 and 70 billion parameters on 8, 16, 32 and 64
 all have 70. Batches are 256 responses of 128 and 384 tokens, with 4 mini-batches. Baselines are Megatron's rule, verl's
 co-located sets and ReaL's chains, each judged with calls first come, first served, and in our order. Chains have three
 temperatures, and ``--chain-cpu-s`` CPU seconds each; their target is 120 s and three seeds. CPU seconds are also given as a
-multiple of a loop of a million additions in plain Python, timed before every plan. Our search ends at a proven gap of 1 %, or by
-its counted work.
+multiple of a loop of a million additions in plain Python, timed before every plan. Our search ends at a proven gap of 1 %, or
+by its counted work.
 """
 
 from __future__ import annotations
