@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_step_colocated import Costs
 
 from rlhfless.scheduling.dataflow import MarkovSearch, real, real_plan
-from rlhfless.scheduling.dataflow.chains import Chain, Known, accepted
+from rlhfless.scheduling.dataflow.chains import MetropolisChain, Known, accepted
 from solver import Cluster
 from solver.dataflow import dpo, grpo, plan_step, ppo
 from solver.dataflow.options import CallOptions
@@ -41,7 +41,7 @@ def test_a_long_chain_visits_plans_as_boltzmann_says() -> None:
     temperature = 0.3 * float(energies.mean())
     known = Known({})
     known.add(plans, energies, np.ones(len(plans), bool))
-    chain, states = Chain(options, plans[0], temperature, seed=5), 40_000
+    chain, states = MetropolisChain(options, plans[0], temperature, seed=5), 40_000
     visits: Counter[tuple[int, ...]] = Counter()
     for state in range(states):
         chain.walk(known, state + 1)
