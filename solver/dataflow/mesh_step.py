@@ -96,8 +96,8 @@ class MeshStep:
         call = self.call
         other = sent.train if call == sent.call else sent.call
         other_option = rows[parent, other]
-        pair = (option, other_option) if call == sent.train else (other_option, option)
-        more_s = sent.more_s(*pair, target_s)
+        trained, used = (option, other_option) if call == sent.train else (other_option, option)
+        more_s = sent.more_s(trained, used, target_s)
         task = space.calls + number
         own, others = shares_with | space.apart[call], shared[parent, other] | space.apart[other]
         moved = shares_with | shared[parent, other] | space.apart[task]

@@ -80,7 +80,7 @@ class PlanSpace:
     def _works(self, call: int) -> FloatArray:
         """Return (n,) bytes while a call runs that it needs in any plan: a copy of weights only if its role is frozen."""
         _, working, copy = self.options.memory[call].T
-        return working + copy if self.options.graph.trained_by[call] is None else working
+        return np.asarray(working + copy if self.options.graph.trained_by[call] is None else working)
 
     def _by_mesh(self, call: int) -> dict[tuple[int, int], IntArray]:
         """Return the options of every mesh that fit alone, the fastest first."""

@@ -113,7 +113,8 @@ class Search:
         if not space.some_plan:
             return True
         depths = range(space.calls)
-        steps = (*(MeshStep(space, depth) for depth in depths), *(StrategyStep(space, depth) for depth in depths))
+        steps: list[MeshStep | StrategyStep] = [MeshStep(space, depth) for depth in depths]
+        steps += [StrategyStep(space, depth) for depth in depths]
         open_: list[tuple[IntArray, FloatArray, int]] = [(np.full((1, space.calls), -1), np.zeros(1), 0)]
         while open_ and found.bounded < most:
             rows, bounds, depth = open_.pop()

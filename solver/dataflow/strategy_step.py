@@ -115,7 +115,8 @@ class StrategyStep:
             )
             seconds[:, space.calls + number] = np.maximum(0.0, one.more_s(*fastest, target_s) - slower_s)
         meet, width = options.meeting(rows)
-        return seconds, space.apart | (meet * (1 << np.arange(options.tasks))).sum(axis=2), width
+        bits = space.apart | np.asarray((meet * (1 << np.arange(options.tasks))).sum(axis=2), np.int64)
+        return seconds, bits, width
 
     def _bounds(
         self,
@@ -146,7 +147,7 @@ class StrategyStep:
                         together &= (task == other) | (bits[:, task] >> other & 1 == 1)
                 base = np.where(together, best[row, common], -math.inf)[parent]
                 chain_s = np.maximum(chain_s, base + sum(seconds for _, seconds in chosen))
-        return np.maximum(chain_s, total / self.space.options.gpus)
+        return np.asarray(np.maximum(chain_s, total / self.space.options.gpus))
 
 
 def not_dominated(parent: IntArray, sent_s: FloatArray) -> NDArray[np.bool_]:

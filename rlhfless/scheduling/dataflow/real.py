@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlhfless.scheduling.dataflow.chains import Chain, Known
+from rlhfless.scheduling.dataflow.chains import MetropolisChain, Known
 from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import FIRST_STEPS
@@ -126,7 +126,9 @@ class StepChains:
         self.time(greedy[None])
         energy = self.known.energy[tuple(greedy.tolist())]
         self.chains = [
-            Chain(options, greedy, share * max(energy, 1e-300), seed) for share in search.temperatures for seed in search.seeds
+            MetropolisChain(options, greedy, share * max(energy, 1e-300), seed)
+            for share in search.temperatures
+            for seed in search.seeds
         ]
 
     def time(self, plans: IntArray) -> None:
