@@ -211,8 +211,11 @@ def _model(read: Mapping[str, Any], name: str, path: str | Path) -> ModelTables:
             alone_s = prefill_s - _seconds(table, "all_reduce_s", prefill_s.shape, where)
         decode_s = _seconds(table, "decode_s", (len(batch), len(context)), where)
         try:
-            of_prefill = [IterationTable(sequences, tokens, seconds) for seconds in (prefill_s, alone_s)]
-            times[int(tp)] = ModelTimes(*of_prefill, IterationTable(batch, context, decode_s))
+            times[int(tp)] = ModelTimes(
+                IterationTable(sequences, tokens, prefill_s),
+                IterationTable(sequences, tokens, alone_s),
+                IterationTable(batch, context, decode_s),
+            )
         except PlanningError as error:
             raise ProfileError(f"{where} is wrong: {error}") from None
     return ModelTables(model["name"], **{size: int(_number(model, size, path)) for size in SHAPE}, times=times)

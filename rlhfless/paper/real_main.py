@@ -190,15 +190,16 @@ def caption(setting: RealMainSetting, numbers: Numbers) -> Caption:
         "released script) and 0.4 ms of host time per layer and decode iteration; backward, optimizer and links are assumed. "
         "Megatron's rule has tp 8, as many stages as nodes and one copy. Where all models are scaled, sizes are inferred: each "
         "doubling of the GPUs takes the next one.",
-        f"ReaL is faster than Megatron's rule in all settings, {first.published_weighted:.2f} times in the mean by GPUs.",
+        f"ReaL is faster than Megatron's rule in all settings, by {first.published_weighted:.2f} times weighted by GPUs.",
         f"The direction is the same in {first.same_direction} of {first.settings} settings. Mean gains, ours and published, "
         f"weighted by GPUs: {first.weighted:.2f} and {first.published_weighted:.2f}; plain: {first.plain:.2f} and "
         f"{first.published_plain:.2f}. With ReaL's order of calls (first come, first served) our weighted mean is "
         f"{first.fifo_weighted:.2f}. By response length: {lengths}. The petaFLOP/s of the rule have the published order (rank "
-        f"correlation {first.heuristic_rank:.2f}). What the size depends on, weighted gains here and published: {others}. The "
-        "last two variants were chosen after looking, so they show sensitivity and are no fit. Direction and range are "
-        "reproduced; the gain of a single setting and the published mean are not. The paper's GPUs are unknown, its software "
-        "is of 2024, and how much of tensor parallelism's all-reduce a training framework waits for decides the size.",
+        f"correlation {first.heuristic_rank:.2f}). What the size depends on, weighted gains here and published: {others}. "
+        "Variants with less all-reduce were chosen after looking, so they show sensitivity and are no fit. The direction is "
+        "reproduced, the range roughly; the gain of a single setting and the published mean are not. The paper's GPUs are "
+        "unknown, its software is of 2024, and how much of tensor parallelism's all-reduce a training framework waits for "
+        "decides the size.",
     )
 
 

@@ -164,7 +164,7 @@ def _common(one: Layout, other: Layout) -> FloatArray:
     """
     layers = _common_of_cuts(one.strategy.pp, other.strategy.pp)
     width = _common_of_cuts(one.strategy.tp, other.strategy.tp)
-    return np.kron(layers, width)
+    return np.asarray(np.kron(layers, width), np.float64)
 
 
 @cache
@@ -173,4 +173,4 @@ def _common_of_cuts(one: int, other: int) -> FloatArray:
     first, last = np.arange(one) / one, np.arange(1, one + 1) / one
     other_first, other_last = np.arange(other) / other, np.arange(1, other + 1) / other
     common = np.minimum(last[:, None], other_last) - np.maximum(first[:, None], other_first)
-    return np.maximum(common, 0.0)
+    return np.asarray(np.maximum(common, 0.0), np.float64)

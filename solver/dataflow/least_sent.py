@@ -7,6 +7,8 @@ meshes.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
@@ -37,6 +39,8 @@ class LeastSent:
 
         Pairs with which the chain is not below the target are not looked at; the seconds that reach it are a bound, too.
         """
+        if target_s == math.inf:
+            return np.zeros(len(option))
         if target_s > self.target_s:
             self.known_s[~self.exact] = np.nan
         self.target_s = target_s

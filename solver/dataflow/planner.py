@@ -22,7 +22,7 @@ def plan_step(
     *,
     memory_bytes: float = math.inf,
     gap: float = 0.01,
-    work: int = 500_000,
+    work: int = 20_000_000,
     seed: int = 0,
     generation: StepGeneration | Mapping[str, StepGeneration] | None = None,
 ) -> StepPlan:

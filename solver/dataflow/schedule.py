@@ -66,7 +66,7 @@ class UnrolledTimes:
             first_s = apart_s[:, :1]
             same = (np.abs(apart_s - first_s) <= EQUAL * (1 + first_s)).all(axis=1)
             again = np.abs(np.diff(first_s[:, 0], axis=1)) <= EQUAL * (1 + first_s[:, 0, 1:])
-            repeats = (same[:, 1:] & same[:, :-1] & again)[:, 1:-1]  # neither the first steps nor the last one
+            repeats = np.asarray(same[:, 1:] & same[:, :-1] & again)[:, 1:-1]  # neither the first steps nor the last one
             last = repeats.shape[1] - 1 - repeats[:, ::-1].argmax(axis=1)
             cycle_s = np.take_along_axis(first_s[:, 0, 2:], last[:, None], axis=1)[:, 0] / steps
             found = np.where(np.isnan(found) & repeats.any(axis=1), cycle_s, found)

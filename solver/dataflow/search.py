@@ -3,12 +3,11 @@
 **Descents** change one call at a time to the option with the least period, from several starts, until nothing improves.
 
 **Exact search**, depth first. First every call gets a mesh, the slowest call first, and counts with the fastest strategy there.
-Then every call gets its strategy. A block of partial plans is extended at a time. A partial plan is dropped if its bound is not
-below the best period by the gap that is asked for, or if the calls with a strategy need too many bytes. The bound is that of
-``bound.py``. A call without a mesh counts with its least seconds in chains, apart from others by the graph alone. In the sum of
-GPU-seconds it counts with the least of any option that leaves its heaviest chain below the best period. What is left open when
-the counted work is used up gives the bound. Gaps are proven one after the other, the largest first: a search for much better
-plans is short, and what it finds shortens the next one.
+Then every call gets its strategy. A block of partial plans is extended at a time (``mesh_step.py``, ``strategy_step.py``). A
+partial plan is dropped if its bound is not below the best period by the gap that is asked for, or if its calls need too many
+bytes. The bound is that of ``bound.py``, with what ``least_sent.py`` knows of reallocations. What is left open when the counted
+work is used up gives the bound. Gaps are proven one after the other, the largest first: a search for much better plans is
+short, and what it finds shortens the next one.
 """
 
 from __future__ import annotations
@@ -19,12 +18,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.dataflow.bound import period_bound_s
-from solver.dataflow.exact import BLOCK, MeshStep, PlanSpace, StrategyStep, child_rows
+from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
+from solver.dataflow.plan_space import PlanSpace
 from solver.dataflow.schedule import Order, periods_s
+from solver.dataflow.strategy_step import StrategyStep
 
 STARTS = 2  # descents from perturbed plans
 CHANGED = 3  # calls of a plan that are perturbed
+BLOCK = 256  # partial plans that are extended at once
 
 
 @dataclass
@@ -63,40 +65,35 @@ class Search:
         self.rng = np.random.default_rng(seed)
         self.found = Found()
 
-    def periods(self, plans: IntArray) -> FloatArray:
-        """Return (P,) periods, infinite where a GPU has too few bytes."""
-        period_s = np.full(len(plans), math.inf)
-        fits = self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes
-        if fits.any():
-            period_s[fits] = periods_s(self.options, plans[fits], self.order)
-        return period_s
-
     def start(self, most: int) -> None:
-        """Descend from every call's fastest option and from random plans, within ``most`` evaluated plans."""
-        fastest = np.array([seconds.argmin() for seconds in self.options.seconds])
-        reached = self.descend(fastest, most)
-        for _ in range(STARTS):
-            best = self.found.plan if self.found.plan is not None else reached
-            self.descend(self.perturbed(best, CHANGED), most)
+        """Descend from every call's fastest option; time at most ``most`` plans in all."""
+        self.descend(np.array([int(seconds.argmin()) for seconds in self.options.seconds]), most)
 
-    def descend(self, start: IntArray, most: int) -> IntArray:
-        """Improve one call at a time from ``start`` and return the plan that is reached; evaluate at most ``most`` in all."""
+    def improve(self, most: int) -> None:
+        """Descend from the best plan, and from random plans near it."""
+        for changes in (0, *[CHANGED] * STARTS):
+            if self.found.plan is not None:
+                self.descend(self.perturbed(self.found.plan, changes), most)
+
+    def descend(self, start: IntArray, most: int) -> None:
+        """Improve one call at a time from ``start``, while it does and at most ``most`` plans are timed in all."""
         plan, period_s = start.copy(), math.inf
         unchanged, call = 0, 0
         calls = len(plan)
         while unchanged < calls and self.found.evaluated < most:
             plans = np.repeat(plan[None], len(self.options.seconds[call]), axis=0)
             plans[:, call] = np.arange(len(plans))
-            periods = self.periods(plans)
-            self.found.take(plans, periods)
+            tried = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
+            tried = tried[period_bound_s(self.options, tried) < period_s]
+            periods = periods_s(self.options, tried, self.order) if len(tried) else np.array([math.inf])
+            self.found.take(tried, periods)
             best = int(periods.argmin())
             if periods[best] < period_s * (1 - 1e-9):
-                unchanged = 0 if plan[call] != best else unchanged + 1
-                plan[call], period_s = best, float(periods[best])
+                unchanged = 0 if plan[call] != tried[best, call] else unchanged + 1
+                plan, period_s = tried[best].copy(), float(periods[best])
             else:
                 unchanged += 1
             call = (call + 1) % calls
-        return plan
 
     def perturbed(self, plan: IntArray, changes: int) -> IntArray:
         """Return the plan with so many calls at random options."""
@@ -115,8 +112,9 @@ class Search:
         leaf_s = math.inf  # least bound of whole plans whose generation may be shorter than it is
         if not space.some_plan:
             return True
-        steps = [MeshStep(space, depth) for depth in range(space.calls)]
-        steps += [StrategyStep(space, depth) for depth in range(space.calls)]
+        depths = range(space.calls)
+        steps: list[MeshStep | StrategyStep] = [MeshStep(space, depth) for depth in depths]
+        steps += [StrategyStep(space, depth) for depth in depths]
         open_: list[tuple[IntArray, FloatArray, int]] = [(np.full((1, space.calls), -1), np.zeros(1), 0)]
         while open_ and found.bounded < most:
             rows, bounds, depth = open_.pop()
@@ -127,18 +125,20 @@ class Search:
                 rows = rows[:BLOCK]
             if not len(rows):
                 continue
-            (parent, option, bound_s), bounded = steps[depth].extend(rows, bounds[: len(rows)], found.period_s * (1 - gap))
+            step = steps[depth]
+            extended, bounded = step.extend(rows, bounds[: len(rows)], found.period_s * (1 - gap))
             found.bounded += bounded
-            order = np.argsort(bound_s, kind="stable")
-            children = child_rows(rows, steps[depth].call, (parent[order], option[order], bound_s[order]))
+            extended = extended.where(np.argsort(extended.bound_s, kind="stable"))
+            children = extended.rows(rows, step.call)
             if depth + 1 < len(steps):
-                open_.append((children, bound_s[order], depth + 1))
+                open_.append((children, extended.bound_s, depth + 1))
             elif len(children):
-                period_s = self.periods(children)
-                found.take(children, period_s)
-                if self.options.freed_early:
-                    of_leaves = period_bound_s(self.options, children[period_s < math.inf])
-                    leaf_s = min(leaf_s, float(of_leaves.min(initial=math.inf)))
+                if self.options.freed_early:  # relaxed options have no bytes of generation
+                    children = children[self.options.peak_bytes(children).max(axis=1) <= self.limit_bytes]
+                    if not len(children):
+                        continue
+                    leaf_s = min(leaf_s, float(period_bound_s(self.options, children).min()))
+                found.take(children, periods_s(self.options, children, self.order))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))
         return not open_

@@ -16,9 +16,10 @@ from solver.dataflow.search import Search
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
 
-GAPS = (0.2, 0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+FIRST_GAP = 0.2  # that is proven before plans are improved
+GAPS = (0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+BOUNDED_PER_EVALUATED = 100  # a plan's times take as long as so many bounds
 MOST_GPUS = 4096  # that an answer to a plan without room names
-BOUNDED_PER_EVALUATED = 10  # a plan's times take as long as so many bounds
 
 
 class Asked(NamedTuple):
@@ -37,9 +38,15 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
         PlanningError: no plan fits into memory, or none was found within the work.
     """
     search = Search(options, asked.memory_bytes, asked.seed)
-    search.start(asked.work // BOUNDED_PER_EVALUATED)
-    ended = all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
+    most = asked.work // BOUNDED_PER_EVALUATED
+    search.start(most)
+    ended = search.prove(max(FIRST_GAP, asked.gap), asked.work)  # finds a first plan, if descents did not
+    search.improve(most)
+    ended = ended and all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
     found = search.found
+    if options.freed_early and found.plan is not None:
+        # the search leaves out what is slower on the same GPUs; beside GPUs that are free early it may fit in better
+        search.descend(found.plan, found.evaluated + most)
     if found.plan is None:
         raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
     proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - 1e-12)

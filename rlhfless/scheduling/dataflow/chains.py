@@ -50,7 +50,7 @@ class Known:
         return False
 
 
-class Chain:
+class MetropolisChain:
     """One chain.
 
     Args:

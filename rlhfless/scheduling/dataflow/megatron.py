@@ -69,4 +69,5 @@ def megatron_options(options: CallOptions) -> IntArray:
         strategy = layout.strategy
         return -layout.mesh.gpus, -strategy.tp, strategy.pp > nodes, -strategy.pp
 
-    return np.array([min(range(len(of_call)), key=lambda at, of=of_call: rank(of[at])) for of_call in options.layouts])
+    ranks = ([rank(layout) for layout in of_call] for of_call in options.layouts)
+    return np.array([of_call.index(min(of_call)) for of_call in ranks])

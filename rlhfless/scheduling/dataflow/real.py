@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlhfless.scheduling.dataflow.chains import Chain, Known
+from rlhfless.scheduling.dataflow.chains import MetropolisChain, Known
 from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import FIRST_STEPS
@@ -108,14 +108,14 @@ def real_plan(
     if not isinstance(search, MarkovSearch):
         raise PlanningError(f"search is {as_given(search)}; a MarkovSearch is needed")
     options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
-    found = _Search(options, memory_bytes, order, search)
+    found = StepChains(options, memory_bytes, order, search)
     found.run()
     best = found.known.best or found.known.lowest
     assert best is not None, "the start is timed"
     return judged(options, np.array(best[1]), memory_bytes, order, lower_bound_s, tuple(found.history))
 
 
-class _Search:
+class StepChains:
     """The chains of all temperatures and seeds, with the energies that they share."""
 
     def __init__(self, options: CallOptions, memory_bytes: float, order: Order, search: MarkovSearch) -> None:
@@ -126,7 +126,9 @@ class _Search:
         self.time(greedy[None])
         energy = self.known.energy[tuple(greedy.tolist())]
         self.chains = [
-            Chain(options, greedy, share * max(energy, 1e-300), seed) for share in search.temperatures for seed in search.seeds
+            MetropolisChain(options, greedy, share * max(energy, 1e-300), seed)
+            for share in search.temperatures
+            for seed in search.seeds
         ]
 
     def time(self, plans: IntArray) -> None:

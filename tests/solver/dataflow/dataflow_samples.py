@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ ALGORITHMS = (ppo, grpo, remax, dpo)
 class RandomCosts:
     """Seconds that fall with the number of GPUs, times random factors; reallocation by what is missing."""
 
-    def __init__(self, seed: int, link: float = 1.0, allowed: float = 1.0) -> None:
-        self.seed, self.link, self.allowed = seed, link, allowed
+    def __init__(self, seed: int, link: float = 1.0, allowed: float = 1.0, gpus_per_node: int = 8) -> None:
+        self.seed, self.link, self.allowed, self.gpus_per_node = seed, link, allowed, gpus_per_node
 
     def _random(self, *key: object) -> float:
         digits = [sum(ord(c) * 31**k for k, c in enumerate(repr(part))) % (1 << 31) for part in key]
@@ -38,8 +39,25 @@ class RandomCosts:
         return CallMemory(8 * size * share if call.kind == "train" else 0.0, size * share, 2 * size * share)
 
     def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
-        near, far = missing_share(source, destination, 8)
+        near, far = missing_share(source, destination, self.gpus_per_node)
         return float((near + 5 * far).max()) * self.link, float((near + far).sum())
+
+
+class FewLayouts(RandomCosts):
+    """At most so many random layouts per call, about, so that all plans can be enumerated."""
+
+    def __init__(self, seed: int, link: float, most: float, gpus_per_node: int = 8) -> None:
+        super().__init__(seed, link, gpus_per_node=gpus_per_node)
+        self.most = most
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        rank = self._random(call.name, "rank", layout.mesh.first, layout.mesh.gpus, layout.strategy.tp, layout.strategy.pp)
+        kept = layout.strategy.dp == 4 or rank < self.most / 16  # one layout is always kept
+        return super().seconds(call, layout) if kept else math.inf
+
+
+def all_plans(options: CallOptions) -> np.ndarray:
+    return np.array(list(itertools.product(*(range(len(seconds)) for seconds in options.seconds))))
 
 
 def sample(seed: int, gpus: int = 4, link: float = 1.0) -> CallOptions:

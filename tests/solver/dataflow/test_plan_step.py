@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from typing import Any
 
-import numpy as np
 import pytest
-from dataflow_samples import ALGORITHMS, RandomCosts
+from dataflow_samples import ALGORITHMS, FewLayouts, RandomCosts, all_plans
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,23 +16,6 @@ from solver.dataflow import CallMemory, Layout, dpo, grpo, plan_step, ppo
 from solver.dataflow.options import CallOptions
 from solver.dataflow.schedule import step_times
 from solver.model.errors import PlanningError
-
-
-class FewLayouts(RandomCosts):
-    """At most so many random layouts per call, so that all plans can be enumerated."""
-
-    def __init__(self, seed: int, link: float, most: int) -> None:
-        super().__init__(seed, link)
-        self.most = most
-
-    def seconds(self, call: Any, layout: Layout) -> float:
-        rank = self._random(call.name, "rank", layout.mesh.first, layout.mesh.gpus, layout.strategy.tp, layout.strategy.pp)
-        kept = layout.strategy.dp == 4 or rank < self.most / 16  # one layout is always kept
-        return super().seconds(call, layout) if kept else math.inf
-
-
-def all_plans(options: CallOptions) -> np.ndarray:
-    return np.array(list(itertools.product(*(range(len(seconds)) for seconds in options.seconds))))
 
 
 @settings(max_examples=25, deadline=None)
