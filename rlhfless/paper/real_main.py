@@ -193,7 +193,7 @@ def caption(setting: RealMainSetting, numbers: Numbers) -> Caption:
         f"ReaL is faster than Megatron's rule in all settings, by {first.published_weighted:.2f} times weighted by GPUs.",
         f"The direction is the same in {first.same_direction} of {first.settings} settings. Mean gains, ours and published, "
         f"weighted by GPUs: {first.weighted:.2f} and {first.published_weighted:.2f}; plain: {first.plain:.2f} and "
-        f"{first.published_plain:.2f}. With ReaL's order of calls (first come, first served) our weighted mean is "
+        f"{first.published_plain:.2f}. With ReaL's order of calls (first come, first served) descents find a mean of "
         f"{first.fifo_weighted:.2f}. By response length: {lengths}. The petaFLOP/s of the rule have the published order (rank "
         f"correlation {first.heuristic_rank:.2f}). What the size depends on, weighted gains here and published: {others}. "
         "Variants with less all-reduce were chosen after looking, so they show sensitivity and are no fit. The direction is "
