@@ -25,11 +25,16 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Ranks:
-    """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them."""
+    """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them.
+
+    ``preparation_mesh`` has all of them as ``dp`` copies of ``tp`` parts, for the passes before an update; None runs these
+    passes sharded as the update.
+    """
 
     rank: int = 0
     count: int = 1
     mesh: Any = None
+    preparation_mesh: Any = None
 
     def shard(self, module: M) -> M:
         """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
