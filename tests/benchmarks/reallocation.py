@@ -1,10 +1,11 @@
-"""Sends a model's weights from FSDP2 to (dp, tp) between real processes: directly, by ``full_tensor``, and through a checkpoint.
+"""Sends weights from FSDP2 to (dp, tp) between real processes: directly, by ``full_tensor``, and through a checkpoint.
 
     python tests/benchmarks/reallocation.py [--json FILE] [--processes 4] [--tp 2] [--repeats 5] [--backend gloo|nccl] [--tiny]
 
 All three run in turn in the same processes, and all results are compared bit for bit. The model is a random Qwen2 of 13.6 MB
-(``--hidden``, ``--layers`` and ``--vocabulary`` make larger ones), with placements by transformers' plan. ``--whole-embeddings`` leaves the
-embeddings whole, as plans of transformers before 5.19 did. With ``--backend nccl`` each process has a GPU of this machine.
+(``--hidden``, ``--layers`` and ``--vocabulary`` make larger ones), with placements by transformers' plan.
+``--whole-embeddings`` leaves the embeddings whole, as plans of transformers before 5.19 did. With ``--backend nccl`` each
+process has a GPU of this machine.
 """
 
 from __future__ import annotations
@@ -148,15 +149,14 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     median = {name: statistics.median(taken) for name, taken in numbers["seconds"].items()}
-    rows = [{
-        "backend": options.backend, "layout": f"FSDP2 over {options.processes} to dp {options.processes // options.tp} x tp {options.tp}",
-        **numbers, "median_s": median, "times_direct": {name: median[name] / median["direct"] for name in WAYS},
-    }]  # fmt: skip
+    ratios = {name: median[name] / median["direct"] for name in WAYS}
+    layout = f"FSDP2 over {options.processes} to dp {options.processes // options.tp} x tp {options.tp}"
+    rows = [{"backend": options.backend, "layout": layout, **numbers, "median_s": median, "times_direct": ratios}]
     print(json.dumps(rows[0]))
     print(
-        f"{numbers['whole_bytes'] / 1e6:.2f} MB, {rows[0]['layout']}: direct receives {numbers['direct_bytes'] / 1e6:.2f} MB in "
+        f"{numbers['whole_bytes'] / 1e6:.2f} MB, {layout}: direct receives {numbers['direct_bytes'] / 1e6:.2f} MB in "
         f"{numbers['pieces']} pieces, full_tensor {numbers['full_tensor_bytes'] / 1e6:.2f} MB; "
-        + ", ".join(f"{name} takes {rows[0]['times_direct'][name]:.2f} times as long" for name in WAYS[1:])
+        + ", ".join(f"{name} takes {ratios[name]:.2f} times as long" for name in WAYS[1:])
     )
     if options.json:
         device = torch.cuda.get_device_name(0) if options.backend == "nccl" else "CPU"

@@ -40,8 +40,9 @@ def pass_tokens(tokens: float, prepare: int, learn: int) -> dict[str, float]:
 
 
 def reallocated(sums: Mapping[str, float], processes: int) -> dict[str, float]:
-    """Return ``reallocate_seconds``, the mean over processes, and ``reallocated_bytes`` that all received; nothing if no weights
-    were sent.
+    """Return ``reallocate_seconds``, the mean over processes, and ``reallocated_bytes`` that all received.
+
+    Nothing if no weights were sent.
 
     Args:
         sums: over the processes, of what ``rlhfless.training.reallocation.passes`` adds.

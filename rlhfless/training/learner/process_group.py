@@ -53,7 +53,9 @@ def make_learner(
         InputError: see ``LearnerProcesses`` and ``LocalLearner.make``.
     """
     if preparation_tp is not None and (processes == 1 or processes % preparation_tp):
-        raise InputError(f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed")
+        raise InputError(
+            f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
+        )
     if processes > 1:
         return LearnerProcesses(processes, name, model, preparation_tp=preparation_tp, **options)
     learner = LocalLearner.make(name, model, **options)

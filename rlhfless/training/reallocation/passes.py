@@ -1,7 +1,7 @@
 """Runs the passes before an update (reference, old log-probabilities, values) in another layout than the update.
 
-In updates the weights are sharded over all processes (FSDP2). These passes run in ``dp`` copies of ``tp`` parts: the weights are
-sent there (``Moves``), used, and released. The processes of a copy run the micro-batches of all of them, one after the other.
+In updates the weights are sharded over all processes (FSDP2). These passes run in ``dp`` copies of ``tp`` parts: the weights
+are sent there (``Moves``), used, and released. The processes of a copy run the micro-batches of all of them in turn.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class ReallocatedPasses:
     def close(self) -> None:
         """See ``Passes``; there is nothing to release."""
 
-    def _run(self, role: Reallocated, forward: Forward, parts: Sequence[Part], sums: dict[str, float]) -> list[tuple[Tensor, ...]]:
+    def _run(
+        self, role: Reallocated, forward: Forward, parts: Sequence[Part], sums: dict[str, float]
+    ) -> list[tuple[Tensor, ...]]:
         """Return what ``forward`` gives for this process's parts, of which every process has equally many."""
         if not parts:
             return []

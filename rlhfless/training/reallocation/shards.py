@@ -140,7 +140,7 @@ def within(inner: Box, outer: Box) -> tuple[slice, ...]:
 
 
 def first_difference(source: Shards, destination: Shards) -> str | None:
-    """Return the first difference in names, shapes or number formats of two models' weights, as a clause; None if they agree."""
+    """Return the first difference in names, shapes or number formats of two models, as a clause; None if they agree."""
     ours, theirs = source.weights, destination.weights
     for name in [*ours, *theirs]:
         if name not in theirs:

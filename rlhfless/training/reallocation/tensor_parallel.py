@@ -1,6 +1,6 @@
 """A model in tensor-parallel parts without weights of its own: placements and forward passes are those of transformers.
 
-``model.tp_plan`` says which layers are cut by columns and which by rows, and ``apply_tensor_parallelism`` makes their parameters
+``model.tp_plan`` says which layers are cut by columns and which by rows. ``apply_tensor_parallelism`` makes their parameters
 ``DTensor``s and adds the collective operations. Here the parameters have no memory until ``fill`` gives them shards.
 """
 
@@ -33,7 +33,7 @@ class TensorParallelModel:
         mesh: device mesh of the names ``dp`` and ``tp``, of all processes.
 
     Attributes:
-        module: the copy, in evaluation mode. shards: which parts of the weights it needs on each rank, by the names of ``module``.
+        module: the copy, in evaluation mode. shards: what each rank needs of the weights, by the names of ``module``.
 
     Raises:
         InputError: a model cannot be cut into so many parts, see ``check_tensor_parallel``.
@@ -107,13 +107,14 @@ def check_tensor_parallel(model: Any, tp: int) -> None:
         return
     if not getattr(model, "tp_plan", None):
         raise InputError(
-            f"preparation_tp is {tp}, but transformers has no tensor-parallel plan for model type {kind!r}; give 1, or leave it out"
+            f"preparation_tp is {tp}, but transformers has no tensor-parallel plan for model type {kind!r}; give 1, or leave "
+            "it out"
         )
     for name, what in (("num_key_value_heads", "key-value heads"), ("num_attention_heads", "attention heads")):
         heads = getattr(config, name, None)
         if heads is not None and heads % tp:
             raise InputError(
-                f"preparation_tp is {tp}, which does not divide the {heads} {what} of the model of type {kind!r}; give a divisor"
+                f"preparation_tp is {tp}, which does not divide the {heads} {what} of model type {kind!r}; give a divisor"
             )
     _apply_tensor_parallelism()
 

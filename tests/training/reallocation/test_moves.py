@@ -1,4 +1,4 @@
-"""A reallocation as arithmetic: boxes cover every weight, each rank receives what it lacks and no more, and senders are balanced.
+"""A reallocation as arithmetic: boxes cover every weight, each rank receives just what it lacks, and senders are balanced.
 
 The independent evaluator gives every number of a weight its index and asks who has it: ``torch.chunk`` cuts, sets compare.
 """

@@ -33,7 +33,8 @@ from rlhfless.training.loop import train  # noqa: E402
 from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
 
 OPTIONS: dict[str, Any] = {
-    "learning_rate": 1e-3, "num_updates": 2, "max_tokens_per_micro_batch": 64, "old_logprobs_from": "recomputed", "kl_coef": 0.1,
+    "learning_rate": 1e-3, "num_updates": 2, "max_tokens_per_micro_batch": 64, "old_logprobs_from": "recomputed",
+    "kl_coef": 0.1,
 }  # fmt: skip
 
 
