@@ -3,9 +3,8 @@
     python tests/benchmarks/reallocation.py [--json FILE] [--processes 4] [--tp 2] [--repeats 5] [--backend gloo|nccl] [--tiny]
 
 All three run in turn in the same processes, and all results are compared bit for bit. The model is a random Qwen2 of 13.6 MB
-(``--hidden``, ``--layers`` and ``--vocabulary`` make larger ones), with placements by transformers' plan.
-``--whole-embeddings`` leaves the embeddings whole, as plans of transformers before 5.19 did. With ``--backend nccl`` each
-process has a GPU of this machine.
+(``--hidden``, ``--layers`` and ``--vocabulary`` make larger ones), with placements by transformers' plan. A second case leaves
+the embeddings whole, as plans of transformers did before they cut tied ones. With ``--backend nccl`` each process has a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.reallocation.moves import Moves
-from rlhfless.training.reallocation.shards import tensor_parallel, within
+from rlhfless.training.reallocation.shards import Shards, tensor_parallel, within
 from rlhfless.training.reallocation.tensor_parallel import TensorParallelModel, local_shards, shards_of
 
 WAYS = ("direct", "full_tensor", "checkpoint")
@@ -65,12 +64,22 @@ def rank_main(rank: int, options: argparse.Namespace, folder: str) -> None:
     dist.init_process_group(options.backend, init_method=Path(folder, "meeting").as_uri(), rank=rank, world_size=count)
     mesh = init_device_mesh(device, (count // tp, tp), mesh_dim_names=("dp", "tp"))
     model = qwen2(options).to(device)
-    shards = TensorParallelModel(model, mesh).shards
-    if options.whole_embeddings:
-        dims = {name: dim for name, dim in shards.dims.items() if "embed" not in name}
-        shards = tensor_parallel(shards.weights, dims, count // tp, tp)
+    planned = TensorParallelModel(model, mesh).shards
+    dims = {name: dim for name, dim in planned.dims.items() if "embed" not in name}
+    cases = {"cut": planned, "whole": tensor_parallel(planned.weights, dims, count // tp, tp)}
     Ranks(rank, count, init_device_mesh(device, (count,))).shard(model)
     sharded: dict[str, Any] = {name: value.detach() for name, value in model.named_parameters()}
+    rows = [{"embeddings": case, **measure(rank, options, mesh, sharded, shards, folder)} for case, shards in cases.items()]
+    if rank == 0:
+        Path(folder, "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def measure(
+    rank: int, options: argparse.Namespace, mesh: Any, sharded: dict[str, Any], shards: Shards, folder: str
+) -> dict[str, Any]:
+    """Numbers of one case: bytes, seconds of all ways, and whether their results are equal."""
+    device, count = mesh.device_type, options.processes
     began = time.perf_counter()
     moves = Moves.of(shards_of(sharded, tuple(range(count))), shards)
     planned_s = time.perf_counter() - began
@@ -88,7 +97,7 @@ def rank_main(rank: int, options: argparse.Namespace, folder: str) -> None:
 
     def checkpoint() -> Tensors:
         path = Path(folder, "checkpoint")
-        dcp.save(dict(sharded), checkpoint_id=path)
+        dcp.save(dict(sharded), storage_writer=dcp.FileSystemWriter(path, sync_files=False, overwrite=True))
         new: dict[str, Any] = {}
         for name, value in sharded.items():
             cut = [Replicate(), Shard(shards.dims[name]) if name in shards.dims else Replicate()]
@@ -114,16 +123,15 @@ def rank_main(rank: int, options: argparse.Namespace, folder: str) -> None:
     equal &= all(torch.equal(back[key], local) for key, local in local_shards(sharded).items())
     every: list[Any] = [None] * count
     dist.all_gather_object(every, equal)
-    if rank == 0:
-        files = sum(path.stat().st_size for path in Path(folder, "checkpoint").iterdir())
-        whole_bytes = sum(weight.total_bytes for weight in shards.weights.values())
-        numbers = {
-            "bit_equal": all(every), "whole_bytes": whole_bytes, "direct_bytes": sum(moves.received_bytes),
-            "full_tensor_bytes": (count - 1) * whole_bytes, "checkpoint_file_bytes": files, "pieces": len(moves.pieces),
-            "planned_s": planned_s, "seconds": seconds,
-        }  # fmt: skip
-        Path(folder, "numbers.json").write_text(json.dumps(numbers), encoding="utf-8")
-    dist.destroy_process_group()
+    files = sum(path.stat().st_size for path in Path(folder, "checkpoint").iterdir())
+    whole_bytes = sum(weight.total_bytes for weight in shards.weights.values())
+    median = {name: statistics.median(taken) for name, taken in seconds.items()}
+    return {
+        "bit_equal": all(every), "whole_bytes": whole_bytes, "direct_bytes": sum(moves.received_bytes),
+        "full_tensor_bytes": (count - 1) * whole_bytes, "checkpoint_file_bytes": files, "pieces": len(moves.pieces),
+        "planned_s": planned_s, "seconds": seconds, "median_s": median,
+        "times_direct": {name: median[name] / median["direct"] for name in WAYS},
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -137,7 +145,6 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=1024)
-    parser.add_argument("--whole-embeddings", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="two processes, a smaller model, one repeat")
     options = parser.parse_args()
     if options.tiny:
@@ -145,24 +152,24 @@ def main() -> None:
     folder, load = tempfile.mkdtemp(prefix="rlhfless-reallocation-"), os.getloadavg()[0]
     try:
         mp.spawn(rank_main, (options, folder), options.processes)
-        numbers = json.loads(Path(folder, "numbers.json").read_text(encoding="utf-8"))
+        rows = json.loads(Path(folder, "rows.json").read_text(encoding="utf-8"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    median = {name: statistics.median(taken) for name, taken in numbers["seconds"].items()}
-    ratios = {name: median[name] / median["direct"] for name in WAYS}
-    layout = f"FSDP2 over {options.processes} to dp {options.processes // options.tp} x tp {options.tp}"
-    rows = [{"backend": options.backend, "layout": layout, **numbers, "median_s": median, "times_direct": ratios}]
-    print(json.dumps(rows[0]))
-    print(
-        f"{numbers['whole_bytes'] / 1e6:.2f} MB, {layout}: direct receives {numbers['direct_bytes'] / 1e6:.2f} MB in "
-        f"{numbers['pieces']} pieces, full_tensor {numbers['full_tensor_bytes'] / 1e6:.2f} MB; "
-        + ", ".join(f"{name} takes {ratios[name]:.2f} times as long" for name in WAYS[1:])
-    )
+    layout = f"FSDP2 over {options.processes} to dp {options.processes // options.tp} x tp {options.tp}, {options.backend}"
+    for row in rows:
+        print(json.dumps(row))
+        sizes = {name: f"{row[name] / 1e6:.2f} MB" for name in ("whole_bytes", "direct_bytes", "full_tensor_bytes")}
+        print(
+            f"{sizes['whole_bytes']}, {layout}, embeddings {row['embeddings']}: direct receives {sizes['direct_bytes']} in "
+            f"{row['pieces']} pieces, full_tensor {sizes['full_tensor_bytes']}; "
+            + ", ".join(f"{name} takes {row['times_direct'][name]:.2f} times as long" for name in WAYS[1:])
+            + ("; all bit-equal" if row["bit_equal"] else "; NOT bit-equal")
+        )
     if options.json:
         device = torch.cuda.get_device_name(0) if options.backend == "nccl" else "CPU"
         machine = {
             "python": platform.python_version(), "torch": torch.__version__, "device": device, "cores": os.cpu_count(),
-            "load_before": load,
+            "load_before": load, "layout": layout,
         }  # fmt: skip
         options.json.write_text(json.dumps({**machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 

@@ -92,7 +92,7 @@ def shards_of(parameters: Mapping[str, Tensor], part_of: tuple[int, ...]) -> Sha
 def local_shards(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return this rank's shards of parameters."""
     return {
-        name: value.detach().to_local() if isinstance(value, DTensor) else value.detach() for name, value in parameters.items()
+        name: value.to_local().detach() if isinstance(value, DTensor) else value.detach() for name, value in parameters.items()
     }
 
 

@@ -21,7 +21,6 @@ from error_messages import refused  # noqa: E402
 from rlhfless.training.config import LearnerError  # noqa: E402
 from rlhfless.training.worker_group import WorkerGroup  # noqa: E402
 
-pytestmark = pytest.mark.full
 COUNT = 4
 
 
@@ -38,12 +37,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     group.end()
 
 
+@pytest.mark.full
 def test_weights_are_bit_equal_there_and_back(ranks: WorkerGroup) -> None:
     """Two and four processes, uneven shapes, four number formats in one buffer."""
     cases = [(seed, ranks) for seed in range(30) for ranks in (2, COUNT)]
     assert ranks.order("there_and_back", cases) == [[]] * COUNT
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "tp", "cut"), [("policy", 2, 20), ("untied", 2, 20), ("head", 2, 20), ("model", 2, 40), ("model", 1, 0)]
 )
@@ -61,6 +62,7 @@ def test_a_model_computes_the_same_in_both_layouts(ranks: WorkerGroup, kind: str
         assert tp == 1 or any(name.endswith("q_proj.bias") for name in found["cut"])
 
 
+@pytest.mark.full
 def test_a_process_that_is_killed_while_weights_move_is_one_sentence_soon(ranks: WorkerGroup) -> None:
     """The last test of these processes: it ends them."""
     killed: list[float] = []
@@ -77,6 +79,7 @@ def test_a_process_that_is_killed_while_weights_move_is_one_sentence_soon(ranks:
     assert not ranks.pids
 
 
+@pytest.mark.nightly
 def test_a_connection_that_breaks_is_one_sentence_of_the_move(tmp_path: Path) -> None:
     with refused(LearnerError, "weights were not moved", "last checkpoint"):
         started(2, tmp_path).order("left", 1)
