@@ -1,8 +1,9 @@
-"""Sends weights from FSDP2 to (dp, tp) between real processes: directly, by ``full_tensor``, and through a checkpoint.
+"""Sends weights from FSDP2 to (dp, tp) between real processes: directly, by whole weights, and through a checkpoint.
 
     python tests/benchmarks/reallocation.py [--json FILE] [--processes 4] [--tp 2] [--repeats 5] [--backend gloo|nccl] [--tiny]
 
-All three run in turn in the same processes, and all results are compared bit for bit. The model is a random Qwen2 of 13.6 MB
+Whole weights come from ``full_tensor`` for each, or from one ``all_gather`` of all of them. All ways run in turn in the same
+processes, and all results are compared bit for bit. The model is a random Qwen2 of 13.6 MB
 (``--hidden``, ``--layers`` and ``--vocabulary`` make larger ones), with placements by transformers' plan. A second case leaves
 the embeddings whole, as plans of transformers did before they cut tied ones. With ``--backend nccl`` each process has a GPU.
 """
@@ -18,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from rlhfless.training.reallocation.moves import Moves
 from rlhfless.training.reallocation.shards import Shards, tensor_parallel, within
 from rlhfless.training.reallocation.tensor_parallel import TensorParallelModel, local_shards, shards_of
 
-WAYS = ("direct", "full_tensor", "checkpoint")
+WAYS = ("direct", "all_gather", "full_tensor", "checkpoint")
 Tensors = dict[str, torch.Tensor]
 
 
@@ -95,6 +97,20 @@ def measure(
             found[name] = whole[within(shards.box(name, rank), everything)].clone()
         return found
 
+    def all_gather() -> Tensors:
+        lengths = {name: -(-value.shape[0] // count) * prod(value.shape[1:]) for name, value in sharded.items()}
+        own = torch.zeros(sum(lengths.values()), device=device)
+        for place, local in zip(own.split(list(lengths.values())), local_shards(sharded).values(), strict=True):
+            place[: local.numel()] = local.flatten()
+        every = torch.empty(count * len(own), device=device)
+        dist.all_gather_into_tensor(every, own)
+        found, start = {}, 0
+        for name, value in sharded.items():
+            rows = every.view(count, -1)[:, start : start + lengths[name]].reshape(-1, *value.shape[1:])
+            whole, start = rows[: value.shape[0]], start + lengths[name]
+            found[name] = whole[within(shards.box(name, rank), tuple((0, size) for size in whole.shape))].clone()
+        return found
+
     def checkpoint() -> Tensors:
         path = Path(folder, "checkpoint")
         dcp.save(dict(sharded), storage_writer=dcp.FileSystemWriter(path, sync_files=False, overwrite=True))
@@ -105,7 +121,12 @@ def measure(
         dcp.load(new, checkpoint_id=path)
         return {name: value.to_local() if isinstance(value, DTensor) else value for name, value in new.items()}
 
-    ways: dict[str, Callable[[], Tensors]] = {"direct": direct, "full_tensor": full, "checkpoint": checkpoint}
+    ways: dict[str, Callable[[], Tensors]] = {
+        "direct": direct,
+        "all_gather": all_gather,
+        "full_tensor": full,
+        "checkpoint": checkpoint,
+    }
     seconds: dict[str, list[float]] = {name: [] for name in WAYS}
     results: dict[str, Tensors] = {}
     for repeat in range(options.repeats + 1):  # the first one opens connections and is not counted
