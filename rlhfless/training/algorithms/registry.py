@@ -14,8 +14,6 @@ from rlhfless.training.algorithms.ppo import Ppo
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.config.learning import GrpoOptions, PpoOptions
 from rlhfless.training.config.train import ALGORITHMS
-from rlhfless.training.reallocation.passes import ReallocatedPasses
-from rlhfless.training.reallocation.tensor_parallel import TensorParallelModel
 
 
 def make_algorithm(
@@ -47,31 +45,20 @@ def make_algorithm(
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     validated = algorithm_options(name, **options)
-    reference, of_reference = _sharded(frozen_copy(model), ranks) if validated.kl_coef else (None, None)
-    both = model if isinstance(validated, GrpoOptions) else PolicyAndCritic(model, make_critic(model, critic))
-    trained, of_trained = _sharded(both, ranks)
-    made: Grpo | Ppo
+    reference = ranks.shard(frozen_copy(model)) if validated.kl_coef else None
     if isinstance(validated, GrpoOptions):
+        trained = ranks.shard(model)
         groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
-        made = Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
-    else:
-        groups = [
-            {"params": list(trained.policy.parameters()), "lr": learning_rate},
-            {
-                "params": list(trained.critic.parameters()),
-                "lr": learning_rate if critic_learning_rate is None else critic_learning_rate,
-            },
-        ]
-        made = Ppo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
-    if of_trained is not None:
-        made.passes = ReallocatedPasses(made, of_trained, of_reference)
-    return made
-
-
-def _sharded(module: Any, ranks: Ranks) -> tuple[Any, TensorParallelModel | None]:
-    """Shard a module over the processes; return it, and its copy for passes in another layout if there is one."""
-    copy = None if ranks.preparation_mesh is None else TensorParallelModel(module, ranks.preparation_mesh)
-    return ranks.shard(module), copy
+        return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
+    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
+    groups = [
+        {"params": list(both.policy.parameters()), "lr": learning_rate},
+        {
+            "params": list(both.critic.parameters()),
+            "lr": learning_rate if critic_learning_rate is None else critic_learning_rate,
+        },
+    ]
+    return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
 
 
 def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:

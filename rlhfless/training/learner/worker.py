@@ -83,12 +83,12 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
     tp = startup.preparation_tp
     copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
-    ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)), copies)
+    ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
     model = AutoModelForCausalLM.from_config(startup.config, dtype=torch.float32, **NO_CODE).eval()
     for parameter, values in zip(model.parameters(), laid_out(model.parameters(), startup.first), strict=True):
         parameter.detach().copy_(values)
     model = model.to(startup.device)
-    return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
+    return LocalLearner.make(startup.name, model, ranks=ranks, preparation_mesh=copies, **startup.options), model
 
 
 def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:

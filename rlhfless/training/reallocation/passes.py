@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ except ImportError as error:
 from rlhfless.training.algorithms.base import autocast
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.passes import Looked, Loss, LossPart, Models, WholePasses, outputs_of
+from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds
 from rlhfless.training.logprobs import token_logprobs
 from rlhfless.training.reallocation.moves import Moves
@@ -44,6 +45,26 @@ class Reallocated:
     moves: Moves
 
 
+def with_reallocated_passes(make: Callable[[Ranks], Any], ranks: Ranks, mesh: Any) -> Any:
+    """Return the algorithm that ``make`` returns, with ``ReallocatedPasses``.
+
+    Args:
+        make: makes an algorithm whose models are sharded over the given ranks. ranks: the learner processes.
+        mesh: device mesh of all of them, of the names ``dp`` and ``tp``.
+
+    Raises:
+        InputError: a model cannot be cut into so many parts.
+    """
+    copies: dict[int, TensorParallelModel] = {}
+
+    def copied(module: Any) -> None:
+        copies[id(module)] = TensorParallelModel(module, mesh)
+
+    algorithm = make(replace(ranks, before_sharding=copied))
+    algorithm.passes = ReallocatedPasses(algorithm, copies[id(algorithm.trained)], copies.get(id(algorithm.reference)))
+    return algorithm
+
+
 class ReallocatedPasses:
     """Runs updates as ``WholePasses`` does, and the passes before them in a (dp, tp) layout; see ``Passes``.
 
@@ -60,7 +81,7 @@ class ReallocatedPasses:
 
     def __init__(self, algorithm: Models, trained: TensorParallelModel, reference: TensorParallelModel | None) -> None:
         self._algorithm, self._whole = algorithm, WholePasses(algorithm)
-        self._group = algorithm.ranks.preparation_mesh.get_group("tp")
+        self._group = trained.mesh.get_group()
         self._trained = self._reallocated(algorithm.trained, trained)
         self._reference = None if reference is None else self._reallocated(algorithm.reference, reference)
 

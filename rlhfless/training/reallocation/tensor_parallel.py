@@ -33,7 +33,8 @@ class TensorParallelModel:
         mesh: device mesh of the names ``dp`` and ``tp``, of all processes.
 
     Attributes:
-        module: the copy, in evaluation mode. shards: what each rank needs of the weights, by the names of ``module``.
+        module: the copy, in evaluation mode. mesh: of its parts.
+        shards: what each rank needs of the weights, by the names of ``module``.
 
     Raises:
         InputError: a model cannot be cut into so many parts, see ``check_tensor_parallel``.
@@ -41,7 +42,7 @@ class TensorParallelModel:
 
     def __init__(self, module: Any, mesh: Any) -> None:
         dp, tp = mesh.shape
-        self.module, self._mesh = _without_weights(module), mesh["tp"]
+        self.module, self.mesh = _without_weights(module), mesh["tp"]
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         places = [
             (names[id(parameter)], part, own)
@@ -51,7 +52,7 @@ class TensorParallelModel:
         ]
         for model in _models(self.module) if tp > 1 else ():
             check_tensor_parallel(model, tp)
-            _cut(model, self._mesh)
+            _cut(model, self.mesh)
         self._places = [(name, part, own, part._parameters[own]) for name, part, own in places]
         first = {name: empty for name, _, _, empty in reversed(self._places)}
         self.shards = shards_of(first, tuple(rank % tp for rank in range(dp * tp)))
@@ -65,7 +66,7 @@ class TensorParallelModel:
             values: Tensor = local[name]
             if isinstance(empty, DTensor):
                 values = DTensor.from_local(
-                    values, self._mesh, empty.placements, run_check=False, shape=empty.shape, stride=empty.stride()
+                    values, self.mesh, empty.placements, run_check=False, shape=empty.shape, stride=empty.stride()
                 )
             part._parameters[own] = nn.Parameter(values, requires_grad=False)
 
