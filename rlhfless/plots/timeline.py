@@ -182,7 +182,7 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
         elif len(subset):
             behind = subset["background"].to_numpy(dtype=bool)
             place = ([(BEHIND if b else BAR)[0] for b in behind], [(BEHIND if b else BAR)[1] for b in behind])
-            name = f"{phase} (overlaps decode)" if behind.all() else phase
+            name = f"{phase} (background)" if behind.all() else phase
             _bar(fig, subset, place, name, marker, legendrank=1 + PHASES.index(phase), **cell)
     if len(info.planned):
         hatch = {"shape": "/", "fgcolor": "#8A8A8A", "bgcolor": "rgba(127,127,127,0.12)", "size": 4, "solidity": 0.35}
@@ -190,7 +190,7 @@ def add_bars(fig: go.Figure, info: TimelineInfo, **cell: int) -> str:
         _bar(fig, info.planned, PLANNED, "planned", marker, legendrank=100, **cell)
         notes.append("hatched bar below: predicted by the plan")
     if len(info.spans) and info.spans["background"].any():
-        notes.append("thin bar above: transfers that overlap decode")
+        notes.append("thin bar above: in the background of other work")
     return "; ".join(filter(None, notes))
 
 

@@ -236,7 +236,7 @@ def _span_hovers(spans: pd.DataFrame, start_s: float) -> Iterator[str]:
         text = [("time", f"{number(begin, 's')} to {number(end, 's')}"), ("took", number(end - begin, "s"))]
         text += [(title, number(values[name][i])) for name, title in optional.items() if values[name][i] == values[name][i]]
         text += [("from", clean(span.from_actor))] if isinstance(span.from_actor, str) else []
-        yield hover(text, f"{clean(span.holder)}: {span.phase}" + (" (overlaps decode)" if span.background else ""))
+        yield hover(text, f"{clean(span.holder)}: {span.phase}" + (" (in the background)" if span.background else ""))
 
 
 def _planned_actors(trace: Trace, run: str, step: int) -> dict[str, Mapping[str, Any]]:

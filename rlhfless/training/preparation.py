@@ -105,6 +105,24 @@ def record_phases(
     every = tuple(range(len(work)))
     work.append(WorkItem("learn", charge.learn_s, gpus=learner, items=every, after_s=generated_s, detail=learned))
     add_work(record, work, cluster)
+    _record_reallocation(record, learning)
+
+
+def _record_reallocation(record: StepRecord, learning: Mapping[str, float]) -> None:
+    """Add a span ``transfer`` behind preparation if weights were sent to another layout for its passes.
+
+    Its seconds are measured in the processes and part of those that are charged. Where the profile charges preparation, they
+    may be longer than all of it; then the span ends with it, and its detail has all seconds.
+    """
+    if not learning.get("reallocated_bytes"):
+        return
+    first = min((run for run in record.work if run.item.kind == "prepare"), key=lambda run: run.start_s)
+    ends_s = max(run.end_s for run in record.work if run.holder == first.holder and run.item.kind == "prepare")
+    seconds = learning["reallocate_seconds"]
+    record.span(
+        first.holder, "transfer", first.start_s, min(first.start_s + seconds, ends_s), call="reallocate", background=True,
+        bytes=int(learning["reallocated_bytes"]), seconds=seconds,
+    )  # fmt: skip
 
 
 def record_passes(record: StepRecord, steps: Sequence[PipelineStep], began_s: float, prepare_s: float) -> None:

@@ -81,10 +81,10 @@ class RunState:
         # made from the weights that training began with, before a checkpoint is loaded: they are the reference
         if algorithm is None:
             options = config.learner_options()
-            processes = config.cluster.learner_processes
             learner = make_learner(
-                config.algorithm.name, origin.model, processes=processes, pipeline=config.pipeline_options(), **options
-            )
+                config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
+                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(), **options,
+            )  # fmt: skip
         else:
             learner = LocalLearner(algorithm)
         temporary = None

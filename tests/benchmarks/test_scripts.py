@@ -20,6 +20,7 @@ SMALLEST = {
     "step_search": "--tiny --markdown --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
     "fused_pipeline": "--tiny --json OUT",
+    "reallocation": "--tiny --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",

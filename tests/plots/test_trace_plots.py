@@ -51,7 +51,7 @@ def test_timeline_shows_the_last_step_unless_asked():
 def test_timeline_has_one_trace_per_phase_and_idle_behind_them():
     fig = plot_timeline(sample_trace(1))
     traces = by_name(fig)
-    assert set(traces) == {"allocated, idle", "prefill", "decode", "transfer (overlaps decode)", "planned", "event: cut"}
+    assert set(traces) == {"allocated, idle", "prefill", "decode", "transfer (background)", "planned", "event: cut"}
     assert fig.data[0].name == "allocated, idle"
     assert fig.data[0].marker.color == IDLE
     decode = traces["decode"]

@@ -44,7 +44,7 @@ def step_costs(trace: Trace, gpus: int | None = None) -> pd.DataFrame:
     Raises:
         TraceError: nothing was executed, the trace does not name a cluster, or GPUs have several prices.
     """
-    allocations, spans = trace.allocations, trace.spans
+    allocations, spans = trace.allocations, trace.spans[~trace.spans["background"].to_numpy(dtype=bool)]
     source = trace.source or "the trace"
     if allocations.empty:
         raise TraceError(f"{source}: has no allocations, so its cost is unknown; an executed run is needed")

@@ -31,7 +31,7 @@ from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
 from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
 from rlhfless.training.logprobs import token_logprobs
 
@@ -189,6 +189,7 @@ class Grpo:
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], int(self.reference is not None), o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
+            **reallocated(sums, self.ranks.count),
         }
         if self.reference is not None:
             metrics["kl_reference"] = sums["kl_reference"] / o.num_updates / max(tokens, 1.0)

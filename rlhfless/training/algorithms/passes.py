@@ -159,14 +159,18 @@ class WholePasses:
 
     def outputs(self, part: Part) -> tuple[Tensor, ...]:
         """Return the log-probabilities of a part and, with a critic, its values."""
-        trained, temperature = self._algorithm.trained, self._algorithm.options.temperature
-        if isinstance(trained, PolicyAndCritic):
-            found: tuple[Tensor, Tensor] = trained(part.input_ids, temperature)
-            return found
-        return (token_logprobs(trained, part.input_ids, temperature=temperature),)
+        return outputs_of(self._algorithm.trained, part.input_ids, self._algorithm.options.temperature)
 
     def close(self) -> None:
         """See ``Passes``; there is nothing to release."""
+
+
+def outputs_of(trained: Any, input_ids: Tensor, temperature: float) -> tuple[Tensor, ...]:
+    """Return the (B, T - 1) log-probabilities of (B, T) tokens and, with a critic, their values."""
+    if isinstance(trained, PolicyAndCritic):
+        found: tuple[Tensor, Tensor] = trained(input_ids, temperature)
+        return found
+    return (token_logprobs(trained, input_ids, temperature=temperature),)
 
 
 def add_to(sums: dict[str, float], numbers: dict[str, float]) -> None:

@@ -33,7 +33,7 @@ from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
 from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses
 from rlhfless.training.algorithms.ranks import ONE, Ranks
-from rlhfless.training.algorithms.token_counts import pass_tokens, whole_tokens
+from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
 
 SUMS = ("loss", "value_loss", "clipped", "values_clipped", "kl", "prepare_seconds")
@@ -248,6 +248,7 @@ class Ppo:
             **mismatch(parts, self.ranks),
             **pass_tokens(sums["whole_tokens"], models + (self.reference is not None), models * o.num_updates),
             "prepare_seconds": sums["prepare_seconds"] / self.ranks.count,
+            **reallocated(sums, self.ranks.count),
         }
 
     def _of_values(self, responses: Sequence[Responses]) -> dict[str, float]:

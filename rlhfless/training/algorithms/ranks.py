@@ -6,6 +6,7 @@ are summed over the processes by ``fully_shard``, numbers by ``sums``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,11 +26,15 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Ranks:
-    """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them."""
+    """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them.
+
+    ``before_sharding``, if there is one, is called with every module that is about to be sharded.
+    """
 
     rank: int = 0
     count: int = 1
     mesh: Any = None
+    before_sharding: Callable[[Any], None] | None = None
 
     def shard(self, module: M) -> M:
         """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
@@ -38,6 +43,8 @@ class Ranks:
         """
         if self.mesh is None:
             return module
+        if self.before_sharding is not None:
+            self.before_sharding(module)
         parts = list(module.modules())
         blocks = {name for part in parts for name in getattr(part, "_no_split_modules", None) or ()}
         for part in [part for part in parts if type(part).__name__ in blocks]:

@@ -98,6 +98,11 @@ class ClusterConfig(Options):
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
+    preparation_tp: Count | None = None
+    """Run the learner's passes before an update (reference, old log-probabilities, values) in this many tensor-parallel parts.
+    The weights are sent there and the passes run in learner_processes / preparation_tp copies of the model; the update stays
+    FSDP2. 1 means whole copies. Pipeline stages are planned by ``solver.plan_step``, but not executed here. Default: sharded as
+    the update."""
     pipeline: Count | None = None
     """Learn in this many pipeline stages, a process each, with executor local. GPUs if the model is on one, else the CPU. The
     optimizer stays in the trainer's process. Default: off."""
@@ -158,6 +163,7 @@ class ClusterConfig(Options):
             )
         self._check_learning()
         self._check_pipeline()
+        self._check_preparation_tp()
 
     def _check_learning(self) -> None:
         usual = {"learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0}
@@ -194,6 +200,21 @@ class ClusterConfig(Options):
                 raise TrainError(
                     f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {needed!r} is needed"
                 )
+
+    def _check_preparation_tp(self) -> None:
+        tp, processes = self.preparation_tp, self.learner_processes
+        if tp is None:
+            return
+        if processes == 1 or processes % tp:
+            raise TrainError(
+                f"preparation_tp is {tp} with {counted(processes, 'learner process', 'learner processes')}; give a divisor of "
+                "learner_processes, which has to be 2 or more"
+            )
+        if self.learning == "stream":
+            raise TrainError(
+                f"preparation_tp is {tp} with learning 'stream', which would send the weights again for every prompt; choose "
+                "learning 'batch'"
+            )
 
     @property
     def drafting(self) -> Drafting | None:

@@ -27,7 +27,8 @@ SECTIONS: dict[str, type[Options]] = {
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling", "pipeline",
+    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
+    "preparation_tp", "pipeline",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -90,6 +91,10 @@ class TrainConfig(Options):
             raise TrainError(
                 f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
                 "give a number of learner_gpus, or num_updates 1"
+            )
+        if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
+            raise TrainError(
+                f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
             )
         self.pipeline_options()
 

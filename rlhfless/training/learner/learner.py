@@ -36,6 +36,7 @@ from rlhfless.training.config import TrainError, differences
 from rlhfless.training.minibatches import of_step, split
 from rlhfless.training.pipeline.fused import PipelineStep
 from rlhfless.training.pipeline.passes import PipelinePasses
+from rlhfless.training.reallocation.passes import with_reallocated_passes
 
 
 class Learner(Protocol):
@@ -108,11 +109,13 @@ class LocalLearner:
         self._configuration = json.loads(json.dumps({**rates, **configuration}))
 
     @classmethod
-    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, **options: Any) -> LocalLearner:
+    def make(cls, name: str, model: Any, *, ranks: Ranks = ONE, preparation_mesh: Any = None, **options: Any) -> LocalLearner:
         """Return the learner of a named algorithm.
 
         Args:
             model: is trained in place. With several ranks its weights are sharded over them.
+            preparation_mesh: device mesh of all ranks, ``dp`` and ``tp``, for the passes before an update. None runs them
+                sharded as the update.
             options: of the schedule, and of ``make_algorithm``; ``minibatches`` is ``batch`` or ``prompts``.
 
         Raises:
@@ -128,7 +131,11 @@ class LocalLearner:
             configuration.pop("minibatches", None)  # as in checkpoints that are older than this option
         else:
             rates["minibatches_per_step"], options["num_updates"] = options["num_updates"], 1
-        algorithm = make_algorithm(name, model, ranks=ranks, **options)
+
+        def made(ranks: Ranks) -> Algorithm:
+            return make_algorithm(name, model, ranks=ranks, **options)
+
+        algorithm = made(ranks) if preparation_mesh is None else with_reallocated_passes(made, ranks, preparation_mesh)
         return cls(algorithm, ranks=ranks, configuration=configuration, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:

@@ -29,20 +29,35 @@ from rlhfless.training.learner import worker
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.worker import LearnerStart, laid_out
 from rlhfless.training.pipeline.passes import PipelinePasses
+from rlhfless.training.reallocation.tensor_parallel import check_tensor_parallel
 from rlhfless.training.worker_group import WorkerGroup
 from solver.model.plurals import counted
 
 
 def make_learner(
-    name: str, model: Any, *, processes: int = 1, pipeline: PipelineOptions | None = None, **options: Any
+    name: str,
+    model: Any,
+    *,
+    processes: int = 1,
+    preparation_tp: int | None = None,
+    pipeline: PipelineOptions | None = None,
+    **options: Any,
 ) -> Learner:
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
+        preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
+
+    Raises:
+        InputError: see ``LearnerProcesses`` and ``LocalLearner.make``.
     """
+    if preparation_tp is not None and (processes == 1 or processes % preparation_tp):
+        raise InputError(
+            f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
+        )
     if processes > 1:
-        return LearnerProcesses(processes, name, model, **options)
+        return LearnerProcesses(processes, name, model, preparation_tp=preparation_tp, **options)
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
@@ -78,18 +93,23 @@ class LearnerProcesses:
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
         model: stays whole in this process; ``learn`` and ``read`` update its weights.
+        preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
+            ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
 
     Raises:
-        InputError: there are fewer GPUs than processes.
+        InputError: there are fewer GPUs than processes, or the model cannot be cut into these parts.
     """
 
-    def __init__(self, count: int, name: str, model: Any, **options: Any) -> None:
+    def __init__(self, count: int, name: str, model: Any, *, preparation_tp: int | None = None, **options: Any) -> None:
+        if preparation_tp is not None:
+            check_tensor_parallel(model, preparation_tp)
         device = model.device.type
         if device == "cuda" and (gpu_count := torch.cuda.device_count()) < count:
             raise InputError(
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
+        self._preparation_tp = preparation_tp
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
         self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
         self._group = WorkerGroup("learner")
@@ -163,7 +183,7 @@ class LearnerProcesses:
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
         startup = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
-            self._options,
+            self._options, self._preparation_tp,
         )  # fmt: skip
         try:
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])

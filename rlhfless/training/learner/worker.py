@@ -40,6 +40,7 @@ class LearnerStart:
         config: of the transformers model. first: its weights at the start of training, see ``laid_out``.
         board: shared memory in the same layout, to which the first process writes new weights.
         name, options: of ``LocalLearner.make``.
+        preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
     """
 
     count: int
@@ -50,6 +51,7 @@ class LearnerStart:
     board: Tensor
     name: str
     options: dict[str, Any]
+    preparation_tp: int | None = None
 
 
 def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
@@ -79,12 +81,14 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
         torch.set_num_threads(1)
     backend, meeting = "nccl" if on_gpu else "gloo", Path(startup.meeting).as_uri()
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
+    tp = startup.preparation_tp
+    copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
     ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
     model = AutoModelForCausalLM.from_config(startup.config, dtype=torch.float32, **NO_CODE).eval()
     for parameter, values in zip(model.parameters(), laid_out(model.parameters(), startup.first), strict=True):
         parameter.detach().copy_(values)
     model = model.to(startup.device)
-    return LocalLearner.make(startup.name, model, ranks=ranks, **startup.options), model
+    return LocalLearner.make(startup.name, model, ranks=ranks, preparation_mesh=copies, **startup.options), model
 
 
 def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
