@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import StepRecord, WorkItem
+from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
@@ -35,7 +35,7 @@ class LearningParts:
     Attributes:
         state: of the run, with model, tokenizer and learner. problems: of the step, whose number is ``step``.
         config: of the run. latency: of an actor. plan, workload: of the step, as predicted.
-        on_pool: generation runs on the wall clock, in a pool.
+        pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
     """
 
     state: RunState
@@ -47,7 +47,12 @@ class LearningParts:
     latency: LatencyModel
     plan: Plan
     workload: Workload
-    on_pool: bool
+    pool: ProcessPool | RayPool | None = None
+
+    @property
+    def on_pool(self) -> bool:
+        """Return whether generation runs on the wall clock."""
+        return self.pool is not None
 
     @property
     def samples(self) -> int:

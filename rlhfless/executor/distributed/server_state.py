@@ -48,7 +48,7 @@ class ServerState:
     @classmethod
     def of(cls, server: WorkServer, gpus: WorkGpus, cluster: Cluster | MixedCluster) -> ServerState:
         """Return a server without a process."""
-        node, pool = bought_as(server.gpu_ids[0], cluster)
+        node, pool = bought_as(server.gpu_ids[0], cluster) if server.gpu_ids else (0, cluster.pools[0])
         node = node if server.node is None else server.node
         usd = pool.usd_per_gpu_s if gpus.usd_per_gpu_hour is None else gpus.usd_per_gpu_hour / 3600.0
         return cls(server, gpus, ActorPlan(pool.kind, server.gpu_ids, node, (), (), 1, market=pool.market, usd_per_gpu_s=usd))
@@ -57,6 +57,11 @@ class ServerState:
     def holder(self) -> str:
         """Return its name in the trace."""
         return self.server.holder
+
+    @property
+    def here(self) -> bool:
+        """Return whether its functions run in a thread of this program."""
+        return self.gpus.here(self.server)
 
     @property
     def ids(self) -> frozenset[int]:
@@ -93,7 +98,7 @@ class ServerState:
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
         """Set when its process counts as lost if it does not report: that it is up, what became of ``item``, that it ended."""
-        if self.gpus.in_this_process:
+        if self.here:
             return
         if not self.up:
             self.due_s = self.held_s + faults.min_start_timeout_s
