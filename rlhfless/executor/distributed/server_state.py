@@ -21,7 +21,7 @@ class ServerState:
     Attributes:
         place: its GPUs as the pool knows them.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
-        up, closing: its process accepts items; was told to end.
+        up, loaded, closing: its process accepts orders; has loaded what its items need; was told to end.
         runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
         worked: it has been given an item. done: items that it has run. deaths: of its processes.
         due_s: when a process that has not reported counts as lost.
@@ -34,6 +34,7 @@ class ServerState:
     remote: RemoteActor | ThreadServer | None = None
     index: int = 0
     up: bool = False
+    loaded: bool = False
     closing: bool = False
     runs: int | None = None
     since_s: float = -math.inf
@@ -71,11 +72,16 @@ class ServerState:
     @property
     def idle(self) -> bool:
         """Return whether it has a process that could be given an item."""
-        return self.remote is not None and self.runs is None and not self.closing
+        return self.remote is not None and self.loaded and self.runs is None and not self.closing
+
+    @property
+    def loads(self) -> bool:
+        """Return whether a process of it has to load first."""
+        return self.gpus.load is not None and not self.here
 
     def start(self, index: int, role: str, now_s: float, step_start_s: float, weights_version: int) -> StartServer:
         """Note that a process is started for it, and return the order. A process that waited until now is billed as waiting."""
-        self.index, self.up, self.since_s = index, False, now_s
+        self.index, self.up, self.loaded, self.since_s = index, False, not self.loads, now_s
         self.hold(role, now_s)
         return StartServer(index, self.holder, replace(self.place, start_s=now_s - step_start_s), weights_version)
 

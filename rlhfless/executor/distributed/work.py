@@ -5,7 +5,7 @@ and servers that have worked before come first. A server is taken from the pool 
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
 of its item's ``seconds`` (``Faults``); without these an item has no time limit. Functions of servers ``in_this_process`` run in
-a thread instead. A process loads (``WorkGpus.load``) before its first item.
+a thread instead. A process that has to load (``WorkGpus.load``) gets an item once it has: meanwhile others may take it.
 """
 
 from __future__ import annotations
@@ -119,23 +119,35 @@ class PoolWork:
             self._lose(server, ActorLost(f"has not reported {since}"), now_s)
         for gpus in self.ready.unstarted:
             while self.ready.any(gpus) and (free := self._free_server(gpus)) is not None:
-                self._begin(free, self.ready.take(gpus), now_s)
+                if free.remote is None and free.loads:
+                    self._start(free, self._role(gpus), now_s)
+                else:
+                    self._begin(free, self.ready.take(gpus), now_s)
         over = not (self.step.live or self.orders.ending)
         for server in self.servers:
             for_step = server.gpus.for_step(server.server)
             if server.remote is None and for_step and not over and self._is_free(server):
-                self._start(server, next(item.role for item in self.work if item.gpus == server.gpus), now_s)
+                self._start(server, self._role(server.gpus), now_s)
             needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
             if server.idle and (needless or self._in_the_way(server)):
                 self._close(server, now_s)
 
     def _free_server(self, gpus: WorkGpus) -> ServerState | None:
-        """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another."""
+        """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another.
+
+        None: all work, or as many load as there are items.
+        """
         of_gpus = [server for server in self.servers if server.gpus == gpus]
         if there := [server for server in of_gpus if server.idle]:
             return min(there, key=lambda server: (not server.worked, server.since_s))
+        loading = sum(server.remote is not None and not server.loaded for server in of_gpus)
         without = [server for server in of_gpus if server.remote is None and self._is_free(server)]
-        return min(without, key=lambda server: server.deaths, default=None)
+        if loading >= self.ready.count(gpus):
+            without = [server for server in without if not server.loads]
+        return min(without, key=lambda server: (server.deaths, server.loads), default=None)
+
+    def _role(self, gpus: WorkGpus) -> str:
+        return next(item.role for item in self.work if item.gpus == gpus)
 
     def _from_s(self, server: ServerState) -> float:
         """Return when the server is allocated at the earliest."""
@@ -217,6 +229,7 @@ class PoolWork:
             raise error
         if i == LOADED:
             start_s, server.since_s = max(done.start_s, server.held_s), max(done.end_s, server.held_s)
+            server.loaded = True
             self._spans.append((server.holder, "start", start_s, server.since_s, "load"))
             return
         assert i == server.runs
