@@ -22,7 +22,7 @@ from rlhfless.training.learner.replica import Joined
 from rlhfless.training.loop import Trainer
 
 GROWN: dict[str, Any] = {
-    "learning": "stream", "learner_grows": True, "gpus": 2, "gpus_per_node": 2, "policy": "static", "max_response_tokens": 100,
+    "learning": "stream", "learner_grows": True, "gpus": 2, "gpus_per_node": 2, "policy": "random", "max_response_tokens": 100,
     "kl_coef": 0.05, "optimizer": "sgd", "learning_rate": 0.5, "idle_timeout_s": 600.0, "prompts_per_step": 12, "prompts": 24,
     "samples_per_prompt": 4,
 }  # fmt: skip

@@ -82,6 +82,13 @@ class WorkGpus:
                 raise PlanningError(
                     f"{what} of GPUs {self.name!r} is {as_given(seconds)}; a finite number of 0 or more is needed"
                 )
+        if not is_whole(self.in_this_process, 0):
+            raise PlanningError(
+                f"in_this_process of GPUs {self.name!r} is {as_given(self.in_this_process)}; a whole number of servers of 0 or "
+                "more is needed"
+            )
+        if self.load is not None and not callable(self.load):
+            raise PlanningError(f"load of GPUs {self.name!r} is {as_given(self.load)}; a function of a device is needed")
         if self.hold not in HOLDS:
             raise PlanningError(
                 f"hold {as_given(self.hold)} of GPUs {self.name!r} is unknown; choose one of {', '.join(HOLDS)}"

@@ -183,7 +183,7 @@ def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) ->
         raise ValueError("no such gradient")
 
     with stage(pool_kind, Punctual(0)) as on:
-        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
+        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=1)
         work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
         work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
         record = on.run(plan_of(GROUPS), work=work)
