@@ -78,7 +78,7 @@ class Patient(RaggedTrainer):
         return waits
 
     def _wait(self) -> None:
-        ends_s = time.monotonic() + 120
+        ends_s = time.monotonic() + 600
         while time.monotonic() < ends_s:
             replicas = [s for s in self.actor_pool._step.work.servers if not s.here]  # type: ignore[union-attr]
             kills = self.kills and self.next_step == 1
