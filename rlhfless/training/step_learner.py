@@ -49,8 +49,8 @@ def step_learner(parts: LearningParts) -> StepLearner:
         judging_s = options.reward_s_per_response / float(tokens.mean())  # per token
         work = TokenWork(prepare * per_token_s + judging_s, learn * per_token_s, unlock="group", load_s=load_s)
         problem = PlanningProblem(workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
-        freed, gpus = options.engine != "vllm", _own_gpus(parts)
-        plan = choose_learner(parts.plan, problem, work, gpus=gpus, freed=freed, loss_per_doubling=loss)
+        freed = options.engine != "vllm"
+        plan = choose_learner(parts.plan, problem, work, gpus=_own_gpus(parts), freed=freed, loss_per_doubling=loss)
         own, from_s, grows, streams = plan.chosen.gpus, plan.chosen.from_s, plan.chosen.grows, plan.chosen.learning == "stream"
     else:
         own, from_s, grows, streams, plan = options.learner_gpus or size, 0.0, options.learner_grows, True, None

@@ -77,11 +77,14 @@ class StepLearning(Protocol):
     """Interface of learning from one step.
 
     Attributes:
-        work: items that run beside generation in a pool. failure: what ended one of them.
+        work: items that run beside generation in a pool.
     """
 
     work: Sequence[WorkItem]
-    failure: BaseException | None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Return what ended one of them."""
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""
