@@ -240,6 +240,21 @@ def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
         on.trace()
 
 
+@EVERY_POOL_KIND
+def test_a_pool_says_which_gpus_beside_the_cluster_there_are(pool_kind: str) -> None:
+    """However often it is asked, and with any number first."""
+    with stage(pool_kind, Punctual(0)) as on:
+        if pool_kind == "local":
+            on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
+        room = {}
+        for number in (1, 64, 2, 64, 1):
+            servers = WorkGpus.beside(on.cluster, "learner", servers=number).servers or ()
+            room.setdefault(number, set()).add(on.pool.has_room(servers, on.cluster))
+        assert room[64] == {False}
+        assert room[1] == {True}
+        assert len(room[2]) == 1
+
+
 def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:
     """Engines with a server beside their process, such as vLLM's, hold the memory until the process ends."""
     engines = ScriptedEngines(starts_more=0.1)
