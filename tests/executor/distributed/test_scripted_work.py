@@ -246,7 +246,7 @@ def test_a_pool_says_which_gpus_beside_the_cluster_there_are(pool_kind: str) -> 
     with stage(pool_kind, Punctual(0)) as on:
         if pool_kind == "local":
             on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
-        room = {}
+        room: dict[int, set[bool]] = {}
         for number in (1, 64, 2, 64, 1):
             servers = WorkGpus.beside(on.cluster, "learner", servers=number).servers or ()
             room.setdefault(number, set()).add(on.pool.has_room(servers, on.cluster))
