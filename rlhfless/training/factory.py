@@ -32,7 +32,7 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
-from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
@@ -184,6 +184,7 @@ def resolve(
             f"learner_gpus is {hardware.learner_gpus}, but a learner that grows needs a multiple of the "
             f"{counted(latency.gpus_per_actor, 'GPU')} of an actor"
         )
+    _check_shared(hardware, overrides)
     if hardware.preparation == "after" and hardware.preparation_actors > cluster.nodes * cluster.actors_per_node:
         raise TrainError(
             f"preparation_actors is {hardware.preparation_actors}, but the cluster's GPUs are enough for "
@@ -221,6 +222,28 @@ def resolve(
             pool.close()
         raise
     return TrainerComponents(cluster=cluster, planner=planner, predictor=predictor, actor_pool=pool, **model)
+
+
+def _check_shared(hardware: ClusterConfig, overrides: TrainerOverrides) -> None:
+    """Refuse a learner on the wall clock that other processes cannot join.
+
+    Raises:
+        TrainError: it is several processes, or an object.
+    """
+    if hardware.executor == "virtual" and overrides.executor is None:
+        return
+    joined = {"learner_gpus": hardware.learner_gpus == "auto", "learner_grows": hardware.learner_grows}
+    name = next((name for name, given in joined.items() if given), None)
+    if name is not None and hardware.learner_processes > 1:
+        raise TrainError(
+            f"{name} is {getattr(hardware, name)!r} with {hardware.learner_processes} learner_processes, but others cannot "
+            "join processes that share weights (FSDP2) within a step; choose learner_processes 1, or a number of learner_gpus"
+        )
+    if name is not None and overrides.algorithm is not None:
+        raise TrainError(
+            f"{name} is {getattr(hardware, name)!r}, but an algorithm object learns in this process on the wall clock; give a "
+            "number of learner_gpus"
+        )
 
 
 def _of_the_model(

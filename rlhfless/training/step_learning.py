@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.executor import StepRecord, WorkItem
+from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem
 from rlhfless.training.config import TrainConfig
 from rlhfless.training.planned_calls import record_planned_calls
 from rlhfless.training.preparation import record_passes, record_phases
@@ -37,7 +37,8 @@ class LearningParts:
     Attributes:
         state: of the run, with model, tokenizer and learner. problems: of the step, whose number is ``step``.
         config: of the run. latency: of an actor. plan, workload: of the step, as predicted.
-        on_pool: generation runs on the wall clock, in a pool. step_plan: that charges the step; None: the options do.
+        pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
+        step_plan: that charges the step; None: the options do.
     """
 
     state: RunState
@@ -49,8 +50,13 @@ class LearningParts:
     latency: LatencyModel
     plan: Plan
     workload: Workload
-    on_pool: bool
+    pool: ProcessPool | RayPool | None = None
     step_plan: StepPlan | None = None
+
+    @property
+    def on_pool(self) -> bool:
+        """Return whether generation runs on the wall clock."""
+        return self.pool is not None
 
     @property
     def samples(self) -> int:
@@ -75,11 +81,14 @@ class StepLearning(Protocol):
     """Interface of learning from one step.
 
     Attributes:
-        work: items that run beside generation in a pool. failure: what ended one of them.
+        work: items that run beside generation in a pool.
     """
 
     work: Sequence[WorkItem]
-    failure: BaseException | None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Return what ended one of them."""
 
     def begin(self, in_doubt: contextlib.ExitStack) -> None:
         """Begin before generation; ``in_doubt`` gets ``RunState.learning`` as soon as the learner's state may change."""

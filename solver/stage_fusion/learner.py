@@ -91,6 +91,7 @@ def choose_learner(
     work: TokenWork,
     *,
     gpus: Sequence[int] = (),
+    freed: bool = True,
     loss_per_doubling: float = LOSS_PER_DOUBLING,
 ) -> LearnerPlan:
     """Return the best way to learn from a step of this plan.
@@ -100,6 +101,8 @@ def choose_learner(
         problem: workload (with scenarios, means are over them), latency, admission and objective.
         work: seconds per token, what learning waits for, and ``load_s``; its GPUs are what is chosen.
         gpus: candidates for GPUs beside the actors; if empty 0 and the sizes of 1, 2, 4, ... actors, up to the cluster's.
+            Without 0 the learner always has GPUs of its own.
+        freed: GPUs that actors have given back may join the learner.
         loss_per_doubling: share of its speed that a learner loses with every doubling of its servers.
 
     Raises:
@@ -134,7 +137,9 @@ def choose_learner(
             f"the plan's actors hold their GPUs until the end of the {held}, so no learner can take them; release them when "
             "they are done"
         )
-    return _LearnerSearch(plan, problem, work, loss_per_doubling).best(tuple(gpus))
+    if not freed and len(gpus) and not any(gpus):
+        raise PlanningError("gpus of a learner are none, and it may not use freed ones; give numbers of 1 or more")
+    return _LearnerSearch(plan, problem, work, loss_per_doubling).best(tuple(gpus), freed)
 
 
 class _LearnerSearch:
@@ -162,11 +167,10 @@ class _LearnerSearch:
         seconds = np.bincount(group, weights=tokens * per_token_s)
         return replace(generated, completion_s=completion_s), np.asarray(seconds, dtype=float)
 
-    def best(self, gpus: tuple[int, ...]) -> LearnerPlan:
+    def best(self, gpus: tuple[int, ...], freed: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""
-        screened = self._valued(
-            list(self._ways(gpus or (0, *(self.size << k for k in range(self.most.bit_length()))))), [self.expected]
-        )
+        every = gpus or (0, *(self.size << k for k in range(self.most.bit_length())))
+        screened = self._valued(list(self._ways(every, freed)), [self.expected])
         best = [sorted((one for one in screened if one.learning == learning), key=lambda one: one.value)[:FOLLOWED]
                 for learning in ("batch", "stream")]  # fmt: skip
         candidates = self._valued([one[:4] for one in (screened[0], *best[0], *best[1])], self.cases)
@@ -186,13 +190,16 @@ class _LearnerSearch:
             for way, (times, costs) in zip(ways, totals, strict=True)
         )  # fmt: skip
 
-    def _ways(self, gpus: tuple[int, ...]) -> Iterator[Way]:
-        """Return learning, GPUs, start and growth of every candidate; learning from the batch on freed GPUs comes first."""
+    def _ways(self, gpus: tuple[int, ...], freed: bool) -> Iterator[Way]:
+        """Return learning, GPUs, start and growth of every candidate; learning from the batch comes first."""
         starts = [share * float(self.expected[0].completion_s.max(initial=0.0)) for share in STARTS]
+        growths = (False, True) if freed else (False,)
         for learning in ("batch", "stream"):
-            yield learning, 0, 0.0, True
-            for number in gpus:
-                yield from ((learning, number, from_s, grows) for from_s in starts for grows in (False, True) if number)
+            for number in sorted(gpus):
+                if number:
+                    yield from ((learning, number, from_s, grows) for from_s in starts for grows in growths)
+                elif freed:
+                    yield learning, 0, 0.0, True
 
     def _totals(
         self, learning: str, gpus: int, from_s: float, grows: bool, cases: Sequence[tuple[Generated, FloatArray]]

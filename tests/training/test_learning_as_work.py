@@ -68,7 +68,7 @@ def executed(clock: str, work: Sequence[WorkItem]) -> StepRecord:
 def test_groups_that_are_learned_from_as_they_finish_give_the_weights_of_the_batch(clock: str) -> None:
     streamed = learner_of()
     streamed.begin()
-    here = WorkGpus.beside(CLUSTER, "learner", keeps_state=True, in_this_process=True)
+    here = WorkGpus.beside(CLUSTER, "learner", keeps_state=True, in_this_process=1)
     groups = [tuple(range(p * SAMPLES, (p + 1) * SAMPLES)) for p in range(PROMPTS)]
     work = [WorkItem("learn", run=partial(add, streamed), gpus=here, responses=group) for group in groups]
     every = tuple(range(PROMPTS))

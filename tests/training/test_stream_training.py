@@ -282,7 +282,6 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
         ({"learning": "stream", "preparation_actors": 2}, ("2 actors", "'stream'")),
         ({"learner_grows": True}, ("learner_grows", "True", "'stream'")),
         ({"learning": "stream", "learner_gpus": 0}, ("learner_gpus", "0", "at least 1", "'auto'")),
-        ({"learning": "stream", "learner_gpus": "auto", "executor": "local"}, ("'auto'", "'local'", "'virtual'")),
         ({"learning": "stream", "learner_gpus": "auto", "learner_grows": True}, ("learner_grows", "'auto'")),
         ({"learning": "stream", "learner_gpus": "auto", "num_updates": 2}, ("'auto'", "num_updates is 2")),
         ({"minibatches": "completion", "num_updates": 2}, ("'completion'", "sorted by length", "'prompts'")),

@@ -21,7 +21,7 @@ class ServerState:
     Attributes:
         place: its GPUs as the pool knows them.
         remote: its process; None: it has none. index: of its process, negative and never used twice.
-        up, closing: its process accepts items; was told to end.
+        up, loaded, closing: its process accepts orders; has loaded what its items need; was told to end.
         runs: the item that it runs. since_s: when it was told to start, to run its item or to end, or when its last item ended.
         worked: it has been given an item. done: items that it has run. deaths: of its processes.
         due_s: when a process that has not reported counts as lost.
@@ -34,6 +34,7 @@ class ServerState:
     remote: RemoteActor | ThreadServer | None = None
     index: int = 0
     up: bool = False
+    loaded: bool = False
     closing: bool = False
     runs: int | None = None
     since_s: float = -math.inf
@@ -48,7 +49,7 @@ class ServerState:
     @classmethod
     def of(cls, server: WorkServer, gpus: WorkGpus, cluster: Cluster | MixedCluster) -> ServerState:
         """Return a server without a process."""
-        node, pool = bought_as(server.gpu_ids[0], cluster)
+        node, pool = bought_as(server.gpu_ids[0], cluster) if server.gpu_ids else (0, cluster.pools[0])
         node = node if server.node is None else server.node
         usd = pool.usd_per_gpu_s if gpus.usd_per_gpu_hour is None else gpus.usd_per_gpu_hour / 3600.0
         return cls(server, gpus, ActorPlan(pool.kind, server.gpu_ids, node, (), (), 1, market=pool.market, usd_per_gpu_s=usd))
@@ -59,6 +60,11 @@ class ServerState:
         return self.server.holder
 
     @property
+    def here(self) -> bool:
+        """Return whether its functions run in a thread of this program."""
+        return self.gpus.here(self.server)
+
+    @property
     def ids(self) -> frozenset[int]:
         """Return its GPUs."""
         return frozenset(self.server.gpu_ids)
@@ -66,11 +72,16 @@ class ServerState:
     @property
     def idle(self) -> bool:
         """Return whether it has a process that could be given an item."""
-        return self.remote is not None and self.runs is None and not self.closing
+        return self.remote is not None and self.loaded and self.runs is None and not self.closing
+
+    @property
+    def loads(self) -> bool:
+        """Return whether a process of it has to load first."""
+        return self.gpus.load is not None and not self.here
 
     def start(self, index: int, role: str, now_s: float, step_start_s: float, weights_version: int) -> StartServer:
         """Note that a process is started for it, and return the order. A process that waited until now is billed as waiting."""
-        self.index, self.up, self.since_s = index, False, now_s
+        self.index, self.up, self.loaded, self.since_s = index, False, not self.loads, now_s
         self.hold(role, now_s)
         return StartServer(index, self.holder, replace(self.place, start_s=now_s - step_start_s), weights_version)
 
@@ -93,7 +104,7 @@ class ServerState:
 
     def expect(self, now_s: float, item: WorkItem | None, faults: Faults) -> None:
         """Set when its process counts as lost if it does not report: that it is up, what became of ``item``, that it ended."""
-        if self.gpus.in_this_process:
+        if self.here:
             return
         if not self.up:
             self.due_s = self.held_s + faults.min_start_timeout_s

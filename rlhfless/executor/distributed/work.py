@@ -5,7 +5,7 @@ and servers that have worked before come first. A server is taken from the pool 
 process that has just finished decoding on its GPUs is reused. It ends when no item is left for it. An item whose process dies
 is run once more. One that fails, or whose process dies twice, ends the step. A process is lost when it is silent for a multiple
 of its item's ``seconds`` (``Faults``); without these an item has no time limit. Functions of servers ``in_this_process`` run in
-a thread instead.
+a thread instead. A process that has to load (``WorkGpus.load``) gets an item once it has: meanwhile others may take it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhfless.executor.distributed.actor_state import RemoteActorState
-from rlhfless.executor.distributed.messages import ActorLost, ActorReport, ItemAnswer
+from rlhfless.executor.distributed.messages import LOADED, ActorLost, ActorReport, ItemAnswer
 from rlhfless.executor.distributed.orders import ActorOrders
 from rlhfless.executor.distributed.ready_items import ReadyItems
 from rlhfless.executor.distributed.server_state import ServerState
@@ -71,9 +71,7 @@ class PoolWork:
     def wants(self, gpu_ids: Sequence[int]) -> bool:
         """Return whether an item could run now on the GPUs of an actor that closes, if its process stayed."""
         ids = frozenset(gpu_ids)
-        return any(
-            self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.gpus.in_this_process for s in self.servers
-        )
+        return any(self.ready.any(s.gpus) and s.remote is None and s.ids == ids and not s.here for s in self.servers)
 
     def next_time_s(self) -> float:
         """Return when something is due although nobody reports: an item's time, or that a process counts as lost."""
@@ -121,23 +119,35 @@ class PoolWork:
             self._lose(server, ActorLost(f"has not reported {since}"), now_s)
         for gpus in self.ready.unstarted:
             while self.ready.any(gpus) and (free := self._free_server(gpus)) is not None:
-                self._begin(free, self.ready.take(gpus), now_s)
+                if free.remote is None and free.loads:
+                    self._start(free, self._role(gpus), now_s)
+                else:
+                    self._begin(free, self.ready.take(gpus), now_s)
         over = not (self.step.live or self.orders.ending)
         for server in self.servers:
             for_step = server.gpus.for_step(server.server)
             if server.remote is None and for_step and not over and self._is_free(server):
-                self._start(server, next(item.role for item in self.work if item.gpus == server.gpus), now_s)
+                self._start(server, self._role(server.gpus), now_s)
             needless = not self.ready.unstarted[server.gpus] and (over or not for_step)
             if server.idle and (needless or self._in_the_way(server)):
                 self._close(server, now_s)
 
     def _free_server(self, gpus: WorkGpus) -> ServerState | None:
-        """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another."""
+        """Return the server for the next item of these GPUs: one that has worked, else one that is there, else another.
+
+        None: all work, or as many load as there are items.
+        """
         of_gpus = [server for server in self.servers if server.gpus == gpus]
         if there := [server for server in of_gpus if server.idle]:
             return min(there, key=lambda server: (not server.worked, server.since_s))
+        loading = sum(server.remote is not None and not server.loaded for server in of_gpus)
         without = [server for server in of_gpus if server.remote is None and self._is_free(server)]
-        return min(without, key=lambda server: server.deaths, default=None)
+        if loading >= self.ready.count(gpus):
+            without = [server for server in without if not server.loads]
+        return min(without, key=lambda server: (server.deaths, server.loads), default=None)
+
+    def _role(self, gpus: WorkGpus) -> str:
+        return next(item.role for item in self.work if item.gpus == gpus)
 
     def _from_s(self, server: ServerState) -> float:
         """Return when the server is allocated at the earliest."""
@@ -162,7 +172,9 @@ class PoolWork:
         self._next_index -= 1
         server.expect(now_s, None, self.orders.wall.faults)
         actors = self.orders.step_actors
-        server.remote = ThreadServer(actors.now_s) if server.gpus.in_this_process else actors.start_server(order)
+        server.remote = ThreadServer(actors.now_s) if server.here else actors.start_server(order)
+        if server.gpus.load is not None:
+            server.remote.load(server.gpus.load)
 
     def _begin(self, server: ServerState, i: int, now_s: float) -> None:
         item = self.work[i]
@@ -200,7 +212,8 @@ class PoolWork:
             server.up = True
             item = None if server.runs is None else self.work[server.runs]
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
-            self._spans.append((server.holder, "start", server.held_s, max(server.held_s, message.ready_s[1]), "start"))
+            if server.ids:
+                self._spans.append((server.holder, "start", server.held_s, max(server.held_s, message.ready_s[1]), "start"))
         elif message.closed:
             server.gone(message.time_s)
         elif message.item is not None:
@@ -210,9 +223,15 @@ class PoolWork:
     def _end(self, server: ServerState, done: ItemAnswer) -> None:
         i, item = done.index, self.work[done.index]
         if done.error is not None:
-            error = ActorError(f"{named(i, item)} failed on {server.holder} with {done.error}")
+            what = "loading models for the work" if i == LOADED else named(i, item)
+            error = ActorError(f"{what} failed on {server.holder} with {done.error}")
             error.add_note(done.trace)
             raise error
+        if i == LOADED:
+            start_s, server.since_s = max(done.start_s, server.held_s), max(done.end_s, server.held_s)
+            server.loaded = True
+            self._spans.append((server.holder, "start", start_s, server.since_s, "load"))
+            return
         assert i == server.runs
         start_s = max(done.start_s, server.held_s)
         result = self.results[i] = done.read()
@@ -258,9 +277,10 @@ def _check(work: Sequence[WorkItem], plan: Plan) -> None:
                 f"{named(i, item)} has seconds and no function, which the wall clock cannot run; give it a function, or use "
                 "the virtual clock"
             )
-        if any(not server.gpu_ids for server in item.gpus.of(plan)):
+        elsewhere = [server for server in item.gpus.of(plan) if not item.gpus.here(server)]
+        if any(not server.gpu_ids for server in elsewhere):
             raise PlanningError(f"{named(i, item)} has no GPU, which the wall clock cannot run; give it GPUs")
-        if item.gpus.in_this_process:
+        if not elsewhere:
             continue
         if getattr(getattr(item.run, "func", item.run), "__module__", None) == "__main__":
             raise PlanningError(

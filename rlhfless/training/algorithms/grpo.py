@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.advantages import flat_groups, group_advantages
-from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithms.base import Piece, autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
@@ -47,6 +47,10 @@ class Groups:
     advantages: np.ndarray
     weights: np.ndarray
     parts: list[Part]
+
+    def to(self, device: Any) -> Groups:
+        """Return the same with micro-batches on a device."""
+        return replace(self, parts=[part.to(device) for part in self.parts])
 
     @property
     def counted_tokens(self) -> float:
@@ -112,20 +116,27 @@ class Grpo:
         Raises:
             InputError: a group was added before, so this is not all of it.
         """
-        before = {group for groups in self._added for group in np.asarray(groups.batch.group_of).tolist()}
-        if again := before.intersection(np.asarray(batch.group_of).tolist()):
-            raise InputError(
-                f"group {min(again, key=str)!r} is added a second time; add a group once, with all of its responses, because "
-                "their advantages compare them with each other"
-            )
-        groups = self._prepared(batch, self._sums)
-        self._added.append(groups)
+        self._check_new(batch)
+        self.take(self.piece(batch))
+
+    def piece(self, batch: Batch) -> Piece:
+        """See ``Algorithm``."""
+        sums, gradients = dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
+        groups = self._prepared(batch, sums)
         for each in _with_divisor(groups, 1.0):
             with autocast(self.options, each.part.mask.device):
                 new = token_logprobs(self.trained, each.input_ids, temperature=self.options.temperature)
             loss, numbers = grpo_loss_sum(self.options, each, new)
-            add_to(self._sums, numbers)
-            self._gradients.add({"loss": loss})
+            add_to(sums, numbers)
+            gradients.add({"loss": loss})
+        return Piece(groups, sums, gradients.terms)
+
+    def take(self, piece: Piece) -> None:
+        """See ``Algorithm``; errors are those of ``add``."""
+        self._check_new(piece.responses.batch)
+        self._added.append(piece.responses)
+        add_to(self._sums, piece.sums)
+        self._gradients.take(piece.terms)
 
     def finish(self) -> dict[str, float]:
         """Take the step's updates on all groups that were added; returns the numbers of ``learn``, but for ``seconds``.
@@ -139,6 +150,14 @@ class Grpo:
         self._gradients.combine({"loss": 1 / divisor})
         self._sums["loss"] += self._gradients.values.get("loss", 0.0) / divisor
         return self._updates(added, self._sums)
+
+    def _check_new(self, batch: Batch) -> None:
+        before = {group for groups in self._added for group in np.asarray(groups.batch.group_of).tolist()}
+        if again := before.intersection(np.asarray(batch.group_of).tolist()):
+            raise InputError(
+                f"group {min(again, key=str)!r} is added a second time; add a group once, with all of its responses, because "
+                "their advantages compare them with each other"
+            )
 
     def _check_groups(self, batches: Sequence[Batch]) -> None:
         if not batches:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,12 +26,12 @@ except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.training.algorithms.advantages import gae, token_rewards, whitening
-from rlhfless.training.algorithms.base import autocast, clip_and_step, frozen_copy, mismatch, settle_old
+from rlhfless.training.algorithms.base import Piece, autocast, clip_and_step, frozen_copy, mismatch, settle_old
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
-from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses
+from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
@@ -53,6 +53,11 @@ class Responses:
     tokens: float
     parts: list[Part]
     penalties: list[torch.Tensor]
+
+    def to(self, device: Any) -> Responses:
+        """Return the same with micro-batches on a device."""
+        penalties = [penalty.to(device) for penalty in self.penalties]
+        return replace(self, parts=[part.to(device) for part in self.parts], penalties=penalties)
 
 
 class Ppo:
@@ -109,10 +114,13 @@ class Ppo:
         advantages. For a token whose ratio w is not clipped the loss is linear in its advantage, -w (A - mean) / deviation.
         So the gradients of w A and of w are summed apart. Responses with a token beyond the clip range wait for ``finish``.
         """
-        o = self.options
-        responses = self._prepared(batch, self._sums)
-        self._added.append(responses)
-        for part in responses.parts:
+        self.take(self.piece(batch))
+
+    def piece(self, batch: Batch) -> Piece:
+        """See ``Algorithm``."""
+        o, sums, gradients = self.options, dict.fromkeys(SUMS, 0.0), GradientSums(self.trained.parameters())
+        responses, waiting = self._prepared(batch, sums), []
+        for index, part in enumerate(responses.parts):
             with autocast(o, part.mask.device):
                 new, values = self.trained(part.input_ids, o.temperature)
             errors, held = value_loss(values, part.tokens["values"], part.tokens["returns"], part.mask, o.value_clip)
@@ -121,7 +129,7 @@ class Ppo:
             if o.whiten:
                 ratio = torch.where(part.mask, new - part.tokens["old"], 0.0).exp()
                 beyond = ((ratio < 1 - o.clip_ratio_low) | (ratio > 1 + o.clip_ratio_high)).any(1)
-                self._waiting.append((part, weight, beyond))
+                waiting.append((index, weight, beyond))
                 term = torch.where(part.mask & ~beyond[:, None], ratio * weight[:, None], 0.0)
                 if "importance" in part.tokens:
                     term = term * part.tokens["importance"]
@@ -130,10 +138,16 @@ class Ppo:
             else:
                 losses, counts = self._policy_loss(part, new)
                 terms["policy"] = (losses * weight[:, None]).sum()
-            self._sums["clipped"] += counts["clipped"]
-            self._sums["values_clipped"] += held
-            self._sums["kl"] += counts["kl"]
-            self._gradients.add(terms)
+            add_to(sums, {"clipped": counts["clipped"], "values_clipped": held, "kl": counts["kl"]})
+            gradients.add(terms)
+        return Piece(responses, sums, gradients.terms, waiting)
+
+    def take(self, piece: Piece) -> None:
+        """See ``Algorithm``."""
+        self._added.append(piece.responses)
+        self._waiting += [(piece.responses.parts[part], weight, beyond) for part, weight, beyond in piece.waiting]
+        add_to(self._sums, piece.sums)
+        self._gradients.take(piece.terms)
 
     def finish(self) -> dict[str, float]:
         """Take the step's updates on all responses that were added; returns the numbers of ``learn``, but for ``seconds``.

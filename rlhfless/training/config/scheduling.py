@@ -81,13 +81,14 @@ class ClusterConfig(Options):
     while others decode, and scores a prompt's responses before their gradient. The optimizer steps once, at the end. Weights
     are those of ``batch`` within rounding (about 1e-5)."""
     learner_gpus: Count | Literal["auto"] | None = None
-    """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream. On
-    the virtual clock ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether
-    to stream at all. Default: as many as an actor has."""
+    """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
+    ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
+    On the wall clock the learner always has the GPUs of one actor of its own. Default: as many as an actor has."""
     learner_grows: bool = False
-    """Learn also on GPUs that actors have given back, on the virtual clock."""
+    """Learn also on GPUs that actors have given back. On the wall clock, processes there hold a replica of the weights."""
     learner_load_s: NotNegative = 0.0
-    """Charge this many virtual seconds to load models on GPUs that join a learner."""
+    """Charge this many virtual seconds to load models on GPUs that join a learner. On the wall clock it is what ``auto``
+    expects; starting and loading take what they take there."""
     learner_loss_per_doubling: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Charge a learner this loss of speed for every doubling of its GPUs beyond an actor's, on the virtual clock. It is stated,
     not measured here. Seconds measured on this machine stay as they are."""
@@ -170,11 +171,10 @@ class ClusterConfig(Options):
         given = next((name for name, default in usual.items() if getattr(self, name) != default), None)
         if self.learning == "batch" and given is not None:
             raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
-        if self.executor != "virtual" and (self.learner_gpus == "auto" or self.learner_grows):
-            name = "learner_grows" if self.learner_grows else "learner_gpus"
+        if self.learner_grows and self.engine == "vllm":
             raise TrainError(
-                f"{name} is {getattr(self, name)!r}, but executor {self.executor!r} has the same learner in every step; "
-                "choose executor 'virtual', or a number of learner_gpus"
+                "learner_grows is True, but actors of engine 'vllm' keep their GPU memory when they are done; leave it out, or "
+                "choose engine 'torch'"
             )
         if self.learner_gpus == "auto" and self.learner_grows:
             raise TrainError("learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")

@@ -183,7 +183,7 @@ def test_a_learner_of_this_process_learns_while_actors_decode(pool_kind: str) ->
         raise ValueError("no such gradient")
 
     with stage(pool_kind, Punctual(0)) as on:
-        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=True)
+        here = WorkGpus("learner", (WorkServer("learner", (8,), 2),), in_this_process=1)
         work = [WorkItem("learn", run=add, gpus=here, responses=group) for group in GROUPS]
         work.append(WorkItem("learn", run=add, gpus=here, items=(0, 1, 2, 3), responses=(0,)))
         record = on.run(plan_of(GROUPS), work=work)
@@ -238,6 +238,21 @@ def test_a_learner_grows_by_gpus_that_actors_gave_back(pool_kind: str) -> None:
             back_s = max(a["end_s"] for a in record.allocations if a["holder"] == e["holder"])
             assert all(a["start_s"] >= back_s - 1e-9 for a in record.allocations if a["holder"] == e["to"])
         on.trace()
+
+
+@EVERY_POOL_KIND
+def test_a_pool_says_which_gpus_beside_the_cluster_there_are(pool_kind: str) -> None:
+    """However often it is asked, and with any number first."""
+    with stage(pool_kind, Punctual(0)) as on:
+        if pool_kind == "local":
+            on.pool.devices = ("cpu",) * 8  # type: ignore[attr-defined]
+        room: dict[int, set[bool]] = {}
+        for number in (1, 64, 2, 64, 1):
+            servers = WorkGpus.beside(on.cluster, "learner", servers=number).servers or ()
+            room.setdefault(number, set()).add(on.pool.has_room(servers, on.cluster))
+        assert room[64] == {False}
+        assert room[1] == {True}
+        assert len(room[2]) == 1
 
 
 def test_gpus_of_actors_that_keep_their_memory_take_no_work() -> None:

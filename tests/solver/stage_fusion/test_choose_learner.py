@@ -35,7 +35,7 @@ def test_a_candidate_is_the_step_that_follow_makes_of_its_groups() -> None:
     """Groups are items; four servers of two GPUs lose a share of speed at each of two doublings."""
     problem = problem_of(actors=2, size=2)
     plan, work = planned(problem), TokenWork(1e-4, 2e-4, unlock="group", load_s=0.3)
-    learner = choose_learner(plan, problem, work, gpus=[4], loss_per_doubling=0.2)
+    learner = choose_learner(plan, problem, work, gpus=[0, 4], loss_per_doubling=0.2)
     done = np.array([solver.evaluate(plan, problem).done_s]).ravel()
     assert learner.candidates[0][:4] == ("batch", 0, 0.0, True)
     grown = [one for one in learner.candidates if one.gpus == 4 and one.grows and one.learning == "stream"]
@@ -96,6 +96,18 @@ def test_no_gpus_idle_beside_a_small_learner_where_learning_takes_longest() -> N
     assert all(learner.chosen.time_s < 0.5 * one.time_s for one in alone)
 
 
+def test_a_learner_may_always_have_gpus_of_its_own_and_never_freed_ones() -> None:
+    problem = problem_of(1.0)
+    plan, work = planned(problem), TokenWork(0.0, 2e-2, unlock="response")
+    own = choose_learner(plan, problem, work, gpus=[1, 2])
+    assert {one.gpus for one in own.candidates} <= {1, 2}
+    assert own.chosen.grows
+    alone = choose_learner(plan, problem, work, gpus=[1, 2], freed=False)
+    assert not any(one.grows for one in alone.candidates)
+    assert not any(one.grows for one in choose_learner(plan, problem, work, freed=False).candidates)
+    assert own.chosen.value <= alone.chosen.value + 1e-9 or own.chosen.time_s < alone.chosen.time_s
+
+
 def test_loading_and_loss_cost_time() -> None:
     problem = problem_of()
     plan = planned(problem)
@@ -120,6 +132,7 @@ def test_loading_and_loss_cost_time() -> None:
         ({"gpus": [3], "size": 2}, ("3", "2 GPUs")),
         ({"loss_per_doubling": 1.0}, ("loss_per_doubling", "1.0")),
         ({"release": "generation"}, ("generation", "release")),
+        ({"gpus": [0], "freed": False}, ("freed", "1 or more")),
     ],
 )
 def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:

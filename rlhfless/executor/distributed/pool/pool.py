@@ -167,7 +167,7 @@ class ActorPool(ABC, Generic[ActorHandle]):
         )
         wall = WallOptions(faults, forecast, step if version is None else version, self._idle.history.start_s)
         self._step = under_way = WallStep(plan, requests, step_actors, record, options, wall)
-        servers = [one.server for one in under_way.work.servers if not one.gpus.in_this_process]
+        servers = [one.server for one in under_way.work.servers if not one.here]
         if (refusal := kept_memory(servers, plan, engines) or self._work_refusal(servers, cluster)) is not None:
             raise PlanningError(refusal)
         if plan.prefill is not None and isinstance(engines, ChecksRequests):
@@ -206,6 +206,10 @@ class ActorPool(ABC, Generic[ActorHandle]):
     @abstractmethod
     def close(self, record: StepRecord | None = None) -> None:
         """End every actor; allocations up to then are written to ``record``. Idempotent."""
+
+    def has_room(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> bool:
+        """Return whether servers of work beside the cluster would find their GPUs here."""
+        return self._work_refusal(servers, cluster) is None
 
     def now_s(self) -> float:
         """Return the seconds since the run's start; NaN before the first step."""
