@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_step_colocated import Costs
 
 from rlhfless.scheduling.dataflow import MarkovSearch, real, real_plan
-from rlhfless.scheduling.dataflow.chains import MetropolisChain, Known, accepted
+from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain, accepted
 from solver import Cluster
 from solver.dataflow import dpo, grpo, plan_step, ppo
 from solver.dataflow.options import CallOptions

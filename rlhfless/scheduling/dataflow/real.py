@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from rlhfless.scheduling.dataflow.chains import MetropolisChain, Known
+from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain
 from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import FIRST_STEPS
