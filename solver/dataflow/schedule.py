@@ -64,7 +64,7 @@ class UnrolledTimes:
         for steps in CYCLES:
             apart_s = self.start_s[:, :, steps:] - self.start_s[:, :, :-steps]
             first_s = apart_s[:, :1]
-            same = (np.abs(apart_s - first_s) <= EQUAL * (1 + first_s)).all(axis=1)
+            same = np.asarray((np.abs(apart_s - first_s) <= EQUAL * (1 + first_s)).all(axis=1))
             again = np.abs(np.diff(first_s[:, 0], axis=1)) <= EQUAL * (1 + first_s[:, 0, 1:])
             repeats = np.asarray(same[:, 1:] & same[:, :-1] & again)[:, 1:-1]  # neither the first steps nor the last one
             last = repeats.shape[1] - 1 - repeats[:, ::-1].argmax(axis=1)

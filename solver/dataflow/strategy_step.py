@@ -116,7 +116,7 @@ class StrategyStep:
             seconds[:, space.calls + number] = np.maximum(0.0, one.more_s(*fastest, target_s) - slower_s)
         meet, width = options.meeting(rows)
         bits = space.apart | np.asarray((meet * (1 << np.arange(options.tasks))).sum(axis=2), np.int64)
-        return seconds, bits, width
+        return seconds, bits, np.asarray(width, float)
 
     def _bounds(
         self,

@@ -27,7 +27,7 @@ from rlhfless.training.config.errors import LearnerError
 from rlhfless.training.reallocation.shards import Box, Shards, common, first_difference, lengths, within
 
 
-class Piece(NamedTuple):
+class SentBox(NamedTuple):
     """A box of a weight, in indices of the whole weight, that one rank sends to another."""
 
     name: str
@@ -53,7 +53,7 @@ class Moves:
 
     source: Shards
     destination: Shards
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SentBox, ...]
 
     @classmethod
     def of(cls, source: Shards, destination: Shards) -> Moves:
@@ -83,11 +83,11 @@ class Moves:
         for name, box, part, receiver in missing:
             sender = min(source.ranks_of[part], key=lambda rank: (sent[rank], rank))
             sent[sender] += prod(lengths(box)) * size[name]
-            pieces.append(Piece(name, box, sender, receiver))
+            pieces.append(SentBox(name, box, sender, receiver))
         pieces.sort(key=lambda piece: -size[piece.name])
         return cls(source, destination, tuple(pieces))
 
-    def bytes_of(self, piece: Piece) -> int:
+    def bytes_of(self, piece: SentBox) -> int:
         """Return the bytes of a piece."""
         return prod(lengths(piece.box)) * self.source.weights[piece.name].item_bytes
 
@@ -154,7 +154,7 @@ class Moves:
                 start = end
         return moved
 
-    def _packed(self, pieces: list[Piece], local: Mapping[str, Tensor], rank: int) -> Tensor:
+    def _packed(self, pieces: list[SentBox], local: Mapping[str, Tensor], rank: int) -> Tensor:
         """Return pieces as one buffer of bytes. Wide numbers come first, so every number is aligned."""
         cut = [local[piece.name][within(piece.box, self.source.box(piece.name, rank))] for piece in pieces]
         return torch.cat([piece.contiguous().view(-1).view(torch.uint8) for piece in cut])
