@@ -5,8 +5,9 @@
 **Exact search**, depth first. First every call gets a mesh, the slowest call first, and counts with the fastest strategy there.
 Then every call gets its strategy. A block of partial plans is extended at a time (``mesh_step.py``, ``strategy_step.py``). A
 partial plan is dropped if its bound is not below the best period by the gap that is asked for, or if its calls need too many
-bytes. The bound is that of ``bound.py``, with what ``least_sent.py`` knows of reallocations. What is left open when the counted
-work is used up gives the bound. Gaps are proven one after the other, the largest first: a search for much better plans is
+bytes. The bound is that of ``bound.py``, with what ``least_sent.py`` knows of reallocations. Whole plans that are not dropped
+count with their bounds, not with their periods: another order of their calls may be shorter. What is left open when the counted
+work is used up counts, too. Gaps are proven one after the other, the largest first: a search for much better plans is
 short, and what it finds shortens the next one.
 """
 
@@ -109,7 +110,7 @@ class Search:
             most: partial plans that may be bounded, those of earlier calls included.
         """
         found, space = self.found, self.space
-        leaf_s = math.inf  # least bound of whole plans whose generation may be shorter than it is
+        leaf_s = math.inf  # least bound of whole plans: another order, or another plan of generation, may reach it
         if not space.some_plan:
             return True
         depths = range(space.calls)
@@ -133,11 +134,11 @@ class Search:
             if depth + 1 < len(steps):
                 open_.append((children, extended.bound_s, depth + 1))
             elif len(children):
+                bound_s = extended.bound_s
                 if self.options.freed_early:  # relaxed options have no bytes of generation
-                    children = children[self.options.peak_bytes(children).max(axis=1) <= self.limit_bytes]
-                    if not len(children):
-                        continue
-                    leaf_s = min(leaf_s, float(period_bound_s(self.options, children).min()))
+                    fits = self.options.peak_bytes(children).max(axis=1) <= self.limit_bytes
+                    children, bound_s = children[fits], np.maximum(bound_s[fits], period_bound_s(self.options, children[fits]))
+                leaf_s = min(leaf_s, float(bound_s.min(initial=math.inf)))
                 found.take(children, periods_s(self.options, children, self.order))
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))

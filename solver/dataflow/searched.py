@@ -19,6 +19,7 @@ from solver.model.plurals import counted
 FIRST_GAP = 0.2  # that is proven before plans are improved
 GAPS = (0.1, 0.05, 0.02)  # that are proven before the one that is asked for
 BOUNDED_PER_EVALUATED = 100  # a plan's times take as long as so many bounds
+EQUAL = 1e-12  # share by which a bound may be off by rounding
 MOST_GPUS = 4096  # that an answer to a plan without room names
 
 
@@ -44,12 +45,12 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
     search.improve(most)
     ended = ended and all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
     found = search.found
-    if options.freed_early and found.plan is not None:
-        # the search leaves out what is slower on the same GPUs; beside GPUs that are free early it may fit in better
+    if found.plan is not None and found.bound_s < found.period_s * (1 - asked.gap) * (1 - EQUAL):
+        # the search leaves out what is slower on the same GPUs; in the list schedule's order it may fit in better
         search.descend(found.plan, found.evaluated + most)
     if found.plan is None:
         raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
-    proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - 1e-12)
+    proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - EQUAL)
     status = "stopped" if not ended else "optimal" if proven else "gap"
     return step_plan(options, found.plan, status=status, lower_bound_s=found.bound_s, history=tuple(found.history))
 
