@@ -114,8 +114,9 @@ def test_an_option_is_left_out_if_a_faster_one_is_sent_to_as_fast(drawn: list[tu
 
 @pytest.mark.full
 def test_two_hundred_random_tables_against_all_plans() -> None:
-    """The bound is never above the optimum, and the plan within the gap, or its status says that it may not be. Reallocation and
-    memory bind in a third of the tables.
+    """The bound is never above the optimum, and the plan within the gap, or its status says that it may not be.
+
+    Reallocation and memory bind in a third of the tables.
     """
     sent = few_bytes = not_proven = 0
     for seed in range(200):
