@@ -186,8 +186,8 @@ def precision_of(config: TrainConfig, device: str) -> Precision:
     Args:
         device: device type of the policy, where actors are emulated.
     """
-    if config.rollout.generation_precision != "auto":
-        return config.rollout.generation_precision
+    if config.rollout.generation_dtype != "auto":
+        return config.rollout.generation_dtype
     on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
     return "bfloat16" if on_gpu else "float32"
 

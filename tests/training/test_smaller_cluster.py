@@ -128,7 +128,7 @@ def test_only_the_torch_engine_on_the_cpu_is_sure_of_its_bits(monkeypatch: pytes
     assert same_bits(config(), "cpu", custom_pool=False)
     assert same_bits(config(executor="local"), "cpu", custom_pool=False)
     assert not same_bits(config(), "cuda", custom_pool=False)
-    assert not same_bits(config(generation_precision="bfloat16"), "cpu", custom_pool=False)
+    assert not same_bits(config(generation_dtype="bfloat16"), "cpu", custom_pool=False)
     assert not same_bits(config(), "cpu", custom_pool=True)
     assert not same_bits(config(executor="local", engine="vllm"), "cpu", custom_pool=False)
     assert not same_bits(config(executor="ray", ray_address="auto"), "cpu", custom_pool=False)

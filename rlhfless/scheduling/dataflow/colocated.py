@@ -79,6 +79,7 @@ def partitions(items: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
     """Yield all partitions of items into sets.
 
     Example:
+        >>> from rlhfless.scheduling.dataflow.colocated import partitions
         >>> list(partitions(("a", "b")))
         [(('a', 'b'),), (('a',), ('b',))]
     """

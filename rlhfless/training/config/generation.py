@@ -10,7 +10,7 @@ from rlhfless.training.config.options import Count, Options, Positive
 if TYPE_CHECKING:
     from rlhfless.trace.limits import Limits
 
-GenerationPrecision = Literal["auto", "float32", "bfloat16"]
+GenerationDtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class RolloutConfig(Options):
     """Truncate responses after this many tokens."""
     temperature: Positive = 1.0
     """Sample tokens at this temperature; lower is less random."""
-    generation_precision: GenerationPrecision = "auto"
+    generation_dtype: GenerationDtype = "auto"
     """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else float32. In
     bfloat16 tokens depend on the batch, and engine and learner disagree more: each step records by how much
     (``mismatch_mean``)."""

@@ -239,7 +239,7 @@ def test_a_checkpoint_takes_its_place_when_the_disk_has_all_of_it(tmp_path: Path
     monkeypatch.setattr(Path, "rename", told_rename)
     save_checkpoint(tmp_path / "kept", 2, learner())
     *before, folder, renamed, root = done
-    files = {f"kept/after-000002.tmp/{path.name}" for path in folder_of(tmp_path / "kept", 2).iterdir()}
+    files = {f"kept/.after-000002.tmp/{path.name}" for path in folder_of(tmp_path / "kept", 2).iterdir()}
     assert len(files) == 3
     assert set(before) == files
-    assert [folder, renamed, root] == ["kept/after-000002.tmp", "renamed", "kept"]
+    assert [folder, renamed, root] == ["kept/.after-000002.tmp", "renamed", "kept"]

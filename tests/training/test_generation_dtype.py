@@ -29,12 +29,12 @@ def test_auto_is_bfloat16_where_responses_are_generated_on_a_gpu(monkeypatch: py
     assert precision_of(pool, "cpu") == "float32"
     monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
     assert precision_of(pool, "cpu") == "bfloat16"
-    assert precision_of(TrainConfig.from_options(generation_precision="float32"), "cuda") == "float32"
+    assert precision_of(TrainConfig.from_options(generation_dtype="float32"), "cuda") == "float32"
 
 
 def test_an_unknown_format_is_one_sentence() -> None:
-    with pytest.raises(TrainError, match=r"generation_precision.*float16.*bfloat16"):
-        TrainConfig.from_options(generation_precision="float16")
+    with pytest.raises(TrainError, match=r"generation_dtype.*float16.*bfloat16"):
+        TrainConfig.from_options(generation_dtype="float16")
 
 
 def test_weights_and_cache_take_half_the_bytes() -> None:
@@ -52,7 +52,7 @@ def test_each_step_records_how_far_engine_and_learner_are_apart(executor: str) -
     """In float32 by rounding only; in bfloat16 by more than a hundred times that, which can be corrected."""
     apart = {}
     for precision in ("float32", "bfloat16"):
-        options = {**SMALL, "executor": executor, "generation_precision": precision}
+        options = {**SMALL, "executor": executor, "generation_dtype": precision}
         model = tiny_qwen2(CharTokenizer()), CharTokenizer()
         with Trainer(TrainConfig.from_options(**options), model=model, progress=False) as trainer:
             step = trainer.step()
