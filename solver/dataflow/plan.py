@@ -70,8 +70,9 @@ class StepPlan:
         dataflow: the calls in the order of the algorithm, and what each waits for.
         period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
         first_steps_s: seconds of the first five steps together, the number that ReaL reports.
-        status: ``optimal`` (the gap that was asked for is proven) or ``stopped`` (by the counted work). Plans of others are
-            ``given``, or ``infeasible`` where a GPU has too few bytes.
+        status: ``optimal`` (the gap that was asked for is proven), ``gap`` (all plans were searched, and their bounds leave
+            more) or ``stopped`` (by the counted work). Plans of others are ``given``, or ``infeasible`` where a GPU has too few
+            bytes.
         peak_bytes: of every GPU.
         history: (evaluated plans, period) of every improvement.
         order: of ready calls: ``longest path``, or ``fifo`` (as they became ready).

@@ -12,6 +12,7 @@ from solver.dataflow.graph import Call
 from solver.dataflow.layout import Layout, Mesh, strategies
 from solver.dataflow.options import CallOptions
 from solver.dataflow.plan import StepPlan
+from solver.dataflow.schedule import Order
 from solver.dataflow.search import Search
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
@@ -45,14 +46,20 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
     search.improve(most)
     ended = ended and all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
     found = search.found
-    if found.plan is not None and found.bound_s < found.period_s * (1 - asked.gap) * (1 - EQUAL):
-        # the search leaves out what is slower on the same GPUs; in the list schedule's order it may fit in better
-        search.descend(found.plan, found.evaluated + most)
     if found.plan is None:
         raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
-    proven = found.bound_s >= found.period_s * (1 - asked.gap) * (1 - EQUAL)
-    status = "stopped" if not ended else "optimal" if proven else "gap"
-    return step_plan(options, found.plan, status=status, lower_bound_s=found.bound_s, history=tuple(found.history))
+    order: Order = "longest path"
+    least_s = found.bound_s / (1 - asked.gap) * (1 + EQUAL)  # of a period whose gap is proven
+    if found.period_s > least_s:
+        # the search leaves out what is slower on the same GPUs; in the list schedule's order it may fit in better
+        search.descend(found.plan, found.evaluated + most)
+    if found.period_s > least_s:
+        other = Search(options, asked.memory_bytes, asked.seed, "fifo")
+        other.descend(found.plan, most)
+        if other.found.plan is not None and found.take(other.found.plan[None], np.array([other.found.period_s])):
+            order = "fifo"
+    status = "optimal" if found.period_s <= least_s else "gap" if ended else "stopped"
+    return step_plan(options, found.plan, status=status, order=order, lower_bound_s=found.bound_s, history=tuple(found.history))
 
 
 def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:

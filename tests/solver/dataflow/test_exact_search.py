@@ -112,6 +112,16 @@ def test_an_option_is_left_out_if_a_faster_one_is_sent_to_as_fast(drawn: list[tu
         assert kept[at] == (not before or sent_s < min(before))
 
 
+def test_where_no_gap_is_proven_calls_may_run_first_come_first_served() -> None:
+    """Here all plans are longer in the order of the longest remaining path."""
+    options, costs = small(26, 0.05, 2, (1, 8))
+    plans = all_plans(options)
+    plan = plan_step(options.graph, Cluster(1, 8, 1), costs, gap=0.0)
+    assert (plan.order, plan.status) == ("fifo", "gap")
+    assert plan.period_s < periods_s(options, plans).min() - 1e-9
+    assert plan.lower_bound_s <= periods_s(options, plans, "fifo").min() + 1e-9
+
+
 @pytest.mark.full
 def test_two_hundred_random_tables_against_all_plans() -> None:
     """The bound is never above the optimum, and the plan within the gap, or its status says that it may not be.
