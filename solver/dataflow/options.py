@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from solver.dataflow.graph import Call, Graph
 from solver.dataflow.layout import Layout, meshes, strategies
 from solver.model.errors import PlanningError, as_given, is_number
+from solver.model.plurals import counted
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -170,7 +171,7 @@ class CallOptions:
         if len(asked):
             role = self.graph.calls[call].role
             for one, other in set(zip(trained[asked].tolist(), option[asked].tolist(), strict=True)):
-                known[one, other] = self.costs.reallocate(role, self.layouts[train][one], self.layouts[call][other])[0]
+                known[one, other] = _sent_s(role, self.layouts[train][one], self.layouts[call][other], self.costs)
             found = known[trained, option]
         return np.asarray(found)
 
@@ -280,17 +281,30 @@ def _seconds(call: Call, layout: Layout, costs: CallCosts) -> float:
     seconds = costs.seconds(call, layout)
     if not (seconds == math.inf or is_number(seconds, 0)):
         raise PlanningError(
-            f"seconds of call {call.name!r} on {layout.mesh.gpus} GPUs as {layout.strategy} are {as_given(seconds)}; "
-            "a number of 0 or more, or infinity, is needed"
+            f"seconds of call {call.name!r} on {_named(layout)} are {as_given(seconds)}; a number of 0 or more, or infinity, is "
+            "needed"
         )
     return float(seconds)
+
+
+def _sent_s(role: str, source: Layout, destination: Layout, costs: CallCosts) -> float:
+    sent = costs.reallocate(role, source, destination)
+    if not (isinstance(sent, tuple) and len(sent) == 2 and all(is_number(part, 0) for part in sent)):
+        raise PlanningError(
+            f"sending the weights of {role!r} from {_named(source)} to {_named(destination)} is {as_given(sent)}; seconds and "
+            "bytes, two numbers of 0 or more, are needed"
+        )
+    return float(sent[0])
 
 
 def _memory(call: Call, layout: Layout, costs: CallCosts) -> CallMemory:
     memory = CallMemory(*costs.memory(call, layout))
     if not all(is_number(part, 0) for part in memory):
         raise PlanningError(
-            f"bytes of call {call.name!r} on {layout.mesh.gpus} GPUs as {layout.strategy} are {as_given(tuple(memory))}; "
-            "numbers of 0 or more are needed"
+            f"bytes of call {call.name!r} on {_named(layout)} are {as_given(tuple(memory))}; numbers of 0 or more are needed"
         )
     return memory
+
+
+def _named(layout: Layout) -> str:
+    return f"{counted(layout.mesh.gpus, 'GPU')} as {layout.strategy}"

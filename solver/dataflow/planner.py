@@ -61,6 +61,10 @@ def plan_step(
         raise PlanningError(f"gap is {as_given(gap)}; a share of 0 or more and below 1 is needed")
     if not is_whole(work, 1):
         raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
+    if not is_whole(seed, 0):
+        raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
+    if missing := [name for name in ("seconds", "memory", "reallocate") if not callable(getattr(costs, name, None))]:
+        raise PlanningError(f"costs are {as_given(costs)} without the method {missing[0]}; the methods of CallCosts are needed")
     asked = Asked(memory_bytes, gap, work, seed)
     if generation is not None:
         return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked)

@@ -67,12 +67,16 @@ def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str
     where = f"{_shown_bytes(memory_bytes)} per GPU on {counted(options.gpus, 'GPU')}"
     if not ended:
         return f"no plan that fits into {where} was found within the work; allow more work"
-    least = [float((table[:, 0] + table[:, 1]).min()) for table in options.memory]
+    frozen = [options.graph.trained_by[call] is None for call in range(len(options.memory))]  # they hold a copy of their own
+    needed = [
+        table.sum(axis=1) if alone else table[:, :2].sum(axis=1) for table, alone in zip(options.memory, frozen, strict=True)
+    ]
+    least = [float(of_call.min()) for of_call in needed]
     most = int(np.argmax(least))
     call = options.graph.calls[most]
     if least[most] <= memory_bytes:
         return f"no plan fits into {where}, although every call alone does; give more memory or GPUs"
-    enough = _gpus_that_fit(options, call, memory_bytes)
+    enough = _gpus_that_fit(options, call, memory_bytes, frozen[most])
     fits = f"fits on {enough:,} GPUs" if enough else f"does not fit on {MOST_GPUS:,} either"
     return (
         f"no plan fits into {where}; call {call.name!r} alone needs {_shown_bytes(least[most])} at least, and {fits}; "
@@ -80,7 +84,7 @@ def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str
     )
 
 
-def _gpus_that_fit(options: CallOptions, call: Call, memory_bytes: float) -> int:
+def _gpus_that_fit(options: CallOptions, call: Call, memory_bytes: float, frozen: bool) -> int:
     """Return a number of GPUs on which the call alone needs at most so many bytes; 0 where there is none."""
     node, gpus = options.gpus_per_node, options.gpus
     while (gpus := 2 * gpus) <= MOST_GPUS:
@@ -88,7 +92,7 @@ def _gpus_that_fit(options: CallOptions, call: Call, memory_bytes: float) -> int
         for layout in (Layout(Mesh(0, gpus), cut) for cut in cuts):
             if options.costs.seconds(call, layout) < math.inf:
                 memory = options.costs.memory(call, layout)
-                if memory.kept + memory.working <= memory_bytes:
+                if memory.kept + memory.working + (memory.copy if frozen else 0.0) <= memory_bytes:
                     return gpus
     return 0
 

@@ -134,7 +134,7 @@ def test_a_grown_learner_has_the_bits_of_one_that_learns_alone(
     assert {said["learning"]} <= {"batch", "stream"}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_with_ray_a_grown_learner_has_the_weights_of_a_batch(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,7 +196,7 @@ def test_checks_and_training_run_with_these_packages_alone(tmp_path):
     assert "not installed" in parts["trl"]["trl"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_one_command_runs_every_part_without_a_gpu(tmp_path):
     """With TRL, which is installed here."""
     pytest.importorskip("trl")

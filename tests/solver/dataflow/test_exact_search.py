@@ -122,14 +122,14 @@ def test_where_no_gap_is_proven_calls_may_run_first_come_first_served() -> None:
     assert plan.lower_bound_s <= periods_s(options, plans, "fifo").min() + 1e-9
 
 
-@pytest.mark.full
-def test_two_hundred_random_tables_against_all_plans() -> None:
+@pytest.mark.parametrize("count", [pytest.param(40, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.nightly)])
+def test_random_tables_against_all_plans(count: int) -> None:
     """The bound is never above the optimum, and the plan within the gap, or its status says that it may not be.
 
     Reallocation and memory bind in a third of the tables.
     """
     sent = few_bytes = not_proven = 0
-    for seed in range(200):
+    for seed in range(count):
         cluster = ((1, 4), (2, 2), (1, 8), (2, 4))[seed // 4 % 4]
         options, costs = small(seed, (0.3, 2.0, 0.05)[seed % 3], 2, cluster)
         plans = all_plans(options)
@@ -147,5 +147,5 @@ def test_two_hundred_random_tables_against_all_plans() -> None:
         assert plan.period_s <= 1.02 * best_s
         not_proven += plan.status != "optimal"
         assert max(plan.peak_bytes) <= memory
-    assert min(sent, few_bytes) >= 200 / 3, (sent, few_bytes)
-    assert not_proven <= 30, not_proven  # 20, of which most ask for a gap of 0
+    assert min(sent, few_bytes) >= count / 3, (sent, few_bytes)
+    assert not_proven <= 0.15 * count, not_proven  # 20 of 200, most of which ask for a gap of 0

@@ -77,15 +77,25 @@ def test_a_plan_tells_what_it_does() -> None:
 class Wrong(RandomCosts):
     """Costs with one thing wrong."""
 
-    def __init__(self, seconds: Any = None, memory: Any = None) -> None:
+    def __init__(self, seconds: Any = None, memory: Any = None, sent: Any = None) -> None:
         super().__init__(0)
-        self.wrong_seconds, self.wrong_memory = seconds, memory
+        self.wrong_seconds, self.wrong_memory, self.wrong_sent = seconds, memory, sent
 
     def seconds(self, call: Any, layout: Layout) -> float:
         return super().seconds(call, layout) if self.wrong_seconds is None else self.wrong_seconds
 
     def memory(self, call: Any, layout: Layout) -> CallMemory:
         return super().memory(call, layout) if self.wrong_memory is None else CallMemory(self.wrong_memory, 0.0)
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        return super().reallocate(role, source, destination) if self.wrong_sent is None else self.wrong_sent
+
+
+class FrozenCopy(Wrong):
+    """Costs whose frozen model is too large for a GPU."""
+
+    def memory(self, call: Any, layout: Layout) -> CallMemory:
+        return CallMemory(0.0, 1.0, 100.0 if call.role == "reference" else 0.0)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +108,17 @@ class Wrong(RandomCosts):
         ({"memory_bytes": "80"}, "memory_bytes is '80'; a number is needed"),
         ({"gap": 1.0}, "gap is 1.0; a share of 0 or more and below 1 is needed"),
         ({"work": 0}, "work is 0; a whole number of 1 or more is needed"),
-        ({"costs": Wrong(seconds=-1.0)}, "seconds of call 'reference' on 1 GPUs as 1x1x1 are -1.0"),
-        ({"costs": Wrong(seconds=math.nan)}, "seconds of call 'reference' on 1 GPUs as 1x1x1 are nan"),
+        ({"costs": Wrong(seconds=-1.0)}, "seconds of call 'reference' on 1 GPU as 1x1x1 are -1.0"),
+        ({"costs": Wrong(seconds=math.nan)}, "seconds of call 'reference' on 1 GPU as 1x1x1 are nan"),
         ({"costs": Wrong(seconds=math.inf)}, "call 'reference' runs in no layout on 2 GPUs"),
-        ({"costs": Wrong(memory=math.inf)}, "bytes of call 'reference' on 1 GPUs as 1x1x1 are (inf, 0.0, 0.0)"),
+        ({"costs": Wrong(memory=math.inf)}, "bytes of call 'reference' on 1 GPU as 1x1x1 are (inf, 0.0, 0.0)"),
         ({"memory_bytes": 0.001}, "call 'train_actor' alone needs"),
+        ({"costs": FrozenCopy(), "memory_bytes": 50}, "call 'reference' alone needs 101 bytes at least"),
+        ({"graph": grpo(), "costs": Wrong(sent=(-1.0, 0.0))}, "sending the weights of 'actor' from"),
+        ({"graph": grpo(), "costs": Wrong(sent=(math.nan, 0.0))}, "two numbers of 0 or more, are needed"),
+        ({"graph": grpo(), "costs": Wrong(sent=3.0)}, "is 3.0; seconds and bytes"),
+        ({"costs": None}, "costs are None without the method seconds; the methods of CallCosts are needed"),
+        ({"seed": "a"}, "seed is 'a'; a whole number of 0 or more is needed"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:

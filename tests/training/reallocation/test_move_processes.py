@@ -46,7 +46,12 @@ def test_weights_are_bit_equal_there_and_back(ranks: WorkerGroup) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("kind", "tp", "cut"), [("policy", 2, 20), ("untied", 2, 20), ("head", 2, 20), ("model", 2, 40), ("model", 1, 0)]
+    ("kind", "tp", "cut"),
+    [
+        ("policy", 2, 20),
+        ("head", 2, 20),
+        *(pytest.param(*of, marks=pytest.mark.nightly) for of in [("untied", 2, 20), ("model", 2, 40), ("model", 1, 0)]),
+    ],
 )
 def test_a_model_computes_the_same_in_both_layouts(ranks: WorkerGroup, kind: str, tp: int, cut: int) -> None:
     """Placements are transformers' own; tied embeddings are one weight, and biases of column-wise layers are cut with them.

@@ -64,7 +64,7 @@ def learn_the_same(ppo: dict[str, Any], seed: int) -> dict[str, float]:
     return dict(theirs)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_four_processes_learn_what_one_learns_and_a_kill_in_a_move_loses_nothing(ppo: dict[str, Any], tmp_path: Path) -> None:
     """One process is stopped, so that others wait in the move, and killed: one sentence, and the checkpoint goes on."""
     four = ppo["four"]
