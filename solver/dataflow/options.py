@@ -281,8 +281,8 @@ def _seconds(call: Call, layout: Layout, costs: CallCosts) -> float:
     seconds = costs.seconds(call, layout)
     if not (seconds == math.inf or is_number(seconds, 0)):
         raise PlanningError(
-            f"seconds of call {call.name!r} on {_named(layout)} are {as_given(seconds)}; a number of 0 or more, or infinity, is "
-            "needed"
+            f"seconds of call {call.name!r} on {_named(layout)} are {as_given(seconds)}; a number of 0 or more, or infinity, "
+            "is needed"
         )
     return float(seconds)
 
