@@ -17,6 +17,7 @@ from rlhfless.cli import main
 from solver import DraftLength
 
 DATA = Path(__file__).parents[2] / "data"
+SOLUTIONS = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "example_model_solutions.jsonl"
 RUN, MODEL = DATA / "traces" / "arithmetic-grpo", DATA / "models" / "arithmetic-grpo"
 
 
@@ -83,6 +84,22 @@ def test_texts_without_a_tokenizer_are_counted_in_bytes(tmp_path: Path) -> None:
     assert "2 responses of 13 bytes" in shown
     assert "name the run's tokenizer with --tokenizer" in shown
     assert "--profile to see up to which batch size drafts pay" in shown
+
+
+@pytest.mark.skipif(not SOLUTIONS.is_file(), reason="the public solutions to GSM8K are not beside the checkout")
+def test_a_public_log_with_texts_is_counted(tmp_path: Path) -> None:
+    """Four solutions to each problem, of four models: an answer drafts from those of the others."""
+    problems = [json.loads(line) for line in SOLUTIONS.read_text(encoding="utf-8").splitlines()[:60]]
+    rows = [
+        {"step": 0, "prompt_id": i, "sample": j, "response": one["solution"], "response_tokens": len(one["solution"].encode())}
+        for i, problem in enumerate(problems)
+        for j, one in enumerate(answer for answer in problem.values() if isinstance(answer, dict))
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    found = json.loads(drafts(tmp_path / "log.csv", "--format", "json").stdout)
+    assert found["unit"] == "bytes"
+    per_pass = {(row["source"], row["draft_tokens"]): row["tokens_per_pass"] for row in found["by_source"]}
+    assert per_pass["siblings", 8] > per_pass["own tokens", 8] > per_pass["own tokens", 1] > 1
 
 
 @pytest.mark.parametrize("name", ["trl", "verl-v1"])
