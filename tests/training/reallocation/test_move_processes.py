@@ -44,12 +44,10 @@ def test_weights_are_bit_equal_there_and_back(ranks: WorkerGroup) -> None:
     assert ranks.order("there_and_back", cases) == [[]] * COUNT
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "tp", "cut"),
     [
-        ("policy", 2, 20),
-        ("head", 2, 20),
+        *(pytest.param(*of, marks=pytest.mark.full) for of in [("policy", 2, 20), ("head", 2, 20)]),
         *(pytest.param(*of, marks=pytest.mark.nightly) for of in [("untied", 2, 20), ("model", 2, 40), ("model", 1, 0)]),
     ],
 )
