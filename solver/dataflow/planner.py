@@ -56,23 +56,31 @@ def plan_step(
         >>> plan.period_s, plan.status
         (1.0, 'optimal')
     """
-    check_problem(graph, cluster, memory_bytes)
+    check_problem(graph, cluster, costs, memory_bytes)
     if not is_number(gap, 0) or gap >= 1:
         raise PlanningError(f"gap is {as_given(gap)}; a share of 0 or more and below 1 is needed")
     if not is_whole(work, 1):
         raise PlanningError(f"work is {as_given(work)}; a whole number of 1 or more is needed")
     if not is_whole(seed, 0):
         raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
-    if missing := [name for name in ("seconds", "memory", "reallocate") if not callable(getattr(costs, name, None))]:
-        raise PlanningError(f"costs are {as_given(costs)} without the method {missing[0]}; the methods of CallCosts are needed")
     asked = Asked(memory_bytes, gap, work, seed)
     if generation is not None:
         return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked)
     return searched(CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, costs), asked)
 
 
-def check_problem(graph: Graph, cluster: Cluster, memory_bytes: float) -> None:
-    """Refuse what is no graph, no cluster, or no number of bytes.
+def problem_options(graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes: float) -> CallOptions:
+    """Return the options of every call, for those who choose among them otherwise than ``plan_step``.
+
+    Raises:
+        PlanningError: an argument makes no sense, or a call runs in no layout.
+    """
+    check_problem(graph, cluster, costs, memory_bytes)
+    return CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, costs)
+
+
+def check_problem(graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes: float) -> None:
+    """Refuse what is no graph, no cluster, no costs, or no number of bytes.
 
     Raises:
         PlanningError: the sentence says which, and what is needed.
@@ -84,3 +92,5 @@ def check_problem(graph: Graph, cluster: Cluster, memory_bytes: float) -> None:
     check_real("memory_bytes", memory_bytes)
     if not memory_bytes > 0:
         raise PlanningError(f"memory_bytes is {as_given(memory_bytes)}; more than 0 is needed")
+    if missing := [name for name in ("seconds", "memory", "reallocate") if not callable(getattr(costs, name, None))]:
+        raise PlanningError(f"costs are {as_given(costs)} without the method {missing[0]}; the methods of CallCosts are needed")

@@ -14,7 +14,7 @@ from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number
 
 MOVED_LENGTH = 0.1  # relative change of the mean length from which a step is planned again
-STATE_BYTES = 20.0  # of a training per parameter
+MOVED_BYTES = 20.0  # of a training per parameter
 
 
 def why_again(plan: StepPlan, cluster: Cluster, *, planned_tokens: float, mean_tokens: float) -> str | None:
@@ -69,4 +69,4 @@ def moved_state_bytes(before: StepPlan, after: StepPlan, parameters: Mapping[str
     for role in layouts[0]:
         if not is_number(parameters.get(role), 0):
             raise PlanningError(f"parameters of {role!r} are {as_given(parameters.get(role))}; a number of 0 or more is needed")
-    return sum(STATE_BYTES * parameters[role] for role, layout in layouts[0].items() if layout != layouts[1][role])
+    return sum(MOVED_BYTES * parameters[role] for role, layout in layouts[0].items() if layout != layouts[1][role])

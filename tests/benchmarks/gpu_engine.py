@@ -4,9 +4,10 @@
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --prepare [--profile NAME]   # beside the public logs, before
     PYTHONPATH=. python tests/benchmarks/gpu_engine.py --device cpu --tiny   # every path but CUDA itself, no result
 
-Needs numpy, torch and transformers only, and what `--prepare` wrote where everything is installed: out/gpu_lengths.npz, and
-out/gpu_plans.json with plans made with the profile NAME (or a profile's file), which it names. With ``--tiny`` a tiny step is
-prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Parts, in order:
+Needs numpy, torch and transformers, and annotated-types for training steps. It also needs what ``--prepare`` wrote where
+everything is installed: out/gpu_lengths.npz, and out/gpu_plans.json with plans made with the profile NAME (or a profile's
+file), which it names. With ``--tiny`` a tiny step is prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a
+GPU. Parts, in order:
 
 - ``profile SIZE``: seconds of a decode iteration (TPOT) by batch and context and of prefill calls; the profile fitted to them;
   the ratio to the shipped profile of that model, which is generated, where there is one (aim, if it is of this GPU: within
@@ -22,10 +23,10 @@ prepared. Models of Qwen2.5's shapes with random weights, bfloat16 on a GPU. Par
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
-A part that would not end within the budget is skipped, and one that fails is noted with its error (so is a policy of ``replay``
-or a contender of ``throughput``): the others stand. The result is written after every part; with
-``--only`` the other parts of an existing result are kept, so a long part can have a call of its own; with some policies only,
-``replay`` has room for more prompts and is written under their names.
+A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
+a contender of ``throughput``), and the others stand. The result is written after every part. With ``--only`` the other parts of
+an existing result are kept, so a long part can have a call of its own. With some policies only, ``replay`` has room for more
+prompts and is written under their names.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ class Known:
     """Energies of plans that were timed, and the best plan.
 
     Attributes:
-        energy: by plan. best: of plans that fit. lowest: of all plans. history: (states of all chains, period of the best).
-        states: of all chains together.
+        energy: by plan. best: of plans that fit. lowest: of all plans. states: of all chains together.
     """
 
     energy: dict[Plan, float]

@@ -16,7 +16,7 @@ import numpy as np
 from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, Mesh, StepPlan, meshes
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import check_problem
+from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order, periods_s
 from solver.model.cluster import Cluster
 
@@ -60,8 +60,7 @@ def colocated_plan(
         >>> [call.layout.mesh.gpus for call in plan.calls], plan.period_s
         ([4, 4], 1.0)
     """
-    check_problem(graph, cluster, memory_bytes)
-    options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
+    options = problem_options(graph, cluster, costs, memory_bytes)
     sets = _Sets(options, memory_bytes)
     found = (sets.plan(placed) for placed in placements(options))
     plans = np.array([plan for plan in found if plan is not None])

@@ -12,7 +12,7 @@ import numpy as np
 from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, Layout, StepPlan
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import check_problem
+from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order
 from solver.model.cluster import Cluster
 
@@ -56,8 +56,7 @@ def megatron_plan(
         >>> [str(call.layout.strategy) for call in plan.calls], plan.period_s
         (['1x4x2', '1x4x2'], 0.5)
     """
-    check_problem(graph, cluster, memory_bytes)
-    options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
+    options = problem_options(graph, cluster, costs, memory_bytes)
     return judged(options, megatron_options(options), memory_bytes, order, lower_bound_s)
 
 

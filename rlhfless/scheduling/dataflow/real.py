@@ -19,7 +19,7 @@ from rlhfless.scheduling.dataflow.judge import judged
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import FIRST_STEPS
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import check_problem
+from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order, periods_s, step_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
@@ -104,10 +104,9 @@ def real_plan(
         >>> real_plan(dpo(), Cluster(1, 4, 1), Costs(), search=MarkovSearch(states=200)).period_s
         1.0
     """
-    check_problem(graph, cluster, memory_bytes)
     if not isinstance(search, MarkovSearch):
         raise PlanningError(f"search is {as_given(search)}; a MarkovSearch is needed")
-    options = CallOptions.of(graph, cluster.nodes * cluster.gpus_per_node, cluster.gpus_per_node, costs)
+    options = problem_options(graph, cluster, costs, memory_bytes)
     found = StepChains(options, memory_bytes, order, search)
     found.run()
     best = found.known.best or found.known.lowest
