@@ -19,6 +19,7 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
+from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
@@ -134,14 +135,19 @@ def check_engine(engine: str) -> None:
         check_version()
 
 
-def make_pool(config: ClusterConfig, cluster: Cluster, time_weight: float) -> ProcessPool | RayPool | None:
+def make_pool(
+    config: ClusterConfig, cluster: Cluster, time_weight: float, weight_bytes: int = 0
+) -> ProcessPool | RayPool | None:
     """Return the actor pool of the run, or None for the virtual clock, whose actors are emulated.
 
     Idle actors end by cost, with the planner's time weight, unless the configuration says after how long. A Ray cluster started
     here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and actors compute on the CPU.
 
+    Args:
+        weight_bytes: that every actor receives in a step; the object store of a Ray cluster started here has room for them.
+
     Raises:
-        MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
+        MissingExtra, InputError: Ray is not installed, or there is no cluster at the address, or shared memory is too small.
         FewerGpus: the Ray cluster has fewer GPUs than ``cluster``.
     """
     if config.executor == "virtual":
@@ -152,7 +158,9 @@ def make_pool(config: ClusterConfig, cluster: Cluster, time_weight: float) -> Pr
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
     logical = None if ray_is_up or cuda_devices() else config.gpus
-    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle)
+    pool = RayPool(
+        config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes)
+    )
     try:
         pool.check(cluster)
     except BaseException:

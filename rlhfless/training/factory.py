@@ -33,6 +33,7 @@ from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
@@ -52,6 +53,7 @@ from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
@@ -197,7 +199,10 @@ def resolve(
     check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
+        resumed = None if resume is False else folder
+        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error

@@ -71,6 +71,7 @@ class CountingEngines:
     takes_prefixes: ClassVar[bool] = False
     copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
+    weight_bytes: ClassVar[int] = 0
 
     def measured(self) -> CountingEngines:
         """It has no other time."""

@@ -76,6 +76,11 @@ class TorchEngineFactory:
         measure_stable_rows(self.model)
         return replace(self, real_time=True, tokenizer=None)  # actors get token ids
 
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes that every actor receives as the step's weights."""
+        return self.model.weight_bytes
+
     def compatibility_key(self, latency: LatencyModel) -> None:
         """Return the compatibility key of a process for these engines: None, because any process can make them."""
 

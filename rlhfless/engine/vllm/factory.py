@@ -88,6 +88,11 @@ class VllmEngineFactory:
         check_weights(Path(self.weights), self.weights_version)
         return self
 
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of the files that every actor reads as the step's weights."""
+        return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
+
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
         """Return the compatibility key of a process for actors of this latency model: as many slots and KV tokens as any plan
         may use.

@@ -79,6 +79,11 @@ class RemoteEngines(Protocol):
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
         ...
 
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes that every actor receives as the step's weights."""
+        ...
+
     def measured(self) -> RemoteEngines:
         """Return the same engines, charged with measured time.
 
