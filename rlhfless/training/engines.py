@@ -6,8 +6,10 @@ processes or Ray actors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -23,10 +25,12 @@ from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
+from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
 
 class Engines(Protocol):
@@ -34,6 +38,10 @@ class Engines(Protocol):
 
     def of_step(self, model: Any, step: int) -> Any:
         """Return an engine factory with the current weights of ``model``, which are those of ``step``."""
+        ...
+
+    def release(self) -> None:
+        """Give back the memory of the step's weights, until the next step. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -62,6 +70,10 @@ class TorchEngines:
         self._rows.load(model)
         return self._factory
 
+    def release(self) -> None:
+        """See ``Engines``: the engines' copy of the weights is freed while the learner needs memory."""
+        self._rows.free()
+
     def within(self, latency: LatencyModel, memory_bytes: int) -> LatencyModel:
         """Return ``latency`` with the slots and KV tokens of GPUs with ``memory_bytes``; planner and engines both use them.
 
@@ -88,6 +100,7 @@ class VllmEngines:
         precision: vLLM's name of the number format in which it computes.
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
         drafting: how responses are decoded with drafts; None: one token per pass.
+        options: further arguments of vLLM, see ``VllmSettings``.
     """
 
     def __init__(
@@ -98,9 +111,10 @@ class VllmEngines:
         precision: str,
         keeps_last: bool,
         drafting: Drafting | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
-        self._keeps_last, self._drafting = keeps_last, drafting
+        self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
         self._last: Path | None = None
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
@@ -115,8 +129,16 @@ class VllmEngines:
         if self._keeps_last:
             self._last = folder
         return VllmEngineFactory(
-            str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, drafting=self._drafting
-        )
+            str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
+            drafting=self._drafting,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
+        if not self._keeps_last:
+            from rlhfless.engine.vllm.weight_folders import remove_weights
+
+            remove_weights(self._folder.path)
 
     def close(self) -> None:
         """See ``Engines``; removes the folders of weights."""
@@ -158,9 +180,7 @@ def make_pool(
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
     logical = None if ray_is_up or cuda_devices() else config.gpus
-    pool = RayPool(
-        config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes)
-    )
+    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
     try:
         pool.check(cluster)
     except BaseException:
@@ -213,6 +233,23 @@ def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
     return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 
 
+def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
+    """Return the longest context, prompt and response, that engines are made for.
+
+    Raises:
+        TrainError: ``max_model_len`` is too small for the longest prompt with its response.
+    """
+    needed = longest_prompt_tokens + rollout.max_response_tokens
+    if rollout.max_model_len is None:
+        return needed
+    if rollout.max_model_len < needed:
+        raise TrainError(
+            f"max_model_len is {rollout.max_model_len}, but the longest prompt has {counted(longest_prompt_tokens, 'token')} "
+            f"and max_response_tokens is {rollout.max_response_tokens}; give at least {needed}, or shorten responses"
+        )
+    return rollout.max_model_len
+
+
 def make_engines(
     engine: str,
     model: Any,
@@ -222,13 +259,16 @@ def make_engines(
     precision: str,
     prewarms: bool,
     drafting: Drafting | None = None,
+    gpu_memory_utilization: float | None = None,
 ) -> Engines:
     """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
 
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
         prewarms: actors are started before the step that uses them.
+        gpu_memory_utilization: share of a GPU's memory for vLLM; None: its own default.
     """
     if engine == "torch":
         return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting)
-    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting)
+    share = {} if gpu_memory_utilization is None else {"gpu_memory_utilization": gpu_memory_utilization}
+    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, share)

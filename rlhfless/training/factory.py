@@ -39,6 +39,7 @@ from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    context_tokens,
     make_engines,
     make_pool,
     options_for,
@@ -294,7 +295,7 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
-    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
+    max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(temperature=rollout.temperature)
     prewarms = hardware.prewarm != "none"
     engines = make_engines(
@@ -306,6 +307,7 @@ def _of_the_model(
         precision_of(config, device.type),
         prewarms,
         overrides.drafting,
+        hardware.gpu_memory_utilization,
     )
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"

@@ -14,7 +14,7 @@ HEADER_BYTES = 8  # that say how long the header of a safetensors file is
 
 
 def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: Path | None, precision: Precision) -> int:
-    """Return the bytes of the weights that actors receive in every step; 0 where they cannot be known before the model is there.
+    """Return the bytes of the weights that actors receive in every step; 0 where only the loaded model will say.
 
     Args:
         model: a folder of transformers, or a model with its tokenizer; None: a new one is warmed up, which is tiny.
@@ -23,7 +23,7 @@ def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: P
     """
     resumed = None if folder is None else folder / "warm"
     if isinstance(model, tuple):
-        return sum(weight.numel() for weight in model[0].parameters()) * ITEM_BYTES[precision]
+        return sum(int(weight.numel()) for weight in model[0].parameters()) * ITEM_BYTES[precision]
     source = resumed if resumed is not None and resumed.is_dir() else model
     if source is None:
         return 0

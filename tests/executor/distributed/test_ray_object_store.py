@@ -37,7 +37,9 @@ def test_weights_that_a_node_cannot_store_are_refused_with_the_size_that_would_d
     assert "12.00 GiB" in said
     assert "10.0.0.2 has 0.50 GiB" in said
     assert str(store_bytes(12 * GIB)) in said
-    assert store_refusal(12 * GIB, nodes, ["1", "3"]) is None, "no weights pass the second node, and of the third Ray says nothing"
+    assert store_refusal(12 * GIB, nodes, ["1", "3"]) is None, (
+        "no weights pass the second node, and of the third Ray says nothing"
+    )
 
 
 def test_a_cluster_that_is_started_here_has_the_store_that_was_asked_for() -> None:
