@@ -61,7 +61,7 @@ class VllmEngineFactory:
     drafting: Drafting | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    several_gpus: ClassVar[bool] = True
+    gpus_per_engine: ClassVar[None] = None
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM
 
-from rlhfless.executor.distributed.worker.process import die_with_parent
 from rlhfless.system.model_folders import NO_CODE
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of

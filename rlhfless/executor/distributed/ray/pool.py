@@ -16,7 +16,7 @@ from rlhfless.executor.distributed.ray.cluster import RayCluster
 from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store_refusal
 from rlhfless.executor.distributed.ray.placement import FewerGpus, RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines
+from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.shared_memory import Block, packed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer, bought_as
@@ -168,11 +168,9 @@ class RayPool(ActorPool[Any]):
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
                     "use the cluster that it was planned for"
                 )
-            if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
-                return (
-                    f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
-                    "plan for 1 GPU per actor"
-                )
+            on_gpus = bool(self._nodes[actor.node].kinds)
+            if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
+                return refusal
         ray = self.cluster.ray
         passed = {self._nodes[actor.node].node_id for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
         return store_refusal(engines.weight_bytes, ray.nodes(), passed)
