@@ -57,13 +57,21 @@ class TorchEngines:
         max_tokens: maximal tokens of a response together with its prompt.
         precision: name of the number format in which weights are copied and tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
+        tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
-        self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, precision: str, drafting: Drafting | None = None
+        self,
+        model: Any,
+        eos_id: int,
+        max_tokens: int,
+        sampling: Sampling,
+        precision: str,
+        drafting: Drafting | None = None,
+        tensor_parallel: int = 1,
     ) -> None:
         self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting)
+        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -251,24 +259,21 @@ def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
 
 
 def make_engines(
-    engine: str,
+    config: ClusterConfig,
     model: Any,
     eos_id: int,
     max_tokens: int,
     sampling: Sampling,
     precision: str,
-    prewarms: bool,
     drafting: Drafting | None = None,
-    gpu_memory_utilization: float | None = None,
 ) -> Engines:
-    """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
+    """Return the engines of a run that its options name, with their settings of drafts if any.
 
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
-        prewarms: actors are started before the step that uses them.
-        gpu_memory_utilization: share of a GPU's memory for vLLM; None: its own default.
     """
-    if engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting)
-    share = {} if gpu_memory_utilization is None else {"gpu_memory_utilization": gpu_memory_utilization}
-    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, share)
+    if config.engine == "torch":
+        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
+    share = config.gpu_memory_utilization
+    options = {} if share is None else {"gpu_memory_utilization": share}
+    return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)

@@ -297,18 +297,8 @@ def _of_the_model(
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(temperature=rollout.temperature)
-    prewarms = hardware.prewarm != "none"
-    engines = make_engines(
-        hardware.engine,
-        origin.model,
-        tokenizer.eos_token_id,
-        max_context_tokens,
-        sampling,
-        precision_of(config, device.type),
-        prewarms,
-        overrides.drafting,
-        hardware.gpu_memory_utilization,
-    )
+    precision, eos_id = precision_of(config, device.type), tokenizer.eos_token_id
+    engines = make_engines(hardware, origin.model, eos_id, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))

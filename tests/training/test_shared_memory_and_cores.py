@@ -37,7 +37,11 @@ def trained(steps: int, notes: list[tuple[int, int, int]], **options: Any) -> di
     """Weights after so many steps; notes when each is learned from: the engines' bytes, all tensors' bytes, and threads."""
     tokenizer = CharTokenizer()
     model = tiny_qwen2(tokenizer, seed=1, hidden=32, layers=1, intermediate=64)
-    with Trainer(config(gpus=2, prompts=2, prompts_per_step=2, max_response_tokens=8, policy="static", **options), model=(model, tokenizer), progress=False) as trainer:
+    with Trainer(
+        config(gpus=2, prompts=2, prompts_per_step=2, max_response_tokens=8, policy="static", **options),
+        model=(model, tokenizer),
+        progress=False,
+    ) as trainer:
         learner: Any = trainer.state.learner
         whole = "learn" if trainer.config.cluster.learning == "batch" else "finish"
         learn, engines = getattr(learner, whole), trainer.engines
@@ -97,6 +101,12 @@ def test_a_share_of_a_gpu_is_for_vllm() -> None:
     with refused(TrainError, "gpu_memory_utilization", "memory_gib"):
         TrainConfig.from_options(gpu_memory_utilization=0.4)
     assert TrainConfig.from_options(gpu_memory_utilization=0.4, engine="vllm", executor="local").cluster.engine == "vllm"
+
+
+def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:
+    for options in ({}, {"engine": "vllm", "executor": "local"}):
+        with refused(TrainError, "tensor_parallel is 2", "executor 'local' or 'ray'"):
+            TrainConfig.from_options(tensor_parallel=2, **options)
 
 
 def test_engines_take_contexts_as_long_as_asked_for_and_as_long_as_needed() -> None:

@@ -44,8 +44,9 @@ def check_parts(model: DecoderModel, parts: int) -> None:
                     f"tensor_parallel is {parts}, but transformers has no tensor-parallel plan with {name} cut {style} for "
                     "this model; 1 is needed"
                 )
-    inner = model.weights.layers[0].down.weight.shape[1]
-    counts = {"attention heads": model.heads, "key-value heads": model.kv_heads, "inner dimensions of the MLP": inner}
+    counts = {"attention heads": model.heads, "key-value heads": model.kv_heads}
+    if model.weights.layers:  # else they were freed, and have been checked
+        counts["inner dimensions of the MLP"] = model.weights.layers[0].down.weight.shape[1]
     for what, count in counts.items():
         if count % parts:
             raise InputError(f"tensor_parallel is {parts}, which does not divide the model's {count} {what}; give a divisor")

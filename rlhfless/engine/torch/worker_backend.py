@@ -18,14 +18,14 @@ from torch import Tensor
 
 
 @dataclass
-class _Process:
+class _Here:
     """State of this process: its devices, and the other parts of its tensor-parallel actor."""
 
     devices: tuple[str, ...] = ("cpu",)
     parts: Any = None
 
 
-_here = _Process()
+_here = _Here()
 
 
 class _Pickler(pickle.Pickler):

@@ -58,6 +58,8 @@ class ClusterConfig(Options):
     """Place this many GPUs on each node."""
     profile: str = "cpu-tiny-qwen2"
     """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
+    tensor_parallel: Count = 1
+    """Decode each actor of engine torch in this many tensor-parallel parts, a process each, on the GPUs of the actor."""
     memory_gib: Positive | None = None
     """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"
@@ -154,6 +156,12 @@ class ClusterConfig(Options):
             raise TrainError(
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
                 "choose engine 'torch'"
+            )
+        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine == "vllm"):
+            given = "executor 'virtual' emulates" if self.executor == "virtual" else "engine 'vllm' spreads by itself"
+            raise TrainError(
+                f"tensor_parallel is {self.tensor_parallel}, but {given} actors; leave it out, or choose executor 'local' "
+                "or 'ray' with engine 'torch'"
             )
         if self.gpu_memory_utilization is not None and self.engine != "vllm":
             raise TrainError(

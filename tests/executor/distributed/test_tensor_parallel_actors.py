@@ -42,8 +42,12 @@ def tokens_of(record: StepRecord) -> Mapping[int, list[int]]:
     return {i: np.asarray(c.token_ids).tolist() for i, c in sorted(record.completions.items())}
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+def part_below(pid: int) -> int:
+    """The process of the other part of an actor; it has helpers besides."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    below = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    (part,) = (child for child in below if b"multiprocessing.spawn" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return part
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +85,9 @@ def test_an_actor_whose_part_is_killed_is_replaced(pool: ProcessPool, monkeypatc
 
     def heard(self: Any, timeout_s: float | None) -> Any:
         found = reports(self, timeout_s)
-        if not struck and any(getattr(said, "running", ()) for _, said in found):
-            struck.append(children(self.working[0])[-1])
+        decoding = [index for index, said in found if getattr(said, "running", ())]
+        if decoding and not struck:
+            struck.append(part_below(self._process[decoding[0]].pid))
             os.kill(struck[0], signal.SIGKILL)
         return found
 
