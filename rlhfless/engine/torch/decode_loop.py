@@ -22,7 +22,7 @@ from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.iteration_clock import IterationClock
 from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -41,7 +41,7 @@ class DecodeLoop:
 
     def __init__(
         self,
-        model: DecoderModel,
+        model: RowModel,
         admission: Admission,
         charge: LatencyModel | str,
         eos_id: int,

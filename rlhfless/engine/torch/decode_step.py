@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlhfless.engine.torch.fed_places import FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
 from rlhfless.engine.torch.weights import Weights
@@ -44,7 +44,7 @@ class DecodeStep:
         ValueError: an unknown signal.
     """
 
-    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         if unknown := [name for name in wanted if name not in SIGNALS]:
             raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
         self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
@@ -96,7 +96,7 @@ class GraphedStep(DecodeStep):
     one copy of the weights only.
     """
 
-    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+    def __init__(self, model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
         super().__init__(model, sampling, eos_id, wanted)
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
         self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
@@ -173,6 +173,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def decode_step(model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
+def decode_step(model: RowModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
     """Return the step for the model's device."""
-    return (GraphedStep if model.device.type == "cuda" else DecodeStep)(model, sampling, eos_id, wanted)
+    return (GraphedStep if model.device.type == "cuda" and model.captured else DecodeStep)(model, sampling, eos_id, wanted)

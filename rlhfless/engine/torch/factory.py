@@ -15,9 +15,10 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
@@ -42,7 +43,7 @@ class TorchEngineFactory:
         InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
     """
 
-    model: DecoderModel
+    model: RowModel
     eos_id: int
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()

@@ -78,10 +78,14 @@ class KVCache:
         """Write ``kv`` (R, 2, kv_heads, head_dim) at cell ``positions[r]`` of row ``rows[r]``."""
         self.data[:, layer][:, rows, :, positions] = kv
 
-    def mask(self, positions: Tensor, width: int) -> Tensor:
-        """Return the (R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``."""
+    def mask(self, positions: Tensor, width: int, window: int | None = None) -> Tensor:
+        """Return the (R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``, or the last ``window`` of them."""
         mask = torch.zeros(len(positions), width, dtype=self.data.dtype, device=self.data.device)
-        return mask.masked_fill_(self._positions[:width] > positions[:, None], -torch.inf)[:, None, None]
+        cells, last = self._positions[:width], positions[:, None]
+        mask.masked_fill_(cells > last, -torch.inf)
+        if window is not None:
+            mask.masked_fill_(cells <= last - window, -torch.inf)
+        return mask[:, None, None]
 
     def move(self, row: int, to_row: int, tokens: int) -> None:
         """Copy the first ``tokens`` cells of ``row`` over those of ``to_row``."""

@@ -21,8 +21,8 @@ from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
+from rlhfless.engine.torch.row_model import RowModel
 
 
 class KVRows:
@@ -37,7 +37,7 @@ class KVRows:
         noise: by which their next tokens are sampled; ``RowNoise`` with drafts.
     """
 
-    def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
+    def __init__(self, model: RowModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
         self.model, self.slots, self.draws, self._drafts = model, slots, draws, drafts
         self.of: list[SequenceState] = []
         measure_stable_rows(model)
@@ -193,6 +193,6 @@ class KVRows:
         return min(change.cached_tokens[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
-def _segment(model: DecoderModel, row: int, cached: int, s: SequenceState) -> Segment:
+def _segment(model: RowModel, row: int, cached: int, s: SequenceState) -> Segment:
     """Return the rest of a response's context, but for its last token."""
     return Segment(row, cached, torch.from_numpy(s.tokens(cached, s.context_tokens - 1)).to(model.device))
