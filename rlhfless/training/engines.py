@@ -1,4 +1,4 @@
-"""Makes the inference engines of a training run (torch or vLLM), updates their weights every step, and makes the actor pool.
+"""Makes the inference engines of a training run, updates their weights every step, and makes the actor pool.
 
 Inputs are the trained model, the configuration and the cluster. Outputs are an engine factory per step and a pool of local
 processes or Ray actors.
@@ -14,7 +14,7 @@ import torch
 
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
@@ -44,6 +44,7 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
+        forward: ``own`` or ``transformers``, see ``row_model``.
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
         precision: name of the number format in which weights are copied and tokens are generated.
@@ -51,9 +52,16 @@ class TorchEngines:
     """
 
     def __init__(
-        self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, precision: str, drafting: Drafting | None = None
+        self,
+        forward: str,
+        model: Any,
+        eos_id: int,
+        max_tokens: int,
+        sampling: Sampling,
+        precision: str,
+        drafting: Drafting | None = None,
     ) -> None:
-        self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
+        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
@@ -123,7 +131,7 @@ class VllmEngines:
 
 
 def check_engine(engine: str) -> None:
-    """Check that the engine ``torch`` or ``vllm`` can be used in this installation.
+    """Check that the engine ``torch``, ``transformers`` or ``vllm`` can be used in this installation.
 
     Raises:
         MissingExtra, InputError: vLLM is not installed, or its version is not supported.
@@ -215,12 +223,13 @@ def make_engines(
     prewarms: bool,
     drafting: Drafting | None = None,
 ) -> Engines:
-    """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
+    """Return the ``torch``, ``transformers`` or ``vllm`` engines of a run, with their settings of drafts if any.
 
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
         prewarms: actors are started before the step that uses them.
     """
-    if engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting)
-    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting)
+    if engine == "vllm":
+        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting)
+    forward = "own" if engine == "torch" else engine
+    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting)

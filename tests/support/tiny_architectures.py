@@ -13,6 +13,7 @@ USUAL = {
 }  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 SLIDING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 16, **SLIDING}
 LATENT = {
     "kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6, "n_routed_experts": 4,
     "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1, "n_group": 1,
@@ -23,8 +24,8 @@ ARCHITECTURES = {
     "qwen2": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": WINDOW},
     "qwen3": {"head_dim": 16},
     "mistral": {"sliding_window": WINDOW},
-    "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 16, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0, **SLIDING},
-    "gemma3_text": {"head_dim": 8, "query_pre_attn_scalar": 16, **SLIDING},
+    "gemma2": {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    "gemma3_text": GEMMA,
     "phi3": {"sliding_window": WINDOW},
     "olmo2": {},
     "olmo3": SLIDING,
@@ -40,7 +41,6 @@ ARCHITECTURES = {
     "cohere2": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
     "deepseek_v3": LATENT,
     "glm4": {"head_dim": 8},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
 }
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
 from rlhfless.engine.torch.attention import AttentionForm
 from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
@@ -24,8 +23,13 @@ from rlhfless.engine.torch.prefill import Segment, prefill
 from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.transformers_limits import check_layers, supported_tokens, unsupported
 from rlhfless.engine.torch.weights import SAME
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.device_memory import room
+
+try:
+    from transformers import AttentionInterface
+except ImportError as error:
+    raise missing_extra("the transformers engine", error.name, "torch") from None
 
 ATTENTION = "rlhfless"  # its name among transformers' implementations of attention
 PROBED = (5, 3)  # tokens of two rows with which a model is compared with its own attention
@@ -146,7 +150,7 @@ class TransformersModel(RowModel):
             try:
                 self._compare()
             except (AttributeError, TypeError) as error:
-                raise unsupported(config.model_type, f"its head does not take states alone ({error!s:.120})") from error
+                raise unsupported(config.model_type, "its head cannot be computed without its decoder") from error
 
     @property
     def weight_bytes(self) -> int:
