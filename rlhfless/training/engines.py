@@ -6,6 +6,7 @@ processes or Ray actors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,7 +56,7 @@ class TorchEngines:
         self,
         forward: str,
         model: Any,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
@@ -99,7 +100,7 @@ class VllmEngines:
 
     def __init__(
         self,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
@@ -216,7 +217,7 @@ def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
 def make_engines(
     engine: str,
     model: Any,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     max_tokens: int,
     sampling: Sampling,
     precision: str,

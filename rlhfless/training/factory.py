@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device
+from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -290,12 +290,12 @@ def _of_the_model(
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
-    sampling = Sampling(temperature=rollout.temperature)
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     prewarms = hardware.prewarm != "none"
     engines = make_engines(
         hardware.engine,
         origin.model,
-        tokenizer.eos_token_id,
+        stop_ids_of(origin.model, tokenizer),
         max_context_tokens,
         sampling,
         precision_of(config, device.type),

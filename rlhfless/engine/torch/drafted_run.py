@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ class DraftedRun:
             return step.prepare(kv, len(self.rows) + self.padding, self.longest)
         return step.prepare(kv, len(self.rows) + self.padding, self._width, self._columns)
 
-    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Verified]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, stop_ids: AbstractSet[int]) -> list[Verified]:
         """Compute one pass, whatever ``count``; only cells of the cache that belong to no token yet change.
 
         Raises:
@@ -95,7 +96,7 @@ class DraftedRun:
             return [self._on_host(step.verify(kv, inputs, places, self._slots), places)]
         return [self._on_host(self._in_rectangle(step, kv, inputs, places), places)]
 
-    def commit(self, drawn: Sequence[Verified], eos_id: int) -> list[SequenceState]:
+    def commit(self, drawn: Sequence[Verified], stop_ids: AbstractSet[int]) -> list[SequenceState]:
         """Commit the pass that was run; returns the responses that end with it, in order of rows."""
         ((ids, logprobs, signals, row_ends),) = drawn
         committed, ends, begin = {}, [], 0
@@ -111,7 +112,7 @@ class DraftedRun:
             s.verified(len(draft), kept)
             committed[s] = len(draft), sampled
             kept_tokens.append(kept)
-            if s.count >= s.stop_tokens or (sampled[-1] == eos_id and not s.forced):
+            if s.count >= s.stop_tokens or (sampled[-1] in stop_ids and not s.forced):
                 ends.append(s)
             begin = end
         self._counts += kept_tokens

@@ -72,7 +72,7 @@ class TorchEngine:
         model: the weights; may be shared with other engines on its device.
         admission: slots and KV memory, and the rule by which responses join and leave the batch.
         charge: a latency model, which gives the seconds of an iteration, or ``"measured"``: the seconds that it took here.
-        eos_id: the token that ends a response; never sampled where a length is forced.
+        eos_id: the token that ends a response, or several; never sampled where a length is forced.
         start_s: where the clock starts.
         signals: what to return of every token in addition to its log-probability, at no extra pass: ``eos_logprob``,
             ``entropy``, ``hidden`` (the last hidden state).
@@ -97,7 +97,7 @@ class TorchEngine:
         admission: Admission,
         charge: LatencyModel | str,
         *,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         sampling: Sampling | None = None,
         start_s: float = 0.0,
         signals: Sequence[str] = (),
@@ -144,14 +144,14 @@ class TorchEngine:
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
-        from rlhfless.engine.torch.pretrained import choose_device, load_model
+        from rlhfless.engine.torch.pretrained import choose_device, load_model, stop_ids_of
         from rlhfless.engine.torch.row_models import row_model
 
         model, tokenizer = load_model(folder, choose_device(device))
         limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
         rows = row_model(forward, model, limit)
         return TorchEngineFactory(
-            rows, tokenizer.eos_token_id, sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
+            rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
         )
 
     @property

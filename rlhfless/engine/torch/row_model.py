@@ -116,9 +116,10 @@ class RowModel(ABC):
         """Return the bytes of keys and values of one token over all layers."""
         return int(2 * self.layer_count * self.kv_heads * self.head_dim * self.dtype.itemsize)
 
-    def new_cache(self) -> KVCache:
+    def new_cache(self, *, keeps_ids: bool = False) -> KVCache:
         """Return an empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
-        return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
+        shape = self.layer_count, self.kv_heads, self.head_dim, self.cells
+        return KVCache(*shape, self.dtype, self.device, keeps_ids=keeps_ids)
 
     def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:
         """Feed one token to each of the first R rows of the cache.

@@ -67,9 +67,8 @@ def unsupported(kind: str, why: str, instead: str = "") -> InputError:
 
 def _originals(config: Any, whole: int) -> Iterator[int]:
     """Yield the original context of every rotary embedding that changes."""
-    ropes = getattr(config, "rope_parameters", None) or {}
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
     for rope in (ropes, *(r for r in ropes.values() if isinstance(r, Mapping))):
         if rope.get("rope_type") in CHANGING:
-            yield int(
-                rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", whole)
-            )
+            original = rope.get("original_max_position_embeddings")
+            yield int(original or getattr(config, "original_max_position_embeddings", whole))
