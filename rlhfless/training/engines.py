@@ -1,4 +1,4 @@
-"""Makes the inference engines of a training run (torch or vLLM), updates their weights every step, and makes the actor pool.
+"""Makes the inference engines of a training run, updates their weights every step, and makes the actor pool.
 
 Inputs are the trained model, the configuration and the cluster. Outputs are an engine factory per step and a pool of local
 processes or Ray actors.
@@ -6,7 +6,7 @@ processes or Ray actors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import torch
 
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
@@ -53,6 +53,7 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
+        forward: ``own`` or ``transformers``, see ``row_model``.
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
         precision: name of the number format in which weights are copied and tokens are generated.
@@ -62,15 +63,16 @@ class TorchEngines:
 
     def __init__(
         self,
+        forward: str,
         model: Any,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
         drafting: Drafting | None = None,
         tensor_parallel: int = 1,
     ) -> None:
-        self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
+        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
@@ -113,7 +115,7 @@ class VllmEngines:
 
     def __init__(
         self,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
@@ -154,7 +156,7 @@ class VllmEngines:
 
 
 def check_engine(engine: str) -> None:
-    """Check that the engine ``torch`` or ``vllm`` can be used in this installation.
+    """Check that the engine ``torch``, ``transformers`` or ``vllm`` can be used in this installation.
 
     Raises:
         MissingExtra, InputError: vLLM is not installed, or its version is not supported.
@@ -261,7 +263,7 @@ def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
 def make_engines(
     config: ClusterConfig,
     model: Any,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     max_tokens: int,
     sampling: Sampling,
     precision: str,
@@ -272,8 +274,9 @@ def make_engines(
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
     """
-    if config.engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
-    share = config.gpu_memory_utilization
-    options = {} if share is None else {"gpu_memory_utilization": share}
-    return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+    if config.engine == "vllm":
+        share = config.gpu_memory_utilization
+        options = {} if share is None else {"gpu_memory_utilization": share}
+        return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+    forward = "own" if config.engine == "torch" else config.engine
+    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)

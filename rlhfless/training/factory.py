@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device
+from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -296,9 +296,9 @@ def _of_the_model(
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
-    sampling = Sampling(temperature=rollout.temperature)
-    precision, eos_id = precision_of(config, device.type), tokenizer.eos_token_id
-    engines = make_engines(hardware, origin.model, eos_id, max_context_tokens, sampling, precision, overrides.drafting)
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
+    precision, stop_ids = precision_of(config, device.type), stop_ids_of(origin.model, tokenizer)
+    engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
