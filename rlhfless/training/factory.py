@@ -159,9 +159,9 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
-    if overrides.algorithm is not None and config.optimizer.minibatches != "batch":
+    if overrides.algorithm is not None and config.optimizer.num_mini_batches > 1:
         raise TrainError(
-            f"minibatches is {config.optimizer.minibatches!r}, but an algorithm object makes its own updates; choose 'batch'"
+            f"num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own updates; give 1"
         )
     if overrides.algorithm is not None and hardware.pipeline is not None:
         raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")

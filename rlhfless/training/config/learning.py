@@ -18,7 +18,6 @@ AdvantageStd = Literal["population", "sample", "none"]
 OptimizerName = Literal["adamw", "sgd", "adafactor"]
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["constant", "linear", "cosine"]
-Minibatches = Literal["batch", "prompts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class UpdateConfig(Options):
     """Options of both algorithms."""
 
     num_updates: Count = 1
-    """Take this many optimizer steps per batch. See ``minibatches``."""
+    """Take this many optimizer steps on every mini-batch. See ``num_mini_batches``."""
     loss_aggregation: Aggregation = "token"
     """Average losses over all tokens, per response (sequence), or by a constant divisor. See ``losses.aggregation``."""
     clip_ratio_low: Share = 0.2
@@ -105,20 +104,13 @@ class OptimizerConfig(Options):
     """Scale gradients down to at most this norm."""
     precision: Precision = "float32"
     """Compute matrix products in this number format. Weights, losses and the optimizer's state are float32 either way."""
-    minibatches: Minibatches = "batch"
-    """Learn from the whole batch in every update, or from one mini-batch of prompts in each (prompts). Mini-batches are fixed
-    before generation, by the order of prompts, and each is learned from as a batch of its own. So the values of the second
-    are those of the weights after the first update. Old log-probabilities are the engine's."""
+    num_mini_batches: Count = 1
+    """Split each step's prompts into this many mini-batches, and learn from one after the other. A step takes num_mini_batches x
+    num_updates optimizer steps. Mini-batches are fixed before generation, by the order of prompts, and each is learned from as a
+    batch of its own. So the values of the second are those of the weights after the first update. Old log-probabilities are
+    the engine's."""
     max_tokens_per_micro_batch: Count = 4096
     """Compute at most this many padded tokens at once. It changes no gradient."""
-
-    def __post_init__(self) -> None:
-        if self.minibatches == "completion":  # type: ignore[comparison-overlap]
-            raise TrainError(
-                "minibatches is 'completion', but mini-batches composed in the order of completion are sorted by length, which "
-                "is another algorithm; choose 'prompts'"
-            )
-        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,22 +76,23 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
-        if self.minibatches_per_step > rollout.prompts_per_step:
+        mini_batches = self.optimizer.num_mini_batches
+        if mini_batches > rollout.prompts_per_step:
             raise TrainError(
-                f"num_updates is {self.minibatches_per_step} with minibatches 'prompts', but a step has only "
-                f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
+                f"num_mini_batches is {mini_batches}, but a step has only {counted(rollout.prompts_per_step, 'prompt')}; every "
+                "mini-batch needs at least one"
             )
-        if self.minibatches_per_step > 1 and self.algorithm.old_logprobs_from == "recomputed":
+        if mini_batches > 1 and self.algorithm.old_logprobs_from == "recomputed":
             raise TrainError(
-                "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
-                "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
+                f"old_logprobs_from is 'recomputed' with num_mini_batches {mini_batches}, but the first update replaces the "
+                "weights that generated; choose old_logprobs_from 'engine', or num_mini_batches 1"
             )
-
-        if self.cluster.learner_gpus == "auto" and self.algorithm.num_updates > 1:
-            raise TrainError(
-                f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
-                "give a number of learner_gpus, or num_updates 1"
-            )
+        for name, updates in (("num_updates", self.algorithm.num_updates), ("num_mini_batches", mini_batches)):
+            if self.cluster.learner_gpus == "auto" and updates > 1:
+                raise TrainError(
+                    f"learner_gpus is 'auto', which plans one update per step, but {name} is {updates}; give a number of "
+                    f"learner_gpus, or {name} 1"
+                )
         if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
@@ -127,11 +128,6 @@ class TrainConfig(Options):
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
-
-    @property
-    def minibatches_per_step(self) -> int:
-        """Return the number of mini-batches of a step; 1 learns from the whole batch."""
-        return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
 
     def pipeline_options(self) -> PipelineOptions | None:
         """Return how models are trained in stages; None if they are trained whole."""

@@ -82,7 +82,7 @@ class LocalLearner:
 
     Args:
         algorithm: with its optimizer.
-        minibatches_per_step: each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
+        num_mini_batches: of a batch; each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
 
@@ -95,13 +95,13 @@ class LocalLearner:
         algorithm: Algorithm,
         *,
         ranks: Ranks = ONE,
-        minibatches_per_step: int = 1,
+        num_mini_batches: int = 1,
         lr_scheduler_type: str = "constant",
         warmup_steps: int = 0,
         lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.algorithm, self.ranks, self.minibatches_per_step = algorithm, ranks, minibatches_per_step
+        self.algorithm, self.ranks, self.num_mini_batches = algorithm, ranks, num_mini_batches
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
         self._seconds = 0.0  # of the pieces of a step so far
         self._updates: list[dict[str, float]] = []  # numbers of its mini-batches so far
@@ -117,21 +117,19 @@ class LocalLearner:
             model: is trained in place. With several ranks its weights are sharded over them.
             preparation_mesh: device mesh of all ranks, ``dp`` and ``tp``, for the passes before an update. None runs them
                 sharded as the update.
-            options: of the schedule, and of ``make_algorithm``; ``minibatches`` is ``batch`` or ``prompts``.
+            options: of the schedule, and of ``make_algorithm``, and ``num_mini_batches``.
 
         Raises:
             InputError: an option or a value is unknown.
         """
         rates: dict[str, Any] = {
             option: options.pop(option)
-            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps")
+            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
         configuration = {"algorithm": name, **options}
-        if options.pop("minibatches", "batch") == "batch":
-            configuration.pop("minibatches", None)  # as in checkpoints that are older than this option
-        else:
-            rates["minibatches_per_step"], options["num_updates"] = options["num_updates"], 1
+        if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
+            configuration["num_mini_batches"] = rates["num_mini_batches"]
 
         def made(ranks: Ranks) -> Algorithm:
             return make_algorithm(name, model, ranks=ranks, **options)
@@ -143,7 +141,7 @@ class LocalLearner:
         """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
         with self._training():
-            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.minibatches_per_step)])
+            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.num_mini_batches)])
         self._next_rate()
         return {**numbers, "learning_rate": rate}
 
