@@ -44,6 +44,7 @@ from rlhfless.training.engines import (
     precision_of,
     same_bits,
 )
+from rlhfless.training.evaluation import Evaluator
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
@@ -137,6 +138,7 @@ class TrainerComponents:
     task: Task
     rewards: Rewards
     engines: Engines
+    evaluator: Evaluator
     drafting: Drafting | None
     meta: Mapping[str, Any]
 
@@ -290,7 +292,8 @@ def _of_the_model(
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
-    sampling = Sampling(temperature=rollout.temperature)
+    sampling, precision = Sampling(temperature=rollout.temperature), precision_of(config, device.type)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
     prewarms = hardware.prewarm != "none"
     engines = make_engines(
         hardware.engine,
@@ -298,7 +301,7 @@ def _of_the_model(
         tokenizer.eos_token_id,
         max_context_tokens,
         sampling,
-        precision_of(config, device.type),
+        precision,
         prewarms,
         overrides.drafting,
     )
@@ -307,7 +310,7 @@ def _of_the_model(
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
     parts = {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
-    return {**parts, "drafting": overrides.drafting}
+    return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:

@@ -34,6 +34,9 @@ class TaskConfig(Options):
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
 
+    eval_prompts: Count = 64
+    """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
+
     @property
     def limits(self) -> Limits:
         """Return the limits of reading the data file."""

@@ -28,7 +28,7 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
-    "preparation_tp", "pipeline",
+    "preparation_tp", "pipeline", "eval_every", "eval_prompts",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -57,6 +57,9 @@ class TrainConfig(Options):
     repeats the steps since the last checkpoint."""
     save_total_limit: Count = 1
     """Keep this many of the latest checkpoints."""
+    eval_every: Count | None = None
+    """Evaluate the weights on held-out prompts before the first step, after every so many, and after the last. Each prompt gets
+    one sampled response, with the same random numbers every time. It computes in this process. Default: off."""
     task: TaskConfig = field(default_factory=TaskConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: GrpoConfig | PpoConfig = field(default_factory=GrpoConfig)
