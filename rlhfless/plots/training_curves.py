@@ -49,8 +49,8 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
 
     Args:
         steps: as in ``LiveRun.table``: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
-            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors``, and the columns of ``learning_numbers`` (mismatch
-            in nats per token), where they are known.
+            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors``, and the columns of ``learning_numbers`` where
+            they are known; the mismatch is in nats per token.
     """
     if steps.empty:
         return CurvesInfo(pd.DataFrame(), "No step is complete yet.")

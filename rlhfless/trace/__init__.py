@@ -11,8 +11,8 @@ from rlhfless.trace.limits import Limits
 from rlhfless.trace.metrics.cross_check import checks_frame
 from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
-from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.trace.metrics.learning_numbers import learning_numbers
+from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
 from rlhfless.trace.recording.recorder import Recorder

@@ -134,7 +134,7 @@ def held_out_problems(task: Task, prompts: int, count: int) -> Sequence[Problem]
         found = task.problems[prompts : prompts + count]
     if len(found) < count:
         raise TrainError(
-            f"eval_prompts is {count}, but task {task.name!r} has {counted(len(found), 'problem')} beside the {prompts} that are "
-            f"trained on; give at most {len(found)}, or fewer prompts"
+            f"eval_prompts is {count}, but task {task.name!r} has {counted(len(found), 'problem')} beside the {prompts} that "
+            f"are trained on; give at most {len(found)}, or fewer prompts"
         )
     return found

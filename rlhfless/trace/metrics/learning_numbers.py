@@ -37,4 +37,4 @@ def learning_numbers(trace: Trace) -> pd.DataFrame:
                 known = {f"eval_{name}": value for name, value in numbers.items() if f"eval_{name}" in COLUMNS}
                 rows.setdefault(int(step), {}).update(known)
     table = [{"step": step, **numbers} for step, numbers in sorted(rows.items())]
-    return pd.DataFrame(table, columns=["step", *COLUMNS]).astype({name: float for name in COLUMNS})
+    return pd.DataFrame(table, columns=["step", *COLUMNS]).astype(dict.fromkeys(COLUMNS, float))

@@ -46,11 +46,16 @@ def make_algorithm(
     """
     validated = algorithm_options(name, **options)
     reference = ranks.shard(frozen_copy(model)) if validated.kl_coef else None
+    if validated.gradient_checkpointing:
+        recompute_layers(model)
     if isinstance(validated, GrpoOptions):
         trained = ranks.shard(model)
         groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
         return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
-    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
+    both = PolicyAndCritic(model, make_critic(model, critic))
+    if validated.gradient_checkpointing and both.critic.backbone is not None:
+        recompute_layers(both.critic.backbone)
+    both = ranks.shard(both)
     groups = [
         {"params": list(both.policy.parameters()), "lr": learning_rate},
         {
@@ -59,6 +64,18 @@ def make_algorithm(
         },
     ]
     return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
+
+
+def recompute_layers(model: Any) -> None:
+    """Let a transformers model recompute each of its layers in backward passes (gradient checkpointing), while it trains.
+
+    Raises:
+        InputError: its class cannot.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        kind = type(model).__name__
+        raise InputError(f"gradient_checkpointing is True, but {kind} of transformers cannot recompute layers; leave it out")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:

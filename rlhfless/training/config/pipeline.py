@@ -59,6 +59,8 @@ class PipelineOptions:
             return None
         if optimizer.precision != "float32":
             raise TrainError(f"precision is {optimizer.precision!r}, but a pipeline computes in float32; leave it out")
+        if optimizer.gradient_checkpointing:
+            raise TrainError("gradient_checkpointing is True, but a pipeline keeps the activations of its stages; leave it out")
         has_critic = isinstance(algorithm, PpoConfig)
         if isinstance(algorithm, PpoConfig) and algorithm.critic == "head":
             raise TrainError(

@@ -40,6 +40,10 @@ from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.passes import with_reallocated_passes
 
 
+CHANGE_NO_WEIGHT = ("gradient_checkpointing",)
+"""Options of ``make_algorithm`` with and without which a checkpoint may be read."""
+
+
 class Learner(Protocol):
     """Interface of what trains a model in place, in this process or in others."""
 
@@ -127,7 +131,7 @@ class LocalLearner:
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
-        configuration = {"algorithm": name, **options}
+        configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
