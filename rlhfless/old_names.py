@@ -25,6 +25,7 @@ OPTIONS = {
     "judge_s": "reward_s_per_response",
     "keep": "save_total_limit",
     "keep_s": "idle_timeout_s",
+    "precision": "learner_dtype",
     "schedule": "lr_scheduler_type",
     "schedule_steps": "lr_scheduler_steps",
 }

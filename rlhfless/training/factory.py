@@ -261,7 +261,7 @@ def _of_the_model(
     """Make the components that depend on the model from which training starts."""
     hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
+    if (was := origin.earlier_cluster) and not same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None):
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
@@ -292,7 +292,7 @@ def _of_the_model(
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
-    sampling, precision = Sampling(temperature=rollout.temperature), precision_of(config, device.type)
+    sampling, precision = Sampling(temperature=rollout.temperature), precision_of(config, device.type, origin.checkpoint_dtype)
     evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
     prewarms = hardware.prewarm != "none"
     engines = make_engines(

@@ -16,7 +16,7 @@ try:
     import torch
     import torch.distributed as dist
     from torch import Tensor, nn
-    from torch.distributed.fsdp import FSDPModule, fully_shard
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import DTensor, distribute_tensor
 except ImportError as error:
     raise missing_torch(error) from None
@@ -36,10 +36,13 @@ class Ranks:
     mesh: Any = None
     before_sharding: Callable[[Any], None] | None = None
 
-    def shard(self, module: M) -> M:
+    def shard(self, module: M, dtype: str = "float32") -> M:
         """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
 
-        Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed, not averaged.
+        Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed, not averaged, in float32.
+
+        Args:
+            dtype: name of the number format in which weights are gathered and computed with; shards stay float32.
         """
         if self.mesh is None:
             return module
@@ -47,9 +50,15 @@ class Ranks:
             self.before_sharding(module)
         parts = list(module.modules())
         blocks = {name for part in parts for name in getattr(part, "_no_split_modules", None) or ()}
+        mixed = None if dtype == "float32" else getattr(torch, dtype)
+        how: dict[str, Any] = {
+            "mesh": self.mesh,
+            "reshard_after_forward": True,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=None if mixed is None else torch.float32),
+        }
         for part in [part for part in parts if type(part).__name__ in blocks]:
-            fully_shard(part, mesh=self.mesh, reshard_after_forward=True)
-        fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
+            fully_shard(part, **how)
+        fully_shard(module, **how)
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)

@@ -45,17 +45,17 @@ def make_algorithm(
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     validated = algorithm_options(name, **options)
-    reference = ranks.shard(frozen_copy(model)) if validated.kl_coef else None
+    reference = ranks.shard(frozen_copy(model), validated.learner_dtype) if validated.kl_coef else None
     if validated.gradient_checkpointing:
         recompute_layers(model)
     if isinstance(validated, GrpoOptions):
-        trained = ranks.shard(model)
+        trained = ranks.shard(model, validated.learner_dtype)
         groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
         return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
     both = PolicyAndCritic(model, make_critic(model, critic))
     if validated.gradient_checkpointing and both.critic.backbone is not None:
         recompute_layers(both.critic.backbone)
-    both = ranks.shard(both)
+    both = ranks.shard(both, validated.learner_dtype)
     groups = [
         {"params": list(both.policy.parameters()), "lr": learning_rate},
         {

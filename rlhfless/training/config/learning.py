@@ -102,8 +102,9 @@ class OptimizerConfig(Options):
     """Apply this weight decay, such as 0.01."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Scale gradients down to at most this norm."""
-    precision: Precision = "float32"
-    """Compute matrix products in this number format. Weights, losses and the optimizer's state are float32 either way."""
+    learner_dtype: Precision = "float32"
+    """Learn in this number format. Weights, losses and the optimizer's state are float32 either way: bfloat16 is that of matrix
+    products, and of the weights that learner processes send to each other."""
     num_mini_batches: Count = 1
     """Split each step's prompts into this many mini-batches, and learn from one after the other. A step takes
     num_mini_batches x num_updates optimizer steps. Mini-batches are fixed before generation, by the order of prompts, and each
@@ -122,7 +123,7 @@ class UpdateOptions(UpdateConfig):
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, precision, gradient_checkpointing: see ``OptimizerConfig``.
+        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing: see ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.
@@ -132,7 +133,7 @@ class UpdateOptions(UpdateConfig):
     temperature: Positive = 1.0
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     max_tokens_per_micro_batch: Count = 4096
-    precision: Precision = "float32"
+    learner_dtype: Precision = "float32"
     gradient_checkpointing: bool = False
 
 
