@@ -16,7 +16,7 @@ try:
     import torch
     import torch.distributed as dist
     from torch import Tensor, nn
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import DTensor, distribute_tensor
 except ImportError as error:
     raise missing_torch(error) from None
@@ -36,13 +36,14 @@ class Ranks:
     mesh: Any = None
     before_sharding: Callable[[Any], None] | None = None
 
-    def shard(self, module: M, dtype: str = "float32") -> M:
+    def shard(self, module: M, dtype: str = "float32", *, offloads: bool = False) -> M:
         """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
 
         Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed, not averaged, in float32.
 
         Args:
             dtype: name of the number format in which weights are gathered and computed with; shards stay float32.
+            offloads: keep the shards in CPU memory, and copy them to the GPU where they are gathered.
         """
         if self.mesh is None:
             return module
@@ -56,6 +57,8 @@ class Ranks:
             "reshard_after_forward": True,
             "mp_policy": MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=None if mixed is None else torch.float32),
         }
+        if offloads and self.mesh.device_type != "cpu":
+            how["offload_policy"] = CPUOffloadPolicy()
         for part in [part for part in parts if type(part).__name__ in blocks]:
             fully_shard(part, **how)
         fully_shard(module, **how)

@@ -9,6 +9,7 @@ from rlhfless.errors import InputError
 from rlhfless.training.algorithms.base import Algorithm, frozen_copy
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
 from rlhfless.training.algorithms.grpo import Grpo
+from rlhfless.training.algorithms.offload import to_cpu
 from rlhfless.training.algorithms.optimizer import make_optimizer
 from rlhfless.training.algorithms.ppo import Ppo
 from rlhfless.training.algorithms.ranks import ONE, Ranks
@@ -45,7 +46,11 @@ def make_algorithm(
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     validated = algorithm_options(name, **options)
-    reference = ranks.shard(frozen_copy(model), validated.learner_dtype) if validated.kl_coef else None
+    reference = None
+    if validated.kl_coef:
+        offloads = validated.offload_reference
+        frozen = to_cpu(frozen_copy(model)) if offloads else frozen_copy(model)
+        reference = ranks.shard(frozen, validated.learner_dtype, offloads=offloads)
     if validated.gradient_checkpointing:
         recompute_layers(model)
     if isinstance(validated, GrpoOptions):

@@ -115,6 +115,9 @@ class OptimizerConfig(Options):
     gradient_checkpointing: bool = False
     """Recompute each layer in the backward pass, so that its activations need not be kept. It takes less memory and about a
     third more time, and changes no gradient."""
+    offload_reference: bool = False
+    """Keep the reference model of a KL penalty in CPU memory, and copy it to the GPU for its passes only. It takes less GPU
+    memory, and a copy for each batch (with learning stream, for each prompt). It changes no gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class UpdateOptions(UpdateConfig):
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing: see ``OptimizerConfig``.
+        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference: see ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.
@@ -135,6 +138,7 @@ class UpdateOptions(UpdateConfig):
     max_tokens_per_micro_batch: Count = 4096
     learner_dtype: Precision = "float32"
     gradient_checkpointing: bool = False
+    offload_reference: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ MAY_CHANGE = (  # options that may differ when a run is resumed
     "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
     "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing",
+    "offload_reference",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -96,6 +97,13 @@ class TrainConfig(Options):
                     f"learner_gpus is 'auto', which plans one update per step, but {name} is {updates}; give a number of "
                     f"learner_gpus, or {name} 1"
                 )
+        if self.optimizer.offload_reference and not self.algorithm.kl_coef:
+            raise TrainError("offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out")
+        if self.optimizer.offload_reference and self.cluster.preparation_tp is not None:
+            raise TrainError(
+                f"offload_reference is True, but preparation_tp {self.cluster.preparation_tp} sends the reference to GPUs by "
+                "itself; choose one of them"
+            )
         if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"

@@ -40,7 +40,7 @@ from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.passes import with_reallocated_passes
 
 
-CHANGE_NO_WEIGHT = ("gradient_checkpointing",)
+CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference")
 """Options of ``make_algorithm`` with and without which a checkpoint may be read."""
 
 

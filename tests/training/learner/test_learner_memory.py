@@ -15,6 +15,7 @@ from learning_samples import gradient_of, noise_batch, small_model  # noqa: E402
 from training_samples import config, same_weights  # noqa: E402
 
 from rlhfless.errors import InputError  # noqa: E402
+from rlhfless.training.algorithms.offload import copied_to, to_cpu  # noqa: E402
 from rlhfless.training.algorithms.registry import recompute_layers  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
@@ -61,9 +62,20 @@ def test_recomputed_layers_keep_fewer_bytes_and_give_the_same_gradient(name: str
 def test_a_run_is_resumed_with_other_options_of_memory_to_the_same_weights(tmp_path: Path, model: Path) -> None:
     run: dict[str, Any] = {"policy": "static", "gpus": 1, "kl_coef": 0.1, "steps": 2}
     train(config(**run), tmp_path / "whole", model=model)
-    train(config(**{**run, "steps": 1}, gradient_checkpointing=True), tmp_path / "parts", model=model)
+    saving = {"gradient_checkpointing": True, "offload_reference": True}
+    train(config(**{**run, "steps": 1}, **saving), tmp_path / "parts", model=model)
     train(config(**run), tmp_path / "parts", resume=True)
     assert same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_an_offloaded_model_is_on_the_device_for_its_passes_only() -> None:
+    """The device is ``meta``, which every machine has: passes are made there, and the weights stay where they are."""
+    model = to_cpu(small_model())
+    before = [(parameter.data_ptr(), parameter.detach().clone()) for parameter in model.parameters()]
+    assert copied_to(model, "cpu") is model
+    assert copied_to(model.lm_head, "meta")(input=torch.zeros((1, 32), device="meta")).device.type == "meta"
+    after = [(parameter.data_ptr(), parameter.detach()) for parameter in model.parameters()]
+    assert all(p == q and torch.equal(x, y) for (p, x), (q, y) in zip(before, after, strict=True))
 
 
 def test_a_model_that_cannot_recompute_is_refused() -> None:
@@ -76,6 +88,13 @@ def test_a_model_that_cannot_recompute_is_refused() -> None:
     [
         ({"gradient_checkpointing": "yes"}, ("gradient_checkpointing", "'yes'", "True or False")),
         ({"gradient_checkpointing": 1}, ("gradient_checkpointing", "1", "True or False")),
+        ({"offload_reference": True}, ("offload_reference", "kl_coef 0")),
+        ({"offload_reference": "cpu", "kl_coef": 0.1}, ("offload_reference", "'cpu'", "True or False")),
+        ({"offload_reference": True, "kl_coef": 0.1, "executor": "local", "pipeline": 2}, ("offload_reference", "pipeline")),
+        (
+            {"offload_reference": True, "kl_coef": 0.1, "learner_processes": 2, "preparation_tp": 2},
+            ("offload_reference", "preparation_tp 2"),
+        ),
         ({"gradient_checkpointing": True, "executor": "local", "pipeline": 2}, ("gradient_checkpointing", "pipeline")),
     ],
 )

@@ -48,7 +48,7 @@ SHARED = {
     "old_logprobs_from": "recomputed",
     "importance_ratio_cap": 1.2,
 }
-CHANGE_NO_WEIGHT = {"gradient_checkpointing": True}
+CHANGE_NO_WEIGHT = {"gradient_checkpointing": True, "offload_reference": True}
 
 
 class Pair:
