@@ -261,7 +261,8 @@ def _of_the_model(
     """Make the components that depend on the model from which training starts."""
     hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None):
+    exact = same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None)
+    if (was := origin.earlier_cluster) and not exact:
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )

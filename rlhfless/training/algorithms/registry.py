@@ -49,7 +49,8 @@ def make_algorithm(
     reference = None
     if validated.kl_coef:
         offloads = validated.offload_reference
-        frozen = to_cpu(frozen_copy(model)) if offloads else frozen_copy(model)
+        frozen = frozen_copy(model)
+        frozen = to_cpu(frozen) if offloads and ranks.mesh is None else frozen
         reference = ranks.shard(frozen, validated.learner_dtype, offloads=offloads)
     if validated.gradient_checkpointing:
         recompute_layers(model)

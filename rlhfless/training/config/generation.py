@@ -64,5 +64,5 @@ class RolloutConfig(Options):
     """Sample tokens at this temperature; lower is less random."""
     generation_dtype: GenerationDtype = "auto"
     """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else that of the
-    checkpoint that training began with. In bfloat16 tokens depend on the batch, and engine and learner disagree more: each step records by how much
-    (``mismatch_mean``)."""
+    checkpoint that training began with. In bfloat16 tokens depend on the batch, and engine and learner disagree more: each step
+    records by how much (``mismatch_mean``)."""

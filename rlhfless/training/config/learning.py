@@ -126,7 +126,8 @@ class UpdateOptions(UpdateConfig):
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference: see ``OptimizerConfig``.
+        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference: see
+            ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.

@@ -98,7 +98,9 @@ class TrainConfig(Options):
                     f"learner_gpus, or {name} 1"
                 )
         if self.optimizer.offload_reference and not self.algorithm.kl_coef:
-            raise TrainError("offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out")
+            raise TrainError(
+                "offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out"
+            )
         if self.optimizer.offload_reference and self.cluster.preparation_tp is not None:
             raise TrainError(
                 f"offload_reference is True, but preparation_tp {self.cluster.preparation_tp} sends the reference to GPUs by "

@@ -17,13 +17,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from rlhfless.errors import reason
 from rlhfless.training import missing_torch
 
 try:
     import torch
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 except ImportError as error:
     raise missing_torch(error) from None
 
@@ -31,14 +30,14 @@ from rlhfless.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm, Piece
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import make_schedule
-from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
+from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_from_first, whole
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
+from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
 from rlhfless.training.pipeline.fused import PipelineStep
 from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.passes import with_reallocated_passes
-
 
 CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference")
 """Options of ``make_algorithm`` with and without which a checkpoint may be read."""
@@ -236,29 +235,34 @@ class LocalLearner:
 
     @torch.no_grad()
     def read(self, folder: Path) -> None:
-        """See ``Learner``. All ranks must call it."""
-        state = _read(folder / "state.json")
-        with _as_written(folder / "state.json"):
+        """See ``Learner``. All ranks must call it; the first one reads, tensor by tensor, and sends the others their shards."""
+        ranks, first = self.ranks, self.ranks.rank == 0
+        state = ranks.of_first(read_json(folder / "state.json") if first else None)
+        with as_written(folder / "state.json"):
             different = differences(self._configuration, current_options(state["configuration"]))
         if different:
             raise TrainError(f"{folder}: was written with {different}; read it with the same options")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
-        weights, moments = (_read(folder / f"{name}.safetensors") for name in ("model", "optimizer"))
-        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (parameters, weights))
-        if different := differences(shapes, saved):
+        weights, moments = (TensorFile(folder / f"{name}.safetensors") if first else None for name in ("model", "optimizer"))
+        shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+        if different := differences(shapes, ranks.of_first(weights.shapes if weights else {})):
             raise TrainError(
                 f"{folder}: holds the weights of another model ({different}); continue with the model that it was written for"
             )
         for name, parameter in parameters.items():
-            parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
+            spread_from_first(weights.get(name) if weights else None, parameter.detach(), ranks)
         optimizer.state.clear()
-        with _as_written(folder / "optimizer.safetensors"):
-            for key, value in moments.items():
+        with as_written(folder / "optimizer.safetensors"):
+            for key, shape in ranks.of_first(moments.shapes if moments else {}).items():
                 name, what = key.rsplit("/", 1)
-                like = parameters[name].detach()
-                # counts of steps stay on the CPU, where torch has them
-                optimizer.state[parameters[name]][what] = spread_like(value, like) if value.dim() else value
-        with _as_written(folder / "state.json"):
+                like, value = parameters[name].detach(), moments.get(key) if moments else None
+                if shape == shapes[name]:
+                    optimizer.state[parameters[name]][what] = moment = torch.empty_like(like)
+                    spread_from_first(value, moment, ranks)
+                else:  # of the whole weight, such as the count of its steps, which torch has on the CPU
+                    found: Any = ranks.of_first(value)
+                    optimizer.state[parameters[name]][what] = found.to(like.device) if shape else found
+        with as_written(folder / "state.json"):
             for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
                 group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
             self.schedule.load_state_dict(state["schedule"])
@@ -276,20 +280,3 @@ class LocalLearner:
     def _parameters(self) -> dict[str, Any]:
         """Return all trained weights by name, tied ones once."""
         return dict(self.algorithm.trained.named_parameters())
-
-
-@contextlib.contextmanager
-def _as_written(path: Path) -> Iterator[None]:
-    """Context for reading a checkpoint file: content that no learner wrote becomes a ``TrainError``."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TrainError(f"{path}: is damaged ({reason(error)}); restore the file, or start a new run") from error
-
-
-def _read(path: Path) -> Any:
-    """Return the tensors or the JSON in a file of a checkpoint."""
-    try:
-        return load_file(path) if path.suffix == ".safetensors" else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise TrainError(f"{path}: cannot be read ({error}); restore the file, or start a new run") from error
