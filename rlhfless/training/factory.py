@@ -32,6 +32,7 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
@@ -165,6 +166,12 @@ def resolve(
         raise TrainError(
             f"num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own updates; give 1"
         )
+    if config.optimizer.lora_rank is not None:
+        check_lora()
+        if overrides.algorithm is not None:
+            raise TrainError(
+                f"lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave it out"
+            )
     if overrides.algorithm is not None and hardware.pipeline is not None:
         raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")
     pieces, made = ("begin", "add", "finish"), overrides.algorithm

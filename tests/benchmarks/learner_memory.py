@@ -2,9 +2,9 @@
 
     python tests/benchmarks/learner_memory.py --json results/learner_memory.json
 
-A random Qwen2 of 124 million weights is sharded over two processes of this machine (FSDP2 over gloo), with and without a reference
-model. The peak is the largest resident memory (VmHWM) of a process once all have loaded, minus that of a process that loads a model
-of next to no weights. Shared pages count in each process that has touched them.
+A random Qwen2 of 152 million weights is sharded over two processes of this machine (FSDP2 over gloo), with and without a
+reference model. The peak is the largest resident memory (VmHWM) of a process once all have loaded, minus that of a process
+that loads a model of next to no weights. Shared pages count in each process that has touched them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def main() -> None:
         rows.append({"reference": bool(kl_coef), "model_bytes": model_bytes, "shard_bytes": shard, "peak_bytes": over})
         peaks_mib = ", ".join(f"{peak / 2**20:.0f}" for peak in over)
         print(
-            f"{'with' if kl_coef else 'without'} reference: peaks of {peaks_mib} MiB by rank; shards take {shard / 2**20:.0f} MiB, "
-            f"a whole model {model_bytes / 2**20:.0f} MiB"
+            f"{'with' if kl_coef else 'without'} reference: peaks of {peaks_mib} MiB by rank; shards take "
+            f"{shard / 2**20:.0f} MiB, a whole model {model_bytes / 2**20:.0f} MiB"
         )
     if given.json is not None:
         given.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -118,6 +118,20 @@ class OptimizerConfig(Options):
     offload_reference: bool = False
     """Keep the reference model of a KL penalty in CPU memory, and copy it to the GPU for its passes only. It takes less GPU
     memory, and a copy for each batch (with learning stream, for each prompt). It changes no gradient."""
+    lora_rank: Count | None = None
+    """Train low-rank adapters of this rank in place of all weights (LoRA). Needs peft. Actors get weights with the adapters
+    merged into them. The base model stays beside them, and is the reference of a KL penalty. Default: off."""
+    lora_alpha: Positive | None = None
+    """Scale adapters by this divided by their rank. Default: twice the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Adapt linear layers of this name, such as q_proj; repeat for several. Default: all but the output layer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {"lora_alpha": self.lora_alpha, "lora_targets": self.lora_targets or None}
+        for name, value in given.items():
+            if self.lora_rank is None and value is not None:
+                raise TrainError(f"{name} is {value!r}, but no adapters are trained; give lora_rank as well")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +140,8 @@ class UpdateOptions(UpdateConfig):
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference: see
-            ``OptimizerConfig``.
+        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference, lora_rank,
+            lora_alpha, lora_targets: see ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.
@@ -140,6 +154,9 @@ class UpdateOptions(UpdateConfig):
     learner_dtype: Precision = "float32"
     gradient_checkpointing: bool = False
     offload_reference: bool = False
+    lora_rank: Count | None = None
+    lora_alpha: Positive | None = None
+    lora_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,6 +61,8 @@ class PipelineOptions:
             raise TrainError(f"learner_dtype is {optimizer.learner_dtype!r}, but a pipeline computes in float32; leave it out")
         if optimizer.gradient_checkpointing:
             raise TrainError("gradient_checkpointing is True, but a pipeline keeps the activations of its stages; leave it out")
+        if optimizer.lora_rank is not None:
+            raise TrainError(f"lora_rank is {optimizer.lora_rank}, but a pipeline trains all weights; leave it out")
         if optimizer.offload_reference:
             raise TrainError("offload_reference is True, but a pipeline keeps the reference in its stages; leave it out")
         has_critic = isinstance(algorithm, PpoConfig)

@@ -110,7 +110,32 @@ class TrainConfig(Options):
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
             )
+        self._check_lora()
         self.pipeline_options()
+
+    def _check_lora(self) -> None:
+        rank, cluster = self.optimizer.lora_rank, self.cluster
+        if rank is None:
+            return
+        if cluster.learner_processes > 1:
+            raise TrainError(
+                f"lora_rank is {rank} with {cluster.learner_processes} learner_processes, but adapters are trained in one "
+                "process; choose one of them"
+            )
+        joined = {
+            "learner_grows": cluster.learner_grows,
+            "learner_gpus": cluster.learner_gpus == "auto" and cluster.executor != "virtual",
+        }
+        for name in (name for name, joins in joined.items() if joins and cluster.executor != "virtual"):
+            raise TrainError(
+                f"{name} is {getattr(cluster, name)!r} with lora_rank {rank}, but processes that join a learner hold no "
+                "adapters; leave one of them out"
+            )
+        if self.optimizer.offload_reference:
+            raise TrainError(
+                f"offload_reference is True with lora_rank {rank}, but the reference is the base model that adapters are "
+                "trained on; leave it out"
+            )
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -135,7 +160,8 @@ class TrainConfig(Options):
         for section in (*SECTIONS, "algorithm"):
             options = getattr(self, section)
             flat |= {option: getattr(options, name) for name, option in option_names(section, type(options)).items()}
-        return {**flat, "algorithm": self.algorithm.name, "rewards": list(self.task.rewards)}
+        lists = {"rewards": list(self.task.rewards), "lora_targets": list(self.optimizer.lora_targets)}
+        return {**flat, "algorithm": self.algorithm.name, **lists}
 
     @property
     def steps_per_epoch(self) -> int:

@@ -29,6 +29,8 @@ except ImportError as error:
 from rlhfless.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm, Piece
 from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.critic import PolicyAndCritic
+from rlhfless.training.algorithms.lora import merge_into
 from rlhfless.training.algorithms.optimizer import make_schedule
 from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_from_first, whole
 from rlhfless.training.algorithms.registry import make_algorithm
@@ -84,7 +86,8 @@ class LocalLearner:
     """The learner in this process: alone, or one of ``ranks``.
 
     Args:
-        algorithm: with its optimizer.
+        algorithm: with its optimizer. merged: gets the weights of an algorithm with adapters, merged, after every update; None
+            where the algorithm trains all weights, in place.
         num_mini_batches: of a batch; each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
@@ -97,6 +100,7 @@ class LocalLearner:
         self,
         algorithm: Algorithm,
         *,
+        merged: Any = None,
         ranks: Ranks = ONE,
         num_mini_batches: int = 1,
         lr_scheduler_type: str = "constant",
@@ -106,6 +110,7 @@ class LocalLearner:
     ) -> None:
         self.algorithm, self.ranks, self.num_mini_batches = algorithm, ranks, num_mini_batches
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
+        self._merged = merged
         self._seconds = 0.0  # of the pieces of a step so far
         self._updates: list[dict[str, float]] = []  # numbers of its mini-batches so far
         self._ends = math.inf if lr_scheduler_steps is None else lr_scheduler_steps
@@ -130,7 +135,10 @@ class LocalLearner:
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
-        configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
+        kept = {key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}
+        if not kept.get("lora_targets"):
+            kept.pop("lora_targets", None)
+        configuration = {"algorithm": name, **kept}
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
@@ -138,13 +146,15 @@ class LocalLearner:
             return make_algorithm(name, model, ranks=ranks, **options)
 
         algorithm = made(ranks) if preparation_mesh is None else with_reallocated_passes(made, ranks, preparation_mesh)
-        return cls(algorithm, ranks=ranks, configuration=configuration, **rates)
+        merged = None if options.get("lora_rank") is None else model
+        return cls(algorithm, merged=merged, ranks=ranks, configuration=configuration, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
         with self._training():
             numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.num_mini_batches)])
+        self._merge()
         self._next_rate()
         return {**numbers, "learning_rate": rate}
 
@@ -187,6 +197,7 @@ class LocalLearner:
         began, rate = time.perf_counter(), float(self.schedule.get_last_lr()[0])
         with self._training():
             numbers = of_step([*self._updates, self.algorithm.finish()])
+        self._merge()
         self._next_rate()
         return {**numbers, "learning_rate": rate, "seconds": self._seconds + time.perf_counter() - began}
 
@@ -198,6 +209,12 @@ class LocalLearner:
             yield
         finally:
             self.algorithm.trained.eval()
+
+    def _merge(self) -> None:
+        """Give the model that generates the weights with the adapters merged, if there are adapters."""
+        if self._merged is not None:
+            trained = self.algorithm.trained
+            merge_into(self._merged, trained.policy if isinstance(trained, PolicyAndCritic) else trained)
 
     def _next_rate(self) -> None:
         if self.schedule.last_epoch < self._ends:  # beyond its end a cosine would rise again
@@ -266,6 +283,7 @@ class LocalLearner:
             for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
                 group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
             self.schedule.load_state_dict(state["schedule"])
+        self._merge()
 
     def close(self) -> None:
         """See ``Learner``."""
@@ -278,5 +296,6 @@ class LocalLearner:
         return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
     def _parameters(self) -> dict[str, Any]:
-        """Return all trained weights by name, tied ones once."""
-        return dict(self.algorithm.trained.named_parameters())
+        """Return all trained weights by name, tied ones once. Base weights of adapters are those that training began with."""
+        named = dict(self.algorithm.trained.named_parameters())
+        return named if self._merged is None else {name: value for name, value in named.items() if value.requires_grad}
