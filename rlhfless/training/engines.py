@@ -218,27 +218,30 @@ def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> 
     return ""
 
 
-def precision_of(config: TrainConfig, device: str) -> Precision:
+def precision_of(config: TrainConfig, device: str, checkpoint: str = "float32") -> Precision:
     """Return the number format in which a run generates.
 
     Args:
         device: device type of the policy, where actors are emulated.
+        checkpoint: number format of the weights that the run began with; ``auto`` takes it where there is no GPU.
     """
     if config.rollout.generation_dtype != "auto":
         return config.rollout.generation_dtype
     on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
-    return "bfloat16" if on_gpu else "float32"
+    return "bfloat16" if on_gpu or checkpoint == "bfloat16" else "float32"
 
 
-def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
+def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine in float32 on the CPU
     guarantees that.
 
     Args:
-        device: device type of the policy, where actors are emulated. custom_pool: the caller passed the pool.
+        device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None or precision_of(config, device) != "float32":
+    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+        return False
+    if precision_of(config, device, checkpoint) != "float32":
         return False
     return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 

@@ -160,11 +160,11 @@ class ClusterConfig(Options):
                 "choose engine 'torch' or 'transformers'"
             )
         if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
-            given = {"vllm": "engine 'vllm' spreads", "transformers": "engine 'transformers' does not cut"}.get(self.engine, "")
-            given = "executor 'virtual' emulates" if self.executor == "virtual" else given
+            why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
+            why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
             raise TrainError(
-                f"tensor_parallel is {self.tensor_parallel}, but {given} actors; leave it out, or choose executor 'local' "
-                "or 'ray' with engine 'torch'"
+                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
+                "engine 'torch'"
             )
         if self.gpu_memory_utilization is not None and self.engine != "vllm":
             raise TrainError(
