@@ -25,7 +25,8 @@ from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
-from rlhfless.trace import Trace, TraceError, step_metrics
+from rlhfless.simulate.traces import SimulatedTraces, policy_metrics
+from rlhfless.trace import TraceError
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.plan import Plan
@@ -73,8 +74,8 @@ def simulate_steps(
     names = [p.name for p in chosen]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
-    records: dict[str, list[tuple[StepRecord, pd.DataFrame]]] = {p.name: [] for p in chosen}
-    clock_s = dict.fromkeys(records, 0.0)
+    executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
+    clock_s = dict.fromkeys(executed, 0.0)
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
@@ -103,7 +104,7 @@ def simulate_steps(
                 links=links_of(setting),
             )
             clock_s[policy.name] = record.end_s
-            records[policy.name].append((record, rollout_rows(record, logged)))
+            executed[policy.name].append((record, logged))
             bound: ClairvoyantBound | DraftedClairvoyantBound = without
             if plan.drafting is not None:
                 most = plan.drafting.max_draft_tokens
@@ -118,7 +119,7 @@ def simulate_steps(
                     **_bound_columns(setting, record, bound, whole),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
-                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if records[policy.name][1:] else 0.0)),
+                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if executed[policy.name][1:] else 0.0)),
                     "moves": record.moves,
                 }
             )
@@ -126,10 +127,8 @@ def simulate_steps(
             on_step(logged.step)
     if not seen:
         raise TraceError("no step to simulate; steps that the log has are needed")
-    traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
-    measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
-    columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
-    table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
+    table = pd.DataFrame(facts).merge(policy_metrics(executed), on=["policy", "step"], how="left")
+    traces = SimulatedTraces(executed, setting)
     return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
 
 
@@ -167,51 +166,3 @@ def links_of(setting: SimulationConfig) -> NodeLinks | None:
     """Return the links that the transfers of one execution of a step share; None if they share none."""
     contention = None if setting.effects is None else setting.effects.contention
     return None if contention is None else NodeLinks(contention.carries)
-
-
-def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
-    """Return the log's rows of a step with the times of this execution instead of the logged times."""
-    completed, actor_of = record.completions, record.actor_of
-    done = [completed[i] for i in range(len(logged.rows))]
-    times = pd.DataFrame(
-        {
-            "prefill_tokens_computed": [one.prefill_tokens_computed for one in done],
-            "actor": [actor_of[i] for i in range(len(done))],
-            "start_s": [one.start_s for one in done],
-            "first_token_s": [one.first_token_s for one in done],
-            "end_s": [one.time_s for one in done],
-        },
-        index=logged.rows.index,
-    )
-    if all(one.passes is not None for one in done):
-        for name in ("passes", "drafted_tokens", "accepted_tokens"):
-            times[name] = [getattr(one, name) for one in done]
-    kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
-    return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
-
-
-def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: SimulationConfig, policy: str) -> Trace:
-    """Return one trace of all steps under one policy."""
-    return Trace(
-        rollouts=pd.concat([rows for _, rows in records], ignore_index=True),
-        allocations=pd.DataFrame([row for record, _ in records for row in record.allocations]),
-        spans=pd.DataFrame([row for record, _ in records for row in record.spans]),
-        events=pd.DataFrame([row for record, _ in records for row in record.events]),
-        plans=[{"step": record.step, **record.plan.to_dict()} for record, _ in records],
-        meta=describe(setting, policy),
-    )
-
-
-def describe(setting: SimulationConfig, policy: str) -> dict[str, Any]:
-    """Return the contents of ``meta.json`` for a simulated run."""
-    return {
-        "seeds": {"policy": setting.seed},
-        "cluster": vars(setting.cluster),
-        "profile": setting.latency.name,
-        "policy": policy,
-        "objective": vars(setting.objective),
-        "clock": "virtual",
-        "charging": "profile",
-        "engine": "simulated",
-        "device": "none",
-    }

@@ -83,6 +83,17 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
     return pd.Series(cells, index=values.index, dtype=bool if column.dtype == "bool" else object)
 
 
+def absent(column: Column, index: pd.Index, source: str) -> Any:
+    """Return the values of a column that a table lacks: its default, or unknown; in the type of the schema.
+
+    Raises:
+        TraceError: the table has rows, and the column has neither a default nor unknown values.
+    """
+    if column.default is None and column.nullable and column.dtype not in ("int", "float"):
+        return pd.Series(np.full(len(index), None), index=index, dtype=object)
+    return cast(column, pd.Series(column.default, index=index, name=column.name, dtype=object), source)
+
+
 def cast_cell(column: Column, value: Any) -> Any:
     """Return one value as ``cast`` converts it, None if it is unknown; for rows that arrive one at a time.
 
