@@ -14,6 +14,7 @@ import pandas as pd
 
 from rlhfless.engine.simulated.disturbances import FaultInjectingFactory, SimulatedEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
@@ -25,7 +26,7 @@ from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
-from rlhfless.simulate.traces import SimulatedTraces, policy_metrics
+from rlhfless.simulate.traces import Executed, SimulatedTraces, policy_metrics
 from rlhfless.trace import TraceError
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
@@ -68,12 +69,7 @@ def simulate_steps(
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
-    if isinstance(policies, str) or not policies:
-        raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
-    chosen = [as_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) for p in policies]
-    names = [p.name for p in chosen]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
+    chosen = _chosen(setting, policies)
     executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
     clock_s = dict.fromkeys(executed, 0.0)
     facts: list[dict[str, Any]] = []
@@ -85,24 +81,8 @@ def simulate_steps(
         seen.append((logged, without))
         requests = logged.requests()
         for policy in chosen:
-            began = time.perf_counter()
-            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
-            planning_s = time.perf_counter() - began
-            record = run_step(
-                plan,
-                requests,
-                engines_of(setting, logged, plan, policy.clairvoyant),
-                setting.latency,
-                setting.cluster,
-                run=str(logged.rows["run"].iloc[0]),
-                step=logged.step,
-                start_s=clock_s[policy.name],
-                phases=setting.phases,
-                work=fused_items(setting, logged, policy, plan),
-                admission=setting.admission,
-                migration=setting.migration,
-                links=links_of(setting),
-            )
+            record, planning_s = _execute(policy, logged, setting, requests, clock_s[policy.name])
+            plan = record.plan
             clock_s[policy.name] = record.end_s
             executed[policy.name].append((record, logged))
             bound: ClairvoyantBound | DraftedClairvoyantBound = without
@@ -130,6 +110,62 @@ def simulate_steps(
     table = pd.DataFrame(facts).merge(policy_metrics(executed), on=["policy", "step"], how="left")
     traces = SimulatedTraces(executed, setting)
     return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
+
+
+def execute_steps(
+    logged_steps: Iterable[LoggedStep],
+    setting: SimulationConfig,
+    policies: Sequence[str | SchedulingPolicy | PolicyFunction],
+) -> dict[str, Executed]:
+    """Plan and run steps under every policy, without metrics and bounds (``policy_metrics`` takes many settings at once).
+
+    The arguments and exceptions are those of ``simulate_steps``.
+    """
+    chosen = _chosen(setting, policies)
+    executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
+    for logged in logged_steps:
+        setting.problem(logged.truth)  # refuses responses that fit on no actor
+        requests = logged.requests()
+        for policy in chosen:
+            before = executed[policy.name]
+            start_s = before[-1][0].end_s if before else 0.0
+            before.append((_execute(policy, logged, setting, requests, start_s)[0], logged))
+    return dict(executed)
+
+
+def _chosen(setting: SimulationConfig, policies: Sequence[str | SchedulingPolicy | PolicyFunction]) -> list[SchedulingPolicy]:
+    if isinstance(policies, str) or not policies:
+        raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
+    chosen = [as_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) for p in policies]
+    names = [p.name for p in chosen]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
+    return chosen
+
+
+def _execute(
+    policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, requests: Requests, start_s: float
+) -> tuple[StepRecord, float]:
+    """Plan and run one step; returns its record, and the seconds of planning."""
+    began = time.perf_counter()
+    plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
+    planning_s = time.perf_counter() - began
+    record = run_step(
+        plan,
+        requests,
+        engines_of(setting, logged, plan, policy.clairvoyant),
+        setting.latency,
+        setting.cluster,
+        run=str(logged.rows["run"].iloc[0]),
+        step=logged.step,
+        start_s=start_s,
+        phases=setting.phases,
+        work=fused_items(setting, logged, policy, plan),
+        admission=setting.admission,
+        migration=setting.migration,
+        links=links_of(setting),
+    )
+    return record, planning_s
 
 
 def _bound_columns(

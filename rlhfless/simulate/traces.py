@@ -7,7 +7,7 @@ results of many policies and the trace of few.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -19,6 +19,8 @@ from rlhfless.trace.schema.validation import validate
 
 Executed = Sequence[tuple[StepRecord, LoggedStep]]
 """Steps that one policy executed, in order, and what the log says of them."""
+
+Key = TypeVar("Key", str, tuple[int, str])
 
 COUNTED = ("run", "step", "holder", "phase", "start_s", "end_s", "batch_mean", "slots", "background")
 """Columns of spans that metrics are computed from."""
@@ -48,8 +50,11 @@ class SimulatedTraces(Mapping[str, Trace]):
         return len(self._executed)
 
 
-def policy_metrics(executed: Mapping[str, Executed]) -> pd.DataFrame:
+def policy_metrics(executed: Mapping[Key, Executed]) -> pd.DataFrame:
     """Return what every policy's steps were billed: one row per policy and step.
+
+    Args:
+        executed: by the policy, or by a pair of a setting's number and the policy.
 
     Returns:
         A frame with ``policy, step, actors, gpu_seconds, idle_gpu_seconds, slot_idle_gpu_seconds, cost_usd``, as
@@ -60,7 +65,8 @@ def policy_metrics(executed: Mapping[str, Executed]) -> pd.DataFrame:
     allocations = validate("allocations", [{**row, "run": run} for run, record in runs for row in record.allocations])
     spans = pd.DataFrame([{**row, "run": run} for run, record in runs for row in record.spans], columns=list(COUNTED))
     billed = billed_steps(allocations, validate("spans", spans)).astype({"actors": "Int64"})
-    billed.insert(0, "policy", [names[int(run)] for run in billed["run"]])
+    of_row = [names[int(run)] for run in billed["run"]]
+    billed.insert(0, "policy", pd.Series(of_row, dtype=object if any(isinstance(name, tuple) for name in names) else None))
     columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
     return billed[columns]
 

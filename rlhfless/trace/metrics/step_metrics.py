@@ -38,10 +38,15 @@ def allocation_metrics(trace: Trace) -> pd.DataFrame:
     ``slot_idle_gpu_seconds``: gpus x sum over decode spans of duration x (1 - batch_mean / slots). It is separate from the idle
     GPU-seconds and never added to them. It is NaN where a decode span lacks its batch or slots.
     """
-    return _billed_allocations(trace.allocations, trace.spans)
+    return billed_allocations(trace.allocations, trace.spans)
 
 
-def _billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:
+def billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return ``allocation_metrics`` of some rows of a trace.
+
+    Args:
+        allocations, spans: as ``validate`` returns them; all spans of the allocations' holders in their steps.
+    """
     table = allocations.copy()
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
     start, end = spans["start_s"].to_numpy(), spans["end_s"].to_numpy()
@@ -51,9 +56,10 @@ def _billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.Da
     table["gpus"] = np.array([len(ids) for ids in table["gpu_ids"]], dtype=np.int64)
     table["duration_s"] = table["end_s"] - table["start_s"]
     busy_s, empty_slot_s = np.zeros(len(table)), np.zeros(len(table))
-    for row, allocation in enumerate(table.itertuples()):
-        span_indices = at.get((allocation.run, allocation.step, allocation.holder), np.zeros(0, dtype=np.int64))
-        begin, until = np.maximum(start[span_indices], allocation.start_s), np.minimum(end[span_indices], allocation.end_s)
+    held = zip(*(table[name].tolist() for name in ("run", "step", "holder", "start_s", "end_s")), strict=True)
+    for row, (run, step, holder, start_s, end_s) in enumerate(held):
+        span_indices = at.get((run, step, holder), np.zeros(0, dtype=np.int64))
+        begin, until = np.maximum(start[span_indices], start_s), np.minimum(end[span_indices], end_s)
         busy_s[row] = interval_union_s(begin[foreground[span_indices]], until[foreground[span_indices]])
         decoding = decode[span_indices] & (until > begin)
         empty_slot_s[row] = float(((until - begin) * empty_share[span_indices])[decoding].sum())
@@ -90,7 +96,7 @@ def billed_steps(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame
     Args:
         allocations, spans: as ``validate`` returns them.
     """
-    table = _billed_allocations(allocations, spans)
+    table = billed_allocations(allocations, spans)
     groups = table.groupby(["run", "step"], sort=False).indices
     columns = {name: table[name].to_numpy() for name in (*SUMS, "start_s", "end_s", "holder", "role")}
     rows = [
