@@ -6,7 +6,6 @@ Input is any trace. Actor i of a plan is the holder ``actor-i``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +84,7 @@ def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
     def of_holders(table: pd.DataFrame) -> pd.DataFrame:
         return table[pd.MultiIndex.from_frame(table[["run", "step", "holder"]]).isin(keys)]
 
-    return replace(trace, allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
+    return trace.with_rows(allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
 
 
 def timeline_info(
