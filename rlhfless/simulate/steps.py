@@ -132,13 +132,15 @@ class LoggedStep:
     _bounds: dict[tuple[object, ...], ClairvoyantBound] = field(default_factory=dict, init=False, repr=False)
 
     def bound(self, setting: SimulationConfig) -> ClairvoyantBound:
-        """Return the clairvoyant bound on generating this step; computed once for the same GPUs, profile and work.
+        """Return the clairvoyant bound on generating this step; computed once for settings that follow each other and
+        have the same GPUs, profile and work.
 
         Raises:
             PlanningError: the step cannot be planned on this cluster; the message says why.
         """
         key = (setting.cluster, setting.latency, setting.admission, setting.bound_work)
         if key not in self._bounds:
+            self._bounds.clear()
             self._bounds[key] = clairvoyant_bound(setting.problem(self.truth), work=setting.bound_work)
         return self._bounds[key]
 
