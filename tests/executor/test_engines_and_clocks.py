@@ -55,11 +55,12 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def combinations() -> Iterator[Any]:
-    """One for each cell. Only Ray and vLLM take long, where they are really started."""
+    """One for each cell. Only Ray and vLLM take long, where they are really started, and longest together."""
     for engine, cells in table().items():
         for column, said in cells.items():
             real = said == "works" and (column == "RayPool" or engine == "VllmEngineFactory")
-            marks = [pytest.mark.full] * real + [needs_vllm] * (engine == "VllmEngineFactory")
+            both = real and column == "RayPool" and engine == "VllmEngineFactory"
+            marks = [pytest.mark.nightly if both else pytest.mark.full] * real + [needs_vllm] * (engine == "VllmEngineFactory")
             yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
 
 

@@ -121,9 +121,9 @@ def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
         first, second = int(earlier[at]), int(later[at])
         holder, gpu = allocations["holder"].iloc[first], held[order[at]][1]
         raise TraceError(
-            f"{source}: row {row_number(allocations.index, second)}, column 'gpu_ids' takes GPU {gpu} at {begin_s[second]:g} s, "
-            f"but row {row_number(allocations.index, first)} ({holder!r}) holds it until {until_s[first]:g} s; a GPU can have "
-            "only one holder at a time"
+            f"{source}: row {row_number(allocations.index, second)}, column 'gpu_ids' takes GPU {gpu} at "
+            f"{begin_s[second]:g} s, but row {row_number(allocations.index, first)} ({holder!r}) holds it until "
+            f"{until_s[first]:g} s; a GPU can have only one holder at a time"
         )
 
 
