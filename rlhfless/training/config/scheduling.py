@@ -120,7 +120,7 @@ class ClusterConfig(Options):
     ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     learner_threads: Count | Literal["auto"] | None = None
     """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
-    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; auto with vllm."""
+    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
