@@ -92,7 +92,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
     if _here.replica is not None:
         return False
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version)
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version)
     except BaseException:
         weights_are_read()
         raise
@@ -102,7 +102,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
 def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version).sleep()
     finally:
         weights_are_read()
 
