@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 
 from rlhfless.engine.torch.capacity import admission_within
+from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
