@@ -37,7 +37,10 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     if not any(Path(folder).glob("*.safetensors")):
         raise InputError(f"{folder}: holds no weights, model.safetensors is missing; save the weights as safetensors")
     try:
-        return from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+        model = from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            model.set_attn_implementation("eager")  # transformers' fused kernel leaves the cap out
+        return model
     except InputError:
         raise
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
