@@ -5,6 +5,7 @@ A folder is read without network access.
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,23 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
             f"{folder}: its model cannot be loaded by {kind.__name__} ({reason}); give a folder written by "
             "a model's save_pretrained"
         ) from error
+
+
+def checkpoint_dtype(folder: str | Path) -> str:
+    """Return the number format in which a model's folder has its weights, ``float32`` or ``bfloat16``; others count as float32,
+    which holds all of their numbers.
+
+    Example:
+        >>> checkpoint_dtype("data/models/arithmetic-grpo")
+        'float32'
+    """
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # loading the model says what is wrong
+        return "float32"
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    named = {part.get(name) for part in parts for name in ("dtype", "torch_dtype")}
+    return "bfloat16" if "bfloat16" in named else "float32"
 
 
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:

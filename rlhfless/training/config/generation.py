@@ -36,6 +36,9 @@ class TaskConfig(Options):
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
 
+    eval_prompts: Count = 64
+    """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
+
     @property
     def limits(self) -> Limits:
         """Return the limits of reading the data file."""
@@ -59,6 +62,8 @@ class RolloutConfig(Options):
     """Generate this many responses to each prompt."""
     max_response_tokens: Count = 320
     """Truncate responses after this many tokens."""
+    max_model_len: Annotated[int, Ge(2)] | None = None
+    """Let engines take contexts of at most this many tokens, prompt and response. Default: what the longest prompt needs."""
     temperature: Positive = 1.0
     """Sample tokens at this temperature; lower is less random."""
     top_k: Annotated[int, Ge(0)] = 0
@@ -72,6 +77,6 @@ class RolloutConfig(Options):
     repetition_penalty: Positive = 1.0
     """Divide the positive logits of tokens that prompt or response have already, and multiply their negative ones."""
     generation_dtype: GenerationDtype = "auto"
-    """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else float32. In
-    bfloat16 tokens depend on the batch, and engine and learner disagree more: each step records by how much
-    (``mismatch_mean``)."""
+    """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else that of the
+    checkpoint that training began with. In bfloat16 tokens depend on the batch, and engine and learner disagree more: each step
+    records by how much (``mismatch_mean``)."""
