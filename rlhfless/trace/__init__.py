@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
+from rlhfless.trace.importers import (
+    ImportedLog,
+    ImportOptions,
+    ImportSummary,
+    LogWithoutResponses,
+    OpenedLog,
+    import_log,
+    open_log,
+    read_scalars,
+)
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.limits import Limits
 from rlhfless.trace.metrics.cross_check import checks_frame
@@ -35,6 +44,7 @@ __all__ = [
     "ImportSummary",
     "ImportedLog",
     "Limits",
+    "LogWithoutResponses",
     "OpenedLog",
     "Recorder",
     "StepTimes",
