@@ -83,6 +83,7 @@ class RunState:
             options = config.learner_options()
             learner = make_learner(
                 config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
+                placement=config.cluster.learner_placement,
                 preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(), **options,
             )  # fmt: skip
         else:
