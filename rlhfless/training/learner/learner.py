@@ -254,7 +254,7 @@ class LocalLearner:
     def read(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one reads, tensor by tensor, and sends the others their shards."""
         ranks, first = self.ranks, self.ranks.rank == 0
-        state = ranks.of_first(read_json(folder / "state.json") if first else None)
+        state: Any = ranks.of_first(read_json(folder / "state.json") if first else None)
         with as_written(folder / "state.json"):
             different = differences(self._configuration, current_options(state["configuration"]))
         if different:

@@ -33,7 +33,7 @@ class RayRank:
     """One learner process as a Ray actor."""
 
     def __init__(self, rank: int) -> None:
-        self._rank, self._learner = rank, None
+        self._rank = rank
 
     def meeting(self) -> str:
         """Return an address on this node at which the processes can meet."""
@@ -44,7 +44,7 @@ class RayRank:
     def start(self, startup: LearnerStart) -> tuple[int, str]:
         """Connect to the others and load the learner; return the process's id, and Ray's id of its node."""
         interface = interface_of(ray.util.get_node_ip_address())
-        self._learner: Any = LearnerRank(self._rank, replace(startup, interface=interface))
+        self._learner = LearnerRank(self._rank, replace(startup, interface=interface))
         return os.getpid(), ray.get_runtime_context().get_node_id()
 
     def order(self, name: str, argument: Any, seed: int) -> Any:
