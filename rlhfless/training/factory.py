@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device
+from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -34,11 +34,13 @@ from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    context_tokens,
     make_engines,
     make_pool,
     options_for,
@@ -54,6 +56,7 @@ from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
@@ -206,7 +209,10 @@ def resolve(
     check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
+        resumed = None if resume is False else folder
+        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
@@ -299,20 +305,11 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
-    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
-    sampling, precision = Sampling(temperature=rollout.temperature), precision_of(config, device.type, origin.checkpoint_dtype)
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
-    prewarms = hardware.prewarm != "none"
-    engines = make_engines(
-        hardware.engine,
-        origin.model,
-        tokenizer.eos_token_id,
-        max_context_tokens,
-        sampling,
-        precision,
-        prewarms,
-        overrides.drafting,
-    )
+    max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
+    precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids)
+    engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))

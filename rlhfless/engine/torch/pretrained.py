@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError, missing_extra
@@ -75,6 +76,14 @@ def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[
     tokenizer_file = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
     return model.to(device), tokenizer
+
+
+def stop_ids_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that end a response: the tokenizer's end of text, and all others of the model's generation config."""
+    given = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    others = given if isinstance(given, (list, tuple)) else [given]
+    vocabulary = model.config.get_text_config().vocab_size
+    return stop_ids([tokenizer.eos_token_id, *(int(i) for i in others if i is not None and 0 <= i < vocabulary)])
 
 
 def choose_device(name: str, *, emulated: bool = True) -> torch.device:

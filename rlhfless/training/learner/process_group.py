@@ -43,6 +43,7 @@ def make_learner(
     *,
     processes: int = 1,
     placement: str = "local",
+    threads: int = 1,
     preparation_tp: int | None = None,
     pipeline: PipelineOptions | None = None,
     **options: Any,
@@ -50,7 +51,7 @@ def make_learner(
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
-        placement, preparation_tp: see ``LearnerProcesses``.
+        placement, threads, preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
 
     Raises:
@@ -61,7 +62,8 @@ def make_learner(
             f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
         )
     if processes > 1:
-        return LearnerProcesses(processes, name, model, placement=placement, preparation_tp=preparation_tp, **options)
+        how: dict[str, Any] = {"placement": placement, "threads": threads, "preparation_tp": preparation_tp}
+        return LearnerProcesses(processes, name, model, **how, **options)
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
@@ -99,6 +101,7 @@ class LearnerProcesses:
         model: stays whole in this process; ``learn`` and ``read`` update its weights.
         placement: ``local`` starts them on this machine, ``ray`` where the Ray cluster that this program has joined has room;
             the first one is on this machine then, too.
+        threads: of each process on the CPU.
         preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
             ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
 
@@ -107,7 +110,15 @@ class LearnerProcesses:
     """
 
     def __init__(
-        self, count: int, name: str, model: Any, *, placement: str = "local", preparation_tp: int | None = None, **options: Any
+        self,
+        count: int,
+        name: str,
+        model: Any,
+        *,
+        placement: str = "local",
+        threads: int = 1,
+        preparation_tp: int | None = None,
+        **options: Any,
     ) -> None:
         if preparation_tp is not None:
             check_tensor_parallel(model, preparation_tp)
@@ -117,7 +128,7 @@ class LearnerProcesses:
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
-        self._preparation_tp = preparation_tp
+        self._preparation_tp, self._threads = preparation_tp, threads
         self._folder = OwnFolder("rlhfless-learner-", in_memory())
         self._board = SharedWeights.of(model, self._folder.path / "weights")
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
@@ -198,7 +209,7 @@ class LearnerProcesses:
         meeting.unlink(missing_ok=True)
         startup = LearnerStart(
             self.count, meeting.as_uri(), self._device, self.model.config, self._first, self._board, self._name,
-            self._options, self._preparation_tp,
+            self._options, self._preparation_tp, self._threads,
         )  # fmt: skip
         if isinstance(self._group, WorkerGroup):
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])

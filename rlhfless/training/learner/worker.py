@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from rlhfless.executor.distributed.worker.process import die_with_parent
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
@@ -39,6 +39,7 @@ class LearnerStart:
         board: to which the first process writes new weights; it may be ``first``.
         name, options: of ``LocalLearner.make``.
         preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
+        threads: of each process on the CPU.
         interface: of the network, through which the processes speak; None: torch finds one.
         own_gpu: a process sees its own GPU only, as Ray gives it.
     """
@@ -52,6 +53,7 @@ class LearnerStart:
     name: str
     options: dict[str, Any]
     preparation_tp: int | None = None
+    threads: int = 1
     interface: str | None = LOOPBACK
     own_gpu: bool = False
 
@@ -97,7 +99,7 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     if on_gpu:
         torch.cuda.set_device(0 if startup.own_gpu else rank)
     else:
-        torch.set_num_threads(1)
+        torch.set_num_threads(startup.threads)
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=startup.meeting, rank=rank, world_size=startup.count)
     tp = startup.preparation_tp
     copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
