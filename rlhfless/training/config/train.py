@@ -160,7 +160,7 @@ class TrainConfig(Options):
         for section in (*SECTIONS, "algorithm"):
             options = getattr(self, section)
             flat |= {option: getattr(options, name) for name, option in option_names(section, type(options)).items()}
-        lists = {"rewards": list(self.task.rewards), "lora_targets": list(self.optimizer.lora_targets)}
+        lists = {name: list(value) for name, value in flat.items() if isinstance(value, tuple)}
         return {**flat, "algorithm": self.algorithm.name, **lists}
 
     @property

@@ -135,10 +135,7 @@ class LocalLearner:
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
-        kept = {key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}
-        if not kept.get("lora_targets"):
-            kept.pop("lora_targets", None)
-        configuration = {"algorithm": name, **kept}
+        configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
