@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -130,16 +130,16 @@ class RayRanks:
                 done, left = ray.wait(left, num_returns=1)
                 ray.get(done)
             return list(ray.get(calls))
-        except (RayActorError, GetTimeoutError) as error:
-            raise LearnerError(
-                f"a process of the learner on Ray was lost during {order!r} ({reason(error)}); this step was not learned from; "
-                "resume the run to repeat it"
-            ) from None
-        except ray.exceptions.RayTaskError as error:
+        except RayTaskError as error:
             cause = error.cause
             if isinstance(cause, InputError | LearnerError | OSError):
                 raise cause from None
             raise LearnerError(f"a process of the learner failed during {order!r} ({reason(cause)})") from error
+        except RayError as error:  # it died, its node did, or Ray killed it because memory was short
+            raise LearnerError(
+                f"a process of the learner on Ray was lost during {order!r} ({reason(error)}); this step was not learned from; "
+                "resume the run to repeat it"
+            ) from None
 
 
 def interface_of(address: str) -> str | None:
