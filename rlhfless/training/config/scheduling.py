@@ -102,6 +102,9 @@ class ClusterConfig(Options):
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
+    learner_placement: Literal["local", "ray"] = "local"
+    """Start learner processes on this machine (local), or where Ray has room for them (ray). ``ray`` shards over the machines
+    of a Ray cluster, with executor ray. The first process stays on this machine."""
     preparation_tp: Count | None = None
     """Run the learner's passes before an update (reference, old log-probabilities, values) in this many tensor-parallel parts.
     The weights are sent there and the passes run in learner_processes / preparation_tp copies of the model; the update stays
@@ -192,6 +195,11 @@ class ClusterConfig(Options):
             raise TrainError(
                 f"preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every actor that "
                 "has given them back; leave it out"
+            )
+        if self.learner_placement == "ray" and (self.executor != "ray" or self.learner_processes == 1):
+            raise TrainError(
+                f"learner_placement is 'ray' with executor {self.executor!r} and learner_processes {self.learner_processes}; "
+                "executor 'ray' and several learner_processes are needed"
             )
         self._check_learning()
         self._check_pipeline()
