@@ -86,6 +86,9 @@ class ClusterConfig(Options):
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
     ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
     On the wall clock the learner always has the GPUs of one actor of its own. Default: as many as an actor has."""
+    learner_start: Literal["first", "step", "needed"] = "first"
+    """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
+    step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
     learner_grows: bool = False
     """Learn also on GPUs that actors have given back. On the wall clock, processes there hold a replica of the weights."""
     learner_load_s: NotNegative = 0.0
@@ -178,7 +181,10 @@ class ClusterConfig(Options):
             )
 
     def _check_learning(self) -> None:
-        usual = {"learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0}
+        usual = {
+            "learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0,
+            "learner_start": "first",
+        }  # fmt: skip
         given = next((name for name, default in usual.items() if getattr(self, name) != default), None)
         if self.learning == "batch" and given is not None:
             raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
@@ -189,6 +195,15 @@ class ClusterConfig(Options):
             )
         if self.learner_gpus == "auto" and self.learner_grows:
             raise TrainError("learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")
+        if self.learner_gpus == "auto" and self.learner_start != "first":
+            raise TrainError(
+                f"learner_start is {self.learner_start!r}, but learner_gpus 'auto' chooses it for each step; leave it out"
+            )
+        if self.learner_grows and self.learner_start == "step" and self.executor != "virtual":
+            raise TrainError(
+                f"learner_start is 'step' with learner_grows and executor {self.executor!r}, where the trainer's GPUs change "
+                "their role within a step; choose learner_start 'first' or 'needed'"
+            )
         if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
