@@ -20,6 +20,7 @@ that is held for the step (serial), or that starts then (after).
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,14 +141,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     settings = [("made up", "l40s-qwen2.5-7b-tp4", 2)] if arguments.tiny else SETTINGS
-    every = [
-        row
-        for log, profile, actors in settings
-        for algorithm in PASSES
-        for slots in arguments.slots
-        for row in measured(log, profile, actors, algorithm, 1 if arguments.tiny else arguments.seeds, slots)
-    ]
-    print(said(every))
+    every: list[dict[str, Any]] = []
+    for (log, profile, actors), algorithm, slots in itertools.product(settings, PASSES, arguments.slots):
+        rows = measured(log, profile, actors, algorithm, 1 if arguments.tiny else arguments.seeds, slots)
+        print(said(rows), flush=True)
+        every += rows
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
 
