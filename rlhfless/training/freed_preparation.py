@@ -41,8 +41,10 @@ def check_freed(config: TrainConfig, *, given: bool) -> None:
         problem = f"the {processes} learner_processes share their weights (FSDP2), so that no other process has all of them"
     elif algorithm.name == "grpo" and not algorithm.kl_coef:
         problem = "GRPO with kl_coef 0 has no pass before its update"
-    elif algorithm.name == "ppo" and config.minibatches_per_step > 1:
-        problem = "with minibatches 'prompts' PPO's values are those of the weights after the update before"
+    elif (rank := config.optimizer.lora_rank) is not None:
+        problem = f"with lora_rank {rank} other processes hold no adapters"
+    elif algorithm.name == "ppo" and (parts := config.optimizer.num_mini_batches) > 1:
+        problem = f"with num_mini_batches {parts} PPO's values are those of the weights after the update before"
     else:
         return
     raise TrainError(f"preparation is 'freed' on the wall clock, but {problem}; choose preparation 'after'")

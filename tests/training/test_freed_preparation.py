@@ -91,7 +91,8 @@ def test_prepared_numbers_of_other_responses_are_refused() -> None:
     [
         ({"executor": "local", "learner_processes": 2}, ("'freed'", "2 learner_processes", "FSDP2")),
         ({"executor": "local", "kl_coef": 0.0}, ("'freed'", "kl_coef 0")),
-        ({"executor": "local", **PPO, "num_updates": 2, "minibatches": "prompts"}, ("'freed'", "'prompts'")),
+        ({"executor": "local", **PPO, "num_mini_batches": 2}, ("'freed'", "num_mini_batches 2")),
+        ({"executor": "local", "lora_rank": 2}, ("'freed'", "lora_rank 2")),
         ({"executor": "local", "engine": "vllm"}, ("'freed'", "'vllm'", "'torch'")),
         ({"executor": "local", "pipeline": 2}, ("pipeline", "preparation 'freed'")),
     ],
