@@ -19,6 +19,7 @@ SMALLEST = {
     "pipeline_schedules": "--tiny --markdown --json OUT",
     "step_search": "--tiny --markdown --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
+    "group_deals": "--tiny --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
     "learner_memory": "--tiny --json OUT",

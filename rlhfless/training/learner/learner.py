@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlhfless.training import missing_torch
 
 try:
@@ -166,6 +168,11 @@ class LocalLearner:
         with self._training():
             self.algorithm.add(batch)
         self._seconds += time.perf_counter() - began
+
+    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
+        """Run the passes before the first update, see ``Algorithm``; nothing changes."""
+        with self._training():
+            return self.algorithm.look(batch)
 
     def piece(self, batch: Batch) -> Piece:
         """Return the gradient of a piece of the step, see ``Algorithm``; nothing that ``take`` needs changes."""
