@@ -34,7 +34,8 @@ def plan_step(
     Args:
         graph: for example ``ppo()``. cluster: of one kind of GPUs; nodes of 1, 2, 4 or 8.
         costs: seconds and bytes of calls in layouts, and of sending weights between layouts.
-        memory_bytes: of a GPU. gap: share of the period at which the search ends. work: partial plans that are bounded at most.
+        memory_bytes: of a GPU. gap: share of the period that is to be proven; a little more work then looks for a tenth of it.
+        work: partial plans that are bounded at most.
         seed: of the descents; the same seed and work give the same plan.
         generation: what generate calls produce, or one for each of them by its name: their seconds are then those of generation
             plans, and GPUs of an actor that is done are free for calls that do not wait for all responses. None: the costs'.
