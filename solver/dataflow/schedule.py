@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 Order = Literal["longest path", "fifo"]
-ORDERS: tuple[Order, ...] = ("longest path", "fifo")
+ORDERS: tuple[Order, ...] = ("longest path", "fifo")  # of calls that are ready
 STEPS = 8  # that are unrolled
 MORE_STEPS = 32  # where fewer do not repeat
 CYCLES = (1, 2, 3)  # steps after which schedules are tried for a repetition

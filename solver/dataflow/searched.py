@@ -22,7 +22,8 @@ FINER = 0.1  # share of the proven gap that is then searched for
 MORE, MORE_BOUNDED = 0.5, 200_000  # with at most this share of the work again, or so many bounds
 BOUNDED_PER_EVALUATED = 100  # a plan's times take as long as so many bounds
 EQUAL = 1e-12  # share by which a bound may be off by rounding
-MOST_GPUS = 4096  # that an answer to a plan without room names
+MOST_GPUS = 256  # layouts and their pairs grow with the square of the GPUs: 600, 2,400 and 9,700 per call on 64, 128 and 256
+WORK = 20_000_000  # bounds; PPO on 128 A100 takes 18 million (3 CPU s) to prove 1 %, and up to 64 GPUs 0.03 to 1.3 million
 
 
 class Asked(NamedTuple):

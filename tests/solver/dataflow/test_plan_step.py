@@ -108,6 +108,7 @@ class FrozenCopy(Wrong):
     [
         ({"graph": "ppo"}, "graph is 'ppo'; a Graph, such as ppo(), is needed"),
         ({"cluster": 8}, "cluster is 8; a Cluster is needed"),
+        ({"cluster": Cluster(512, 8, 1)}, "the cluster has 4,096 GPUs; steps are planned on 256 at most"),
         ({"cluster": Cluster(1, 6, 1)}, "gpus_per_node is 6; 1, 2, 4 or 8 is needed"),
         ({"memory_bytes": 0}, "memory_bytes is 0; more than 0 is needed"),
         ({"memory_bytes": "80"}, "memory_bytes is '80'; a number is needed"),
