@@ -23,7 +23,7 @@ LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
-    "How to read the log": ("framework", "tokenizer", "maps", "run", "max_response_tokens", *LIMITS),
+    "How to read the log": ("framework", "tokenizer", "maps", "where", "run", "max_response_tokens", *LIMITS),
     "The page": ("out", "time_weight", "max_steps", "drafts"),
 }
 

@@ -33,11 +33,13 @@ from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    context_tokens,
     make_engines,
     make_pool,
     options_for,
@@ -52,6 +54,7 @@ from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
@@ -197,7 +200,10 @@ def resolve(
     check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
+        resumed = None if resume is False else folder
+        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
@@ -289,19 +295,10 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
-    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
+    max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(temperature=rollout.temperature)
-    prewarms = hardware.prewarm != "none"
-    engines = make_engines(
-        hardware.engine,
-        origin.model,
-        tokenizer.eos_token_id,
-        max_context_tokens,
-        sampling,
-        precision_of(config, device.type),
-        prewarms,
-        overrides.drafting,
-    )
+    precision, eos_id = precision_of(config, device.type), tokenizer.eos_token_id
+    engines = make_engines(hardware, origin.model, eos_id, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))

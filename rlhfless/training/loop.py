@@ -218,7 +218,7 @@ class Trainer:
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        learning = learning_of(LearningParts(*given, self.actor_pool, self.step_plan))
+        learning = learning_of(LearningParts(*given, self.actor_pool, self.step_plan, self.engines))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
@@ -77,6 +76,7 @@ class StreamedLearning:
 
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
+        self.parts.release_engines()
         if not self.parts.on_pool:
             self._run_after(record)
         self._say_plan(record)
@@ -89,7 +89,7 @@ class StreamedLearning:
 
     def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
         p, began = self.parts, time.perf_counter()
-        with one_thread(p.state.model.device):
+        with p.learner_threads(beside_actors=True):
             with streams_of(*self._stream(group)):
                 batch = self._judged(group, completions)
             with streams_of(*self._stream(group)):
@@ -116,7 +116,7 @@ class StreamedLearning:
         """Take the optimizer's step on the groups of a mini-batch."""
         p, last = self.parts, minibatch == len(self._minibatches) - 1
         part = () if last else (len(p.problems) + 1 + minibatch,)
-        with streams_of(p.config.seed, p.step, *part), one_thread(p.state.model.device):
+        with streams_of(p.config.seed, p.step, *part), p.learner_threads(beside_actors=not last):
             if not last:
                 p.state.learner.update()
                 return

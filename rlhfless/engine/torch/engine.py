@@ -245,6 +245,10 @@ class TorchEngine:
         """See ``SupportsSnapshots``."""
         return torch.cat([copy, rest], dim=3)
 
+    def wait_until(self, now_s: float) -> None:
+        """Let the clock run on to ``now_s``, between iterations; the next one begins then or later."""
+        self._loop.clock_s = max(self._loop.clock_s, now_s)
+
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
         queue, decode_run = self._loop.queue, self._loop.decode_run

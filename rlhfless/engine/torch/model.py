@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -52,6 +53,7 @@ class DecoderModel:
         hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
         supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
         weights: those in use; ``load`` copies others over them.
+        tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
         stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
             until ``bit_stability.measure_stable_rows`` has measured it.
 
@@ -73,6 +75,7 @@ class DecoderModel:
         self.cells = blocks(self.max_tokens + 1)
         self.device, self.dtype = model.device, dtype or model.dtype
         self.hooks: list[FeedHook] = []
+        self.tp_plan, self.parts = dict(getattr(config, "base_model_tp_plan", None) or {}), 1
         self.stable_rows: int | None = None
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
@@ -175,9 +178,15 @@ class DecoderModel:
             qk.mul_(cos).addcmul_(turned, sin)
             cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
             attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim))
-            x = x + layer.out(attended.reshape(n, heads * dim))
+            x = x + self._summed(layer.out(attended.reshape(n, heads * dim)))
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate).mul_(up))
+            x = x + self._summed(layer.down(F.silu(gate).mul_(up)))
+        return x
+
+    def _summed(self, x: Tensor) -> Tensor:
+        """Return the sum of what the tensor-parallel parts computed; a whole model's own."""
+        if self.parts > 1:
+            dist.all_reduce(x)
         return x
 
     def normed(self, x: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class VllmEngineFactory:
     drafting: Drafting | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    several_gpus: ClassVar[bool] = True
+    gpus_per_engine: ClassVar[None] = None
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
@@ -87,6 +87,11 @@ class VllmEngineFactory:
         check_version()
         check_weights(Path(self.weights), self.weights_version)
         return self
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of the files that every actor reads as the step's weights."""
+        return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
         """Return the compatibility key of a process for actors of this latency model: as many slots and KV tokens as any plan

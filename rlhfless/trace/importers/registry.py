@@ -124,6 +124,10 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
         raise TraceError(
             f"--map is for tables, and {path} is {log_format.title}; leave --map out, or read the log with --from table"
         )
+    if options.where is not None and log_format is not table.FORMAT:
+        raise TraceError(
+            f"--where is for tables, and {path} is {log_format.title}; leave --where out, or read the log with --from table"
+        )
     reading = ImportSession(path, options)
     try:
         rollouts = assemble(reading, log_format.read(reading))

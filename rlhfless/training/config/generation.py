@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge
 
 from rlhfless.training.config.options import Count, Options, Positive
 
@@ -57,6 +59,8 @@ class RolloutConfig(Options):
     """Generate this many responses to each prompt."""
     max_response_tokens: Count = 320
     """Truncate responses after this many tokens."""
+    max_model_len: Annotated[int, Ge(2)] | None = None
+    """Let engines take contexts of at most this many tokens, prompt and response. Default: what the longest prompt needs."""
     temperature: Positive = 1.0
     """Sample tokens at this temperature; lower is less random."""
     generation_dtype: GenerationDtype = "auto"

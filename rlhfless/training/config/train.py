@@ -26,7 +26,7 @@ SECTIONS: dict[str, type[Options]] = {
 """Sections of every run; the algorithm's is of ``ALGORITHMS``."""
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
-    "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
+    "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization", "drafts", "draft_length",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
     "preparation_tp", "pipeline",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",

@@ -39,6 +39,7 @@ def make_learner(
     model: Any,
     *,
     processes: int = 1,
+    threads: int = 1,
     preparation_tp: int | None = None,
     pipeline: PipelineOptions | None = None,
     **options: Any,
@@ -46,7 +47,7 @@ def make_learner(
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
-        preparation_tp: see ``LearnerProcesses``.
+        threads, preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
 
     Raises:
@@ -57,7 +58,7 @@ def make_learner(
             f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
         )
     if processes > 1:
-        return LearnerProcesses(processes, name, model, preparation_tp=preparation_tp, **options)
+        return LearnerProcesses(processes, name, model, threads=threads, preparation_tp=preparation_tp, **options)
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
@@ -93,6 +94,7 @@ class LearnerProcesses:
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
         model: stays whole in this process; ``learn`` and ``read`` update its weights.
+        threads: of each process on the CPU.
         preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
             ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
 
@@ -100,7 +102,9 @@ class LearnerProcesses:
         InputError: there are fewer GPUs than processes, or the model cannot be cut into these parts.
     """
 
-    def __init__(self, count: int, name: str, model: Any, *, preparation_tp: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, count: int, name: str, model: Any, *, threads: int = 1, preparation_tp: int | None = None, **options: Any
+    ) -> None:
         if preparation_tp is not None:
             check_tensor_parallel(model, preparation_tp)
         device = model.device.type
@@ -109,7 +113,7 @@ class LearnerProcesses:
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
-        self._preparation_tp = preparation_tp
+        self._preparation_tp, self._threads = preparation_tp, threads
         first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
         self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
         self._group = WorkerGroup("learner")
@@ -183,7 +187,7 @@ class LearnerProcesses:
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
         startup = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
-            self._options, self._preparation_tp,
+            self._options, self._preparation_tp, self._threads,
         )  # fmt: skip
         try:
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM
 
-from rlhfless.executor.distributed.worker.process import die_with_parent
 from rlhfless.system.model_folders import NO_CODE
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.algorithms.ranks import Ranks, whole
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
@@ -41,6 +41,7 @@ class LearnerStart:
         board: shared memory in the same layout, to which the first process writes new weights.
         name, options: of ``LocalLearner.make``.
         preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
+        threads: of each process on the CPU.
     """
 
     count: int
@@ -52,6 +53,7 @@ class LearnerStart:
     name: str
     options: dict[str, Any]
     preparation_tp: int | None = None
+    threads: int = 1
 
 
 def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
@@ -78,7 +80,7 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     if on_gpu:
         torch.cuda.set_device(rank)
     else:
-        torch.set_num_threads(1)
+        torch.set_num_threads(startup.threads)
     backend, meeting = "nccl" if on_gpu else "gloo", Path(startup.meeting).as_uri()
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
     tp = startup.preparation_tp
