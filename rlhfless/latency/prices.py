@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-import re
 
 from rlhfless.latency.profile import data_folders
 from solver.model.errors import as_given
+
+
+WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them
 
 
 class PriceError(ValueError):
@@ -25,15 +27,13 @@ def list_prices() -> list[dict[str, str]]:
 def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
     """Return the list price of one GPU of a kind for an hour, in USD.
 
-    A kind without its memory is the one of the table that has it: ``a100`` is ``a100-80g``.
+    The A100 of the tables of model calls has 80 GB, so ``a100`` is ``a100-80g``.
 
     Raises:
         PriceError: the table lacks the kind, or lacks it in this market.
     """
     prices = {(row["kind"], row["market"]): float(row["usd_per_gpu_hour"]) for row in list_prices()}
-    sizes = {of_kind for of_kind, _ in prices if re.fullmatch(rf"{re.escape(str(kind))}-[0-9]+g", of_kind)}
-    if len(sizes) == 1 and all(of_kind != kind for of_kind, _ in prices):
-        (kind,) = sizes  # its memory was left out
+    kind = WITH_MEMORY.get(kind, kind) if isinstance(kind, str) else kind
     if isinstance(kind, str) and (kind, market) in prices:
         return prices[kind, market]
     markets = sorted({of_market for of_kind, of_market in prices if of_kind == kind})
