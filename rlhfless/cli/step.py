@@ -57,13 +57,13 @@ def step(
     from rlhfless.latency import CallTable
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
     from solver.dataflow import plan_step
+    from solver.dataflow.searched import WORK
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
     costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
     memory_bytes = hardware.memory_bytes(costs)
-    limits = {} if work is None else {"work": work}
-    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes, gap=gap, seed=seed, **limits)
+    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes, gap=gap, work=WORK if work is None else work, seed=seed)
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
     table = compare_step_plans(plans, hardware.price_usd)
@@ -72,8 +72,8 @@ def step(
         _draw(plans, memory_bytes, assumptions, out)
         click.echo(f"wrote {out}", err=True)
     if form == "json":
-        about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch)}
-        about["memory_bytes"] = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
+        limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
+        about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": limit}
         click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
         click.echo(f"{plan!r}\n\n{_text(table, hardware)}")
