@@ -1,4 +1,4 @@
-"""Makes the inference engines of a training run (torch or vLLM), updates their weights every step, and makes the actor pool.
+"""Makes the inference engines of a training run, updates their weights every step, and makes the actor pool.
 
 Inputs are the trained model, the configuration and the cluster. Outputs are an engine factory per step and a pool of local
 processes or Ray actors.
@@ -6,7 +6,7 @@ processes or Ray actors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ import torch
 
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
@@ -53,6 +53,7 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
+        forward: ``own`` or ``transformers``, see ``row_model``.
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
         precision: name of the number format in which weights are copied and tokens are generated.
@@ -62,15 +63,16 @@ class TorchEngines:
 
     def __init__(
         self,
+        forward: str,
         model: Any,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
         drafting: Drafting | None = None,
         tensor_parallel: int = 1,
     ) -> None:
-        self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
+        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
         self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
@@ -113,7 +115,7 @@ class VllmEngines:
 
     def __init__(
         self,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
@@ -154,7 +156,7 @@ class VllmEngines:
 
 
 def check_engine(engine: str) -> None:
-    """Check that the engine ``torch`` or ``vllm`` can be used in this installation.
+    """Check that the engine ``torch``, ``transformers`` or ``vllm`` can be used in this installation.
 
     Raises:
         MissingExtra, InputError: vLLM is not installed, or its version is not supported.
@@ -216,27 +218,30 @@ def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> 
     return ""
 
 
-def precision_of(config: TrainConfig, device: str) -> Precision:
+def precision_of(config: TrainConfig, device: str, checkpoint: str = "float32") -> Precision:
     """Return the number format in which a run generates.
 
     Args:
         device: device type of the policy, where actors are emulated.
+        checkpoint: number format of the weights that the run began with; ``auto`` takes it where there is no GPU.
     """
     if config.rollout.generation_dtype != "auto":
         return config.rollout.generation_dtype
     on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
-    return "bfloat16" if on_gpu else "float32"
+    return "bfloat16" if on_gpu or checkpoint == "bfloat16" else "float32"
 
 
-def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
+def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine in float32 on the CPU
     guarantees that.
 
     Args:
-        device: device type of the policy, where actors are emulated. custom_pool: the caller passed the pool.
+        device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None or precision_of(config, device) != "float32":
+    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+        return False
+    if precision_of(config, device, checkpoint) != "float32":
         return False
     return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 
@@ -261,7 +266,7 @@ def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
 def make_engines(
     config: ClusterConfig,
     model: Any,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     max_tokens: int,
     sampling: Sampling,
     precision: str,
@@ -272,8 +277,9 @@ def make_engines(
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
     """
-    if config.engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
-    share = config.gpu_memory_utilization
-    options = {} if share is None else {"gpu_memory_utilization": share}
-    return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+    if config.engine == "vllm":
+        share = config.gpu_memory_utilization
+        options = {} if share is None else {"gpu_memory_utilization": share}
+        return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+    forward = "own" if config.engine == "torch" else config.engine
+    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device
+from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -32,6 +32,7 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
 from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
@@ -46,6 +47,7 @@ from rlhfless.training.engines import (
     precision_of,
     same_bits,
 )
+from rlhfless.training.evaluation import Evaluator
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
@@ -140,6 +142,7 @@ class TrainerComponents:
     task: Task
     rewards: Rewards
     engines: Engines
+    evaluator: Evaluator
     drafting: Drafting | None
     meta: Mapping[str, Any]
 
@@ -162,10 +165,16 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
-    if overrides.algorithm is not None and config.optimizer.minibatches != "batch":
+    if overrides.algorithm is not None and config.optimizer.num_mini_batches > 1:
         raise TrainError(
-            f"minibatches is {config.optimizer.minibatches!r}, but an algorithm object makes its own updates; choose 'batch'"
+            f"num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own updates; give 1"
         )
+    if config.optimizer.lora_rank is not None:
+        check_lora()
+        if overrides.algorithm is not None:
+            raise TrainError(
+                f"lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave it out"
+            )
     if overrides.algorithm is not None and hardware.pipeline is not None:
         raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
@@ -265,7 +274,8 @@ def _of_the_model(
     """Make the components that depend on the model from which training starts."""
     hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
+    exact = same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None)
+    if (was := origin.earlier_cluster) and not exact:
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
@@ -296,15 +306,16 @@ def _of_the_model(
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
-    sampling = Sampling(temperature=rollout.temperature)
-    precision, eos_id = precision_of(config, device.type), tokenizer.eos_token_id
-    engines = make_engines(hardware, origin.model, eos_id, max_context_tokens, sampling, precision, overrides.drafting)
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
+    precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
+    engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
     parts = {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
-    return {**parts, "drafting": overrides.drafting}
+    return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ class StreamedLearning:
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
         self._on = step_learner(parts)
-        self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches_per_step)
+        self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
         self.work: Sequence[WorkItem] = ()
         if self._on.optimizer is not None:
             self.work = self._shared()
@@ -224,7 +224,7 @@ class StreamedLearning:
         """Return the seconds of each group, and of each mini-batch's update on each server.
 
         By the profile, a pass over a token takes what its prefill takes on an actor's GPUs, and passes of the batch are divided
-        by tokens. Passes after the first update of the whole batch come at the end. What PPO could not learn from before a
+        by tokens. Passes after the first update of a mini-batch come at its end. What PPO could not learn from before a
         mini-batch was complete comes with its update.
 
         Args:
@@ -236,7 +236,7 @@ class StreamedLearning:
             return [group.seconds for group in groups], [seconds / self._on.servers for seconds in updates_s]
         per_token_s = p.profile.prefill_per_token_s / self._on.speed
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
-        first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches_per_step
+        first_s = learn_s / p.config.algorithm.num_updates
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
         whole = sum(group.tokens for group in groups)
         judging_s = p.samples * p.config.cluster.reward_s_per_response

@@ -11,13 +11,15 @@ import numpy as np
 from rlhfless.engine.common.engine_drafts import EngineDrafts
 from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.common.request_validation import TokenRoom, check
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.tensor_parallel import check_parts
 from rlhfless.engine.torch.validation import kv_wrong
@@ -31,9 +33,10 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class TorchEngineFactory:
-    """Makes the engines of one device, all with the weights of one ``DecoderModel``: one call per actor.
+    """Makes the engines of one device, all with the weights of one model: one call per actor.
 
     Attributes:
+        model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
         signals, drafting: see ``TorchEngine``.
         remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
         real_time: charge the measured time of iterations, for actors in separate processes.
@@ -45,8 +48,8 @@ class TorchEngineFactory:
             cut into so many parts.
     """
 
-    model: DecoderModel
-    eos_id: int
+    model: RowModel
+    eos_id: int | Sequence[int]
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
     real_time: bool = False
@@ -61,7 +64,8 @@ class TorchEngineFactory:
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not (is_whole(self.eos_id, 0) and self.eos_id < self.model.vocabulary):
+        ids = stop_ids(self.eos_id)
+        if not ids or not all(is_whole(token, 0) and token < self.model.vocabulary for token in ids):
             raise InputError(f"eos_id is {self.eos_id!r}; the model's vocabulary has the ids 0 to {self.model.vocabulary - 1}")
 
         if self.model.max_tokens > self.model.supported_tokens:

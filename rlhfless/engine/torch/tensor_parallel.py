@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.weights import Layer, Linear, Weights
 from rlhfless.errors import InputError
 from solver.model.errors import is_whole
@@ -27,7 +28,7 @@ PROJECTIONS = {  # of a ``Layer``, with their names in transformers' plan, and h
 }
 
 
-def check_parts(model: DecoderModel, parts: int) -> None:
+def check_parts(model: RowModel, parts: int) -> None:
     """Refuse to cut a model into parts that transformers has no plan for, or that are not equal.
 
     Raises:
@@ -35,7 +36,11 @@ def check_parts(model: DecoderModel, parts: int) -> None:
     """
     if not is_whole(parts, 1):
         raise InputError(f"tensor_parallel is {parts!r}; a whole number of at least 1 is needed")
-    if parts in (1, model.parts):  # whole, or one of them already
+    if parts == 1:
+        return
+    if not isinstance(model, DecoderModel):
+        raise InputError(f"tensor_parallel is {parts}, but transformers' forward pass is not cut into parts; 1 is needed")
+    if parts == model.parts:  # one of them already
         return
     for names, style in PROJECTIONS.values():
         for name in names:

@@ -5,7 +5,7 @@ It does not import vLLM, which is only needed where actors run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ class VllmEngineFactory:
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
         weights_version: that the folder must contain; an actor decodes with these weights or not at all.
-        eos_id: the token that ends a response.
+        eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
         drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
@@ -52,7 +52,7 @@ class VllmEngineFactory:
 
     weights: str
     weights_version: int
-    eos_id: int
+    eos_id: int | Sequence[int]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     dtype: str = "auto"

@@ -45,8 +45,9 @@ class ClusterConfig(Options):
     executor: Literal["virtual", "local", "ray"] = "virtual"
     """Run actors emulated (virtual), as local processes, or on Ray. ``virtual`` is on the virtual clock. ``local`` takes this
     machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many."""
-    engine: Literal["torch", "vllm"] = "torch"
-    """Generate with this inference engine; vllm needs local or ray."""
+    engine: Literal["torch", "transformers", "vllm"] = "torch"
+    """Generate with this inference engine; vllm needs local or ray. ``torch`` is fast for llama, qwen2 and qwen3, and promises
+    bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
     drafts: bool = False
     """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
     and so do the weights. With vLLM the distribution of responses stays the same."""
@@ -130,7 +131,8 @@ class ClusterConfig(Options):
         super().__post_init__()
         if self.engine == "vllm" and self.executor == "virtual":
             raise TrainError(
-                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or 'ray'"
+                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or "
+                "'ray', or engine 'transformers', which takes nearly every model"
             )
         if self.draft_length != "adaptive" and not self.drafts:
             raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")
@@ -155,13 +157,14 @@ class ClusterConfig(Options):
         if self.memory_gib is not None and self.engine == "vllm":
             raise TrainError(
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
-                "choose engine 'torch'"
+                "choose engine 'torch' or 'transformers'"
             )
-        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine == "vllm"):
-            given = "executor 'virtual' emulates" if self.executor == "virtual" else "engine 'vllm' spreads by itself"
+        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
+            why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
+            why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
             raise TrainError(
-                f"tensor_parallel is {self.tensor_parallel}, but {given} actors; leave it out, or choose executor 'local' "
-                "or 'ray' with engine 'torch'"
+                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
+                "engine 'torch'"
             )
         if self.gpu_memory_utilization is not None and self.engine != "vllm":
             raise TrainError(

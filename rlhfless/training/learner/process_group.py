@@ -20,14 +20,16 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
 from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner import worker
+from rlhfless.training.learner.first_weights import SharedWeights, laid_out
 from rlhfless.training.learner.learner import Learner, LocalLearner
-from rlhfless.training.learner.worker import LearnerStart, laid_out
+from rlhfless.training.learner.worker import LearnerStart
 from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.tensor_parallel import check_tensor_parallel
 from rlhfless.training.worker_group import WorkerGroup
@@ -84,7 +86,7 @@ def check_learner(
     """
     check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
-    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "minibatches")
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "num_mini_batches")
     algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
 
 
@@ -114,8 +116,10 @@ class LearnerProcesses:
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
         self._preparation_tp, self._threads = preparation_tp, threads
-        first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
-        self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
+        self._folder = OwnFolder("rlhfless-learner-", in_memory())
+        self._board = SharedWeights.of(model, self._folder.path / "weights")
+        # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
+        self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
         self._group = WorkerGroup("learner")
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
 
@@ -198,5 +202,5 @@ class LearnerProcesses:
     @torch.no_grad()
     def _take_weights(self) -> None:
         parameters = list(self.model.parameters())
-        for parameter, values in zip(parameters, laid_out(parameters, self._board), strict=True):
+        for parameter, values in zip(parameters, laid_out(parameters, self._board.open()), strict=True):
             parameter.copy_(values)
