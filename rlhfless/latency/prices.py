@@ -7,7 +7,6 @@ import csv
 from rlhfless.latency.profile import data_folders
 from solver.model.errors import as_given
 
-
 WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them
 
 
