@@ -153,7 +153,7 @@ def _spearman(one: pd.Series, other: pd.Series) -> float:
 def plot(setting: RealMainSetting, numbers: Numbers) -> go.Figure:
     """Plot gains without tuning over the published ones, with the line where both are equal, and mean gains of all variants."""
     table = numbers.table[numbers.table["variant"] == setting.variants[0]]
-    fig = make_subplots(rows=1, cols=2, column_widths=[0.6, 0.4], horizontal_spacing=0.2)
+    fig = make_subplots(rows=1, cols=2, column_widths=[0.6, 0.4], horizontal_spacing=0.27)
     ends = [float(f(table[["gain", "published_gain"]].to_numpy())) for f in (np.min, np.max)]
     fig.add_scatter(
         x=ends, y=ends, mode="lines", name="equal gains", line={"color": GREY, "dash": "dash"}, hoverinfo="skip", row=1, col=1
@@ -172,7 +172,7 @@ def plot(setting: RealMainSetting, numbers: Numbers) -> go.Figure:
     rows = summary(numbers)
     direction = [f"{row.same_direction} of {row.settings}" for row in rows.itertuples()]
     fig.add_bar(
-        x=rows["weighted"], y=rows["variant"], orientation="h", text=direction, textposition="inside", marker={"color": SKY},
+        x=rows["weighted"], y=rows["variant"], orientation="h", text=direction, insidetextanchor="start", marker={"color": SKY},
         name="mean gain by variant (text: settings with the published direction)", row=1, col=2,
         hovertemplate="%{y}: %{x:.2f}x, direction in %{text}<extra></extra>",
     )  # fmt: skip
