@@ -64,7 +64,8 @@ def read_events(reading: ImportSession, event_files: list[Path]) -> None:
 
 def _add(message: bytes, steps: dict[int, dict[str, float]], path: Path, number: int) -> None:
     """Add the numbers of one event."""
-    step, values = 0, {}
+    step = 0
+    values: dict[str, float] = {}
     try:
         for field in fields(message):
             if field.number == STEP and isinstance(field.value, int):
