@@ -44,6 +44,7 @@ def test_nothing_is_said_without_times() -> None:
     assert "while other responses" not in section((), learner_gpus=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("framework", "responses", "times", "option"),
     [

@@ -15,6 +15,7 @@ from rlhfless.latency import load_profile
 from rlhfless.plots import fusion_front_info, plot_fusion_front
 from rlhfless.simulate import FusionFront, LoggedStep, SimulationConfig, fusion_front, logged_steps, simulate_steps
 
+pytestmark = pytest.mark.full
 WEIGHTS = [0.3, 1.0]
 
 
@@ -22,8 +23,8 @@ WEIGHTS = [0.3, 1.0]
 def step() -> tuple[LoggedStep, SimulationConfig]:
     rng = np.random.default_rng(0)
     rows = [
-        {"run": "log", "step": 0, "epoch": 0, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40, "finish_reason": "stop",
-         "response_tokens": int(tokens)}
+        {"run": "log", "step": 0, "epoch": 0, "prompt_id": f"p{i // 4}", "sample": i % 4, "prompt_tokens": 40,
+         "finish_reason": "stop", "response_tokens": int(tokens)}
         for i, tokens in enumerate(np.clip(rng.lognormal(5, 0.8, 48), 1, 900))
     ]  # fmt: skip
     logged = next(logged_steps(pd.DataFrame(rows), max_response_tokens=900))
