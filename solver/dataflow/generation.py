@@ -7,6 +7,9 @@ weights by reallocations, so the seconds of start and sync of the latency models
 **GPUs that are free early.** The call starts once all GPUs of its mesh are free. Each GPU is held until its actor is done, and
 one that no actor takes is not held. Calls that wait for all responses still wait for the end of the call.
 
+**Drafts.** With ``StepGeneration.drafts`` a call may decode with drafts: then its latency models are those of
+``solver.timing.drafted_latency``, in which an iteration yields one token of each response, in expectation.
+
 **Lower bounds** hold for every generation plan without a runtime rule, not only for the one that is found. ``least_s`` is the
 solver's bound on the makespan, from the plan for time alone. ``least_gpu_s`` is its bound on GPU-seconds, from the plan for
 cost alone, in which every actor gives its GPUs back when it is done. ``bound.py`` says how they enter bounds on the period.
@@ -23,7 +26,8 @@ import numpy as np
 
 from solver.dataflow.graph import GENERATE, Call, Graph
 from solver.dataflow.layout import Layout
-from solver.dataflow.options import CallCosts, CallMemory, CallOptions, FreedEarly
+from solver.dataflow.options import CallCosts, CallMemory, CallOptions, FloatArray, FreedEarly
+from solver.model.acceptance import Acceptance
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_whole
 from solver.model.latency import LatencyModel
@@ -32,6 +36,8 @@ from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import Workload
 from solver.planning.plan_generation import plan_generation
+from solver.stage_fusion.cut_timeline import CutTimeline
+from solver.timing.drafted_latency import drafted
 
 TIME_LIMIT_S = 0.1  # of counted work per plan: the search alone, without OR-Tools
 
@@ -44,6 +50,7 @@ class StepGeneration:
         workload: the responses, with their predicted lengths.
         latency: model of an actor by its number of GPUs, which is tp; a layout with another tp cannot generate.
         objective: of the generation plan; the default is its time alone. admission: as in ``PlanningProblem``.
+        drafts: what drafts accept, for plans that may draft (``levers``); None: nothing is drafted.
 
     Raises:
         PlanningError: an argument is of the wrong type, or a latency model is of another number of GPUs than its key.
@@ -61,12 +68,15 @@ class StepGeneration:
     latency: Mapping[int, LatencyModel]
     objective: Objective = field(default_factory=lambda: Objective(time_weight=1.0))
     admission: str = "reserve"
+    drafts: Acceptance | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.workload, Workload):
             raise PlanningError(f"workload of generation is {as_given(self.workload)}; a Workload is needed")
         if not isinstance(self.objective, Objective):
             raise PlanningError(f"objective of generation is {as_given(self.objective)}; an Objective is needed")
+        if not (self.drafts is None or isinstance(self.drafts, Acceptance)):
+            raise PlanningError(f"drafts of generation are {as_given(self.drafts)}; an Acceptance or None is needed")
         given = self.latency
         if not isinstance(given, Mapping) or not given or not all(isinstance(one, LatencyModel) for one in given.values()):
             raise PlanningError(f"latency of generation is {as_given(given)}; a LatencyModel for each tp is needed")
@@ -81,6 +91,23 @@ class StepGeneration:
     def mean_tokens(self) -> float:
         """Mean predicted tokens of a response."""
         return float(self.workload.response_tokens.mean())
+
+    @property
+    def drafted(self) -> StepGeneration:
+        """Return the same generation, decoded with its drafts.
+
+        Raises:
+            PlanningError: it has none, or the workload has passes of its own.
+        """
+        if self.drafts is None:
+            raise PlanningError("generation has no drafts; give what they accept, an Acceptance, as drafts=")
+        if self.workload.passes is not None:
+            raise PlanningError("the workload of generation has passes, so it drafts already; leave out its passes or drafts=")
+        latency = {}
+        for tp, model in self.latency.items():
+            fast = drafted(model, self.drafts)
+            latency[tp] = fast if model.table is not None else fast.affine
+        return replace(self, latency=latency, drafts=None)
 
     def problem(self, gpus: int, gpus_per_node: int, tp: int) -> PlanningProblem | None:
         """Return generation on a mesh of so many GPUs, for its predicted lengths; None without a latency model of this tp.
@@ -141,6 +168,15 @@ class GenerationPlans:
             except PlanningError as error:
                 self.refused, self._made[gpus, tp] = error, None
         return self._made[gpus, tp]
+
+    def completion_s(self, layout: Layout) -> FloatArray:
+        """Return (R,) seconds from its start until each response is complete, in a layout that can generate."""
+        planned = self.of(layout)
+        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
+        assert planned is not None, "the layout can generate"
+        assert problem is not None, "its tp has a latency model"
+        latency = problem.one_kind[1]
+        return CutTimeline(planned.plan, problem.workload, latency.affine, problem.admission).uncut.completion_s
 
     def _plan(self, gpus: int, tp: int) -> PlannedGeneration | None:
         problem = self.generation.problem(gpus, self.gpus_per_node, tp)
