@@ -39,6 +39,7 @@ from solver.planning.plan_generation import plan_generation
 from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.drafted_latency import drafted
 
+LEAST_SAVING = 1e-3  # share of GPU-seconds that a slower plan has to save
 TIME_LIMIT_S = 0.1  # of counted work per plan: the search alone, without OR-Tools
 
 
@@ -150,28 +151,33 @@ class GenerationPlans:
         self.generation, self.gpus_per_node, self.seed = generation, gpus_per_node, seed
         self.phases = NonGenerationPhases() if phases is None else phases
         self.refused: PlanningError | None = None  # why a tp cannot generate
-        self._made: dict[tuple[int, int], PlannedGeneration | None] = {}
+        self._made: dict[tuple[int, int, float], PlannedGeneration | None] = {}
 
     @property
     def possible(self) -> bool:
         """Whether a layout that was asked for can generate."""
         return any(planned is not None for planned in self._made.values())
 
-    def of(self, layout: Layout) -> PlannedGeneration | None:
-        """Return generation in this layout; None where it is impossible."""
-        gpus, tp = layout.mesh.gpus, layout.strategy.tp
+    def of(self, layout: Layout, slack: float = 1.0) -> PlannedGeneration | None:
+        """Return generation in this layout; None where it is impossible.
+
+        Args:
+            slack: times the seconds of the plan for the objective, within which the plan of least GPU-seconds is taken; 1: the
+                plan for the objective.
+        """
+        key = gpus, tp, _ = layout.mesh.gpus, layout.strategy.tp, slack
         if layout.strategy.pp > 1:
             return None
-        if (gpus, tp) not in self._made:
+        if key not in self._made:
             try:
-                self._made[gpus, tp] = self._plan(gpus, tp)
+                self._made[key] = self._plan(gpus, tp) if slack == 1 else self._thrifty(layout, slack)
             except PlanningError as error:
-                self.refused, self._made[gpus, tp] = error, None
-        return self._made[gpus, tp]
+                self.refused, self._made[key] = error, None
+        return self._made[key]
 
-    def completion_s(self, layout: Layout) -> FloatArray:
+    def completion_s(self, layout: Layout, slack: float = 1.0) -> FloatArray:
         """Return (R,) seconds from its start until each response is complete, in a layout that can generate."""
-        planned = self.of(layout)
+        planned = self.of(layout, slack)
         problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
         assert planned is not None, "the layout can generate"
         assert problem is not None, "its tp has a latency model"
@@ -186,14 +192,31 @@ class GenerationPlans:
         chosen = fastest
         if self.generation.objective != Objective(time_weight=1.0):
             chosen = self._solved(replace(problem, objective=self.generation.objective, phases=self.phases))
-        release = np.zeros(gpus)
-        for actor in chosen.actors:
-            release[list(actor.gpu_ids)] = actor.predicted_s
         least_s = min(fastest.makespan_s * _proven(fastest), chosen.makespan_s)
-        return PlannedGeneration(chosen, tuple(release.tolist()), least_s, cheapest.gpu_seconds * _proven(cheapest))
+        return PlannedGeneration(chosen, _released(chosen, gpus), least_s, cheapest.gpu_seconds * _proven(cheapest))
+
+    def _thrifty(self, layout: Layout, slack: float) -> PlannedGeneration | None:
+        """Return the plan of least GPU-seconds within so many times the seconds; None where it is the plan itself."""
+        planned = self.of(layout)
+        problem = self.generation.problem(layout.mesh.gpus, self.gpus_per_node, layout.strategy.tp)
+        if planned is None or problem is None:
+            return None
+        within = Objective(deadline_s=planned.plan.makespan_s * slack)
+        chosen = self._solved(replace(problem, objective=within, phases=NonGenerationPhases()))
+        if chosen.gpu_seconds >= planned.plan.gpu_seconds * (1 - LEAST_SAVING):
+            return None
+        return planned._replace(plan=chosen, release_s=_released(chosen, layout.mesh.gpus))
 
     def _solved(self, problem: PlanningProblem) -> Plan:
         return plan_generation(problem, time_limit_s=TIME_LIMIT_S, seed=self.seed, deterministic=True)
+
+
+def _released(plan: Plan, gpus: int) -> tuple[float, ...]:
+    """Return when each GPU of the mesh is free."""
+    release = np.zeros(gpus)
+    for actor in plan.actors:
+        release[list(actor.gpu_ids)] = actor.predicted_s
+    return tuple(release.tolist())
 
 
 def _proven(plan: Plan) -> float:

@@ -48,7 +48,7 @@ def plan_with_generation(
     for _ in range(ROUNDS):
         plans = {name: GenerationPlans(one, cluster.gpus_per_node, phases, asked.seed) for name, one in generation.items()}
         options = generated_options(graph, cluster, costs, plans)
-        found = with_plans(searched(options, asked), plans)
+        found = _with_plans(searched(options, asked), plans)
         settled = best is not None and abs(found.period_s - best.plan.period_s) < SETTLED * best.plan.period_s
         bound_s = max(bound_s, found.lower_bound_s)
         if best is None or found.period_s < best.plan.period_s:
@@ -60,7 +60,7 @@ def plan_with_generation(
     return best._replace(plan=replace(best.plan, lower_bound_s=min(bound_s, best.plan.period_s)))
 
 
-def with_plans(plan: StepPlan, plans: Mapping[str, GenerationPlans]) -> StepPlan:
+def _with_plans(plan: StepPlan, plans: Mapping[str, GenerationPlans]) -> StepPlan:
     """Return the step plan with the generation plan of each generate call."""
     calls = []
     for call in plan.calls:

@@ -8,7 +8,7 @@ sum of those of generation, of the training, and of every other call in the layo
 
 **After the last response.** The last prompt that completes is judged and learned from after ``least_s``, and the optimizer
 steps once after that. Only then does the next generation start. A call that may be divided takes at least the part of the
-smallest prompt on one server, in the layout where that is the shortest, and any other call its seconds.
+smallest prompt on all servers that may share it, in the layout where that is the shortest, and any other call its seconds.
 
 The least of the larger of both, over all pairs of layouts, is a bound. It is one for plans that leave levers unused, too.
 """
@@ -58,7 +58,7 @@ def lever_bound_s(space: LeverSpace, divisible: tuple[int, ...]) -> float:
 def _smallest_part_s(space: LeverSpace, call: int) -> FloatArray:
     """Return by option the seconds of the smallest prompt's part, and of one optimizer step."""
     parts = [space.parts(call, option) for option in range(len(space.options.layouts[call]))]
-    return np.array([min(of.part_s) + of.update_s for of in parts])
+    return np.array([float(of.least_s.min()) + of.update_s for of in parts])
 
 
 def _longest(space: LeverSpace, generate: int, train: int, seconds: list[float]) -> float:

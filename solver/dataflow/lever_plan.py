@@ -34,6 +34,9 @@ def divided_plan(space: LeverSpace, plan: IntArray, divided: frozenset[int]) -> 
         if call.reallocate_s:
             began["reallocate_start_s"] = float(starts[len(plan) + options.reallocated.index(at)]) - zero_s
         made = replace(call, **began)  # type: ignore[arg-type]
+        if at in space.slacks:
+            planned = space.planned(at, int(plan[at]))
+            made = replace(made, generation=planned.plan, release_s=planned.release_s)
         if at in divided:
             made = replace(made, seconds=float(ends[at] - starts[at]), parts=space.parts(at, int(plan[at])))
         calls.append(made)

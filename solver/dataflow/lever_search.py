@@ -11,7 +11,7 @@ the best period without it less the best period, is never below 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -19,10 +19,10 @@ import numpy as np
 
 from solver.dataflow.generation import StepGeneration
 from solver.dataflow.graph import GENERATE, Graph
-from solver.dataflow.joined import Joined, plan_with_generation, with_plans
+from solver.dataflow.joined import plan_with_generation
 from solver.dataflow.lever_bound import lever_bound_s
 from solver.dataflow.lever_plan import divided_plan
-from solver.dataflow.lever_space import DIVIDES, LeverSpace
+from solver.dataflow.lever_space import DIVIDES, LeverSpace, with_slack
 from solver.dataflow.levers import DRAFTS, FUSE, STREAM, Lever
 from solver.dataflow.options import CallCosts, IntArray
 from solver.dataflow.parts import PromptShares
@@ -30,8 +30,8 @@ from solver.dataflow.plan import StepPlan
 from solver.dataflow.searched import EQUAL, Asked
 from solver.model.cluster import Cluster
 
-TIMED = 150  # plans that are timed at most for one set of levers
-OF_CALL = 6  # layouts of a call that are timed at most before the next call
+TIMED = 600  # plans that are timed at most for one set of levers
+OF_CALL = 16  # layouts of a call that are timed at most before the next call
 WORK = 2_000  # partial plans that are bounded in the time of one
 LEAST_GAIN = 1e-9  # relative, from which a plan is better
 
@@ -73,11 +73,14 @@ def plan_with_levers(
     for drafts, of_variant in variants:
         joined = plan_with_generation(graph, cluster, costs, of_variant, asked)
         found[drafts] = joined.plan
-        space = LeverSpace(joined.options, costs, joined.generation, shares, asked.memory_bytes)
+        options, slacks = with_slack(joined.options, joined.generation) if dividing else (joined.options, {})
+        space = LeverSpace(options, costs, joined.generation, slacks, shares, asked.memory_bytes)
         space.check(space.calls_of(dividing))
         bounds.append(joined.plan.lower_bound_s if not dividing else lever_bound_s(space, space.calls_of(dividing)))
+        layouts = {call.name: call.layout for call in joined.plan.calls}
+        starts = [np.array([options.layouts[at].index(layouts[call.name]) for at, call in enumerate(graph.calls)], np.int64)]
         for some in _sets(dividing):
-            found[*drafts, *some] = _searched(space, joined, some, asked)
+            found[*drafts, *some] = _searched(space, starts, joined.plan, some, asked)
     best = _best(found, levers)
     chosen = found[best]
     bound_s = min(min(bounds), chosen.period_s)
@@ -122,16 +125,14 @@ def _choice(name: str, plan: StepPlan, calls: list[str]) -> str:
     return f"{', '.join(calls)} prompt by prompt, {what}"
 
 
-def _searched(space: LeverSpace, joined: Joined, levers: tuple[str, ...], asked: Asked) -> StepPlan:
-    """Return the best plan that was found whose calls of these levers' kinds may be divided."""
+def _searched(space: LeverSpace, starts: list[IntArray], without: StepPlan, levers: tuple[str, ...], asked: Asked) -> StepPlan:
+    """Return the best plan that was found whose calls of these levers' kinds may be divided; its layouts join the starts."""
     search = _Search(space, space.calls_of(levers), min(TIMED, max(2, asked.work // WORK)))
-    layouts = {call.name: call.layout for call in joined.plan.calls}
-    start = [space.options.layouts[at].index(layouts[call.name]) for at, call in enumerate(space.options.graph.calls)]
-    best = search.run(np.array(start, np.int64))
+    best = search.run(starts)
     if best is None or not best.divided:
-        return joined.plan
-    plan = with_plans(divided_plan(space, best.plan, best.divided), joined.generation)
-    return min(joined.plan, plan, key=lambda one: one.period_s)
+        return without
+    starts.append(best.plan)
+    return min(without, divided_plan(space, best.plan, best.divided), key=lambda one: one.period_s)
 
 
 class _Search:
@@ -140,38 +141,44 @@ class _Search:
     def __init__(self, space: LeverSpace, divisible: tuple[int, ...], most: int) -> None:
         self.space, self.divisible, self.most = space, divisible, most
         self.timed: dict[State, float] = {}
-        self.best: _Best | None = None
 
-    def run(self, start: IntArray) -> _Best | None:
-        """Return the best plan found from a start, None where none fits."""
-        for divided in (frozenset(self.divisible), frozenset[int]()):
-            self._try(start, divided)
+    def run(self, starts: Sequence[IntArray]) -> _Best | None:
+        """Return the best plan found from these starts, with and without divided calls; None where none fits."""
+        found = [self._descend(start, divided) for start in starts for divided in (frozenset(self.divisible), frozenset[int]())]
+        return min((one for one in found if one is not None), key=lambda one: one.period_s, default=None)
+
+    def _descend(self, start: IntArray, divided: frozenset[int]) -> _Best | None:
+        """Change one call at a time from a start, until no change makes steps shorter."""
+        best = self._tried(start, divided)
         unchanged, call = 0, 0
-        calls = len(start)
-        while self.best is not None and unchanged < calls and len(self.timed) < self.most:
-            unchanged = 0 if self._improve(call) else unchanged + 1
-            call = (call + 1) % calls
-        return self.best
+        while best is not None and unchanged < len(start) and len(self.timed) < self.most:
+            better = self._improved(best, call)
+            unchanged = unchanged + 1 if better is None else 0
+            best, call = better or best, (call + 1) % len(start)
+        return best
 
-    def _improve(self, call: int) -> bool:
-        """Try other layouts of a call, divided and not, those with the least bounds first; return whether one is better."""
-        best = self.best
-        assert best is not None, "the start was timed"
+    def _improved(self, best: _Best, call: int) -> _Best | None:
+        """Return the best plan with another layout of a call, divided or not, if one is better than ``best``."""
         tried: list[tuple[float, int, IntArray, frozenset[int]]] = []
         for option in self._options(call):
             plan = best.plan.copy()
             plan[call] = option
             for divided in {best.divided, best.divided ^ {call}} if call in self.divisible else {best.divided}:
                 least_s = self.space.least_s(plan, divided)
-                if least_s < best.period_s * (1 - LEAST_GAIN) and self._state(plan, divided) not in self.timed:
+                if least_s < best.period_s * (1 - LEAST_GAIN):
                     tried.append((least_s, len(tried), plan, divided))
-        for _, _, plan, divided in sorted(tried)[:OF_CALL]:
-            self._try(plan, divided)
-        return self.best is not best
+        better = None
+        for least_s, _, plan, divided in sorted(tried, key=lambda one: one[:2])[:OF_CALL]:
+            so_far = better or best
+            if least_s < so_far.period_s and (made := self._tried(plan, divided)) is not None:
+                better = made if made.period_s < so_far.period_s * (1 - LEAST_GAIN) else better
+        return better
 
     def _options(self, call: int) -> list[int]:
         """Return of each mesh the options of a call that may be best: the fastest, and the one with the most servers."""
         options = self.space.options
+        if call in self.space.slacks:
+            return list(range(len(options.layouts[call])))
         seconds, by_mesh = options.seconds[call], dict[tuple[int, int], list[int]]()
         for option, (first, last) in enumerate(options.spans[call].tolist()):
             by_mesh.setdefault((first, last), []).append(option)
@@ -182,14 +189,11 @@ class _Search:
             found += sorted({fastest, most})
         return found
 
-    def _try(self, plan: IntArray, divided: frozenset[int]) -> None:
-        """Time a plan that fits, and keep it if it is the best."""
-        if len(self.timed) >= self.most or not self.space.fits(plan, divided):
-            return
-        period_s = self.space.rough_period_s(plan, divided)
-        self.timed[self._state(plan, divided)] = period_s
-        if self.best is None or period_s < self.best.period_s * (1 - LEAST_GAIN):
-            self.best = _Best(period_s, plan, divided)
-
-    def _state(self, plan: IntArray, divided: frozenset[int]) -> State:
-        return tuple(plan.tolist()), divided
+    def _tried(self, plan: IntArray, divided: frozenset[int]) -> _Best | None:
+        """Return a plan that fits with its rough period; None where it does not, or too many were timed."""
+        state = tuple(plan.tolist()), divided
+        if state not in self.timed:
+            if len(self.timed) >= self.most or not self.space.fits(plan, divided):
+                return None
+            self.timed[state] = self.space.rough_period_s(plan, divided)
+        return _Best(self.timed[state], plan, divided)

@@ -3,6 +3,9 @@
 Searches time a plan with its prompts joined to a few blocks, over a few steps. A block's responses count as complete when the
 last of them is, so the period is rarely too short. What is returned is timed with every prompt, until steps repeat.
 
+**Generation** may take a little longer than it could, with fewer GPU-seconds: actors then give GPUs back earlier. So a layout
+of a generate call is several options, one for each amount of slack (``with_slack``).
+
 **Memory.** Calls that are divided may take turns on a GPU, so it holds the working bytes of all of them at once.
 """
 
@@ -10,17 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from solver.dataflow.generation import GenerationPlans
-from solver.dataflow.graph import GENERATE, INFERENCE, TRAIN, Call
+from solver.dataflow.generation import GenerationPlans, PlannedGeneration
+from solver.dataflow.graph import INFERENCE, TRAIN, Call
 from solver.dataflow.layout import Layout
 from solver.dataflow.levers import FUSE, STREAM
-from solver.dataflow.options import CallCosts, CallOptions, FloatArray, IntArray
+from solver.dataflow.options import CallCosts, CallOptions, FloatArray, FreedEarly, IntArray
 from solver.dataflow.parts import CallParts, PromptShares
 from solver.dataflow.parts_schedule import PartsSchedule
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
@@ -35,7 +38,8 @@ class DividedCosts(CallCosts, Protocol):
         ...
 
 
-BLOCKS = 12  # that prompts are joined to in a search
+SLACKS = (1.02, 1.05, 1.1, 1.2, 1.5)  # of generation plans: times the seconds of the fastest, for fewer GPU-seconds
+BLOCKS = 48  # that prompts are joined to in a search
 STEPS = 4  # that a search times
 DIVIDES = {FUSE: INFERENCE, STREAM: TRAIN}  # kind of calls, by lever
 
@@ -45,12 +49,14 @@ class LeverSpace:
     """Plans of ``options`` in which calls may be divided.
 
     Args:
-        costs: that the options were made of. generation: plans of every generate call, by name. shares: of prompts. memory_bytes: of a GPU.
+        costs: that the options were made of. generation: plans of every generate call, by name.
+        slacks: by generate call, of each option. shares: of prompts. memory_bytes: of a GPU.
     """
 
     options: CallOptions
     costs: CallCosts
     generation: Mapping[str, GenerationPlans]
+    slacks: Mapping[int, tuple[float, ...]]
     shares: PromptShares
     memory_bytes: float
 
@@ -105,38 +111,40 @@ class LeverSpace:
             )
         return int(found[0]), float(found[1])
 
-    def parts(self, call: int, option: int, share: FloatArray | None = None) -> CallParts:
-        """Return the parts of a call in an option, for prompts with these shares of the tokens."""
+    def parts(self, call: int, option: int) -> CallParts:
+        """Return the parts of a call in an option."""
         key = call, option
-        if share is None and key in self._parts:
-            return self._parts[key]
-        of_prompts = self.shares.of_call[call] if share is None else share
-        layout, seconds = self.options.layouts[call][option], float(self.options.seconds[call][option])
-        made = CallParts.of(seconds, layout, of_prompts, *self.updates(call, option))
-        if share is None:
-            self._parts[key] = made
-        return made
+        if key not in self._parts:
+            layout, seconds = self.options.layouts[call][option], float(self.options.seconds[call][option])
+            shares = self.shares.of_call[call], self.shares.samples[call]
+            self._parts[key] = CallParts.of(seconds, layout, *shares, *self.updates(call, option))
+        return self._parts[key]
 
     @cached_property
     def _parts(self) -> dict[tuple[int, int], CallParts]:
         return {}
 
     @cached_property
-    def _complete(self) -> dict[tuple[int, int], FloatArray]:
+    def _complete(self) -> dict[tuple[int, int, int, float], FloatArray]:
         return {}
 
     def complete_s(self, plan: IntArray) -> dict[int, FloatArray]:
         """Return by generate call the (G,) seconds from its start until all responses of each prompt are complete."""
         found = {}
-        for at, call in enumerate(self.options.graph.calls):
-            if call.kind != GENERATE:
-                continue
-            layout = self.options.layouts[at][plan[at]]
-            key = at, layout.mesh.gpus * 1000 + layout.strategy.tp
+        for call, slacks in self.slacks.items():
+            layout, slack = self.options.layouts[call][plan[call]], slacks[plan[call]]
+            key = call, layout.mesh.gpus, layout.strategy.tp, slack
             if key not in self._complete:
-                completion_s = self.generation[call.name].completion_s(layout)
-                self._complete[key] = self.shares.complete_s(call.name, completion_s)
-            found[at] = self._complete[key]
+                name = self.options.graph.calls[call].name
+                self._complete[key] = self.shares.complete_s(name, self.generation[name].completion_s(layout, slack))
+            found[call] = self._complete[key]
+        return found
+
+    def planned(self, call: int, option: int) -> PlannedGeneration:
+        """Return the generation plan of an option of a generate call."""
+        name, layout = self.options.graph.calls[call].name, self.options.layouts[call][option]
+        found = self.generation[name].of(layout, self.slacks[call][option])
+        assert found is not None, "options can generate"
         return found
 
     def schedule(self, plan: IntArray, divided: frozenset[int]) -> PartsSchedule:
@@ -149,17 +157,10 @@ class LeverSpace:
         complete_s = self.complete_s(plan)
         parts = {call: self.parts(call, int(plan[call])) for call in sorted(divided)}
         joined = self._blocks(parts, np.max(list(complete_s.values()), axis=0))
-        blocks = int(joined.max()) + 1
-        rough = {}
-        for call, of in parts.items():
-            part_s = np.bincount(joined, of.part_s, blocks)
-            batch_of = np.zeros(blocks, np.int64)
-            batch_of[joined] = of.batch_of
-            rough[call] = CallParts(tuple(part_s.tolist()), of.servers, tuple(batch_of.tolist()), of.updates, of.update_s)
-        latest = {}
+        latest = {call: np.zeros(int(joined.max()) + 1) for call in complete_s}
         for call, seconds in complete_s.items():
-            latest[call] = np.zeros(blocks)
             np.maximum.at(latest[call], joined, seconds)
+        rough = {call: of.joined(joined) for call, of in parts.items()}
         times = PartsSchedule(self.options, plan, rough, latest).times(STEPS)
         start_s, _ = times.of_task(min(complete_s))
         return float(start_s[-1] - start_s[-2])
@@ -227,7 +228,7 @@ class LeverSpace:
         if call not in divided:
             return float(durations[call])
         parts = self.parts(call, int(plan[call]))
-        return parts.part_s[prompt] + parts.update_s
+        return float(parts.least_s[prompt]) + parts.update_s
 
     def longest(self, first: int, last: int, seconds: list[float]) -> float:
         """Return the longest path from after a call to the end of another, 0 if none leads there."""
@@ -238,3 +239,29 @@ class LeverSpace:
             if before and call != first:
                 path[call] = max(before) + seconds[call]
         return path.get(last, 0.0)
+
+
+def with_slack(
+    options: CallOptions, generation: Mapping[str, GenerationPlans]
+) -> tuple[CallOptions, dict[int, tuple[float, ...]]]:
+    """Return options in which generation may have slack, behind those without, and the slack of each by generate call."""
+    layouts, seconds, memory = list(options.layouts), list(options.seconds), list(options.memory)
+    slacks, freed_early = dict[int, tuple[float, ...]](), dict(options.freed_early)
+    for call, freed in options.freed_early.items():
+        plans = generation[options.graph.calls[call].name]
+        found = [(at, 1.0) for at in range(len(layouts[call]))]
+        found += [(at, slack) for slack in SLACKS for at in range(len(layouts[call])) if plans.of(layouts[call][at], slack)]
+        of = [at for at, _ in found]
+        release_s = freed.release_s[of]
+        took = seconds[call][of]
+        for row, (at, slack) in enumerate(found):
+            layout = layouts[call][at]
+            planned = plans.of(layout, slack)
+            assert planned is not None, "only options that can generate are left"
+            release_s[row, layout.mesh.first : layout.mesh.last] = planned.release_s
+            took[row] = planned.plan.makespan_s
+        layouts[call], seconds[call], memory[call] = tuple(layouts[call][at] for at in of), took, memory[call][of]
+        freed_early[call] = FreedEarly(release_s, freed.least_s[of], freed.least_gpu_s[of])
+        slacks[call] = tuple(slack for _, slack in found)
+    every = replace(options, layouts=tuple(layouts), seconds=tuple(seconds), memory=tuple(memory), freed_early=freed_early)
+    return every, slacks

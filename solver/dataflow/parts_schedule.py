@@ -2,7 +2,8 @@
 
 A node is a call, a reallocation, one prompt's part of a divided call, or an optimizer step of a divided training. Nodes start
 in order of time: the node that can start first is next. Where several can, it is the one with the longest remaining path. A
-part runs on the server of its call that is free first. Without divided calls, all times are those of ``schedule.py``.
+part runs on the server of its call that is free first. Free servers are shared evenly by the parts of the call that are ready,
+if they may. Without divided calls, all times are those of ``schedule.py``.
 
 What a part waits for: of a generate call, the responses of its prompt; of a divided call, the part of its prompt; of any other
 call, its end. A training's parts of one mini-batch follow the optimizer step of the mini-batch before.
@@ -32,12 +33,12 @@ class PartTimes(UnrolledTimes):
     Attributes:
         task: (n,) call, or reallocation, of each node. part: (n,) ``WHOLE``, a prompt, or the number of prompts plus that of an
             optimizer step.
-        server: (n, S) on which of its servers a node runs.
+        gpus: by node and step, on which it runs.
     """
 
     task: IntArray
     part: IntArray
-    server: IntArray
+    gpus: list[list[IntArray]]
 
     def of_task(self, task: int) -> tuple[FloatArray, FloatArray]:
         """Return (S,) first starts and last ends of a task."""
@@ -85,7 +86,23 @@ class PartsSchedule:
         if part == WHOLE:
             return durations[task]
         parts = self.divided[task]
-        return parts.part_s[part] if part < len(parts.part_s) else parts.update_s
+        return float(parts.least_s[part]) if part < len(parts.part_s) else parts.update_s
+
+    def shared_by(self, node: int, free: int, ready: int) -> int:
+        """Return how many of the free servers a node runs on, where so many nodes of its queue are ready."""
+        task, part = self.nodes[node]
+        parts = self.divided.get(task)
+        if parts is None or part >= len(parts.part_s):
+            return 1
+        return max(1, min(free // ready, parts.most[part]))
+
+    def takes_s(self, node: int, servers: int) -> float:
+        """Return the seconds of a node on so many servers."""
+        task, part = self.nodes[node]
+        parts = self.divided.get(task)
+        if parts is None or part >= len(parts.part_s):
+            return self.seconds[node]
+        return parts.part_s[part] / servers
 
     def _last(self, task: int) -> int:
         """Return the node with which an undivided call, or a training, ends."""
@@ -168,19 +185,20 @@ class _Run:
         self.coming: list[list[tuple[float, float, int, int]]] = [[] for _ in range(queues)]  # (ready, -left, step, node)
         self.ready: list[list[tuple[float, int, int]]] = [[] for _ in range(queues)]  # (-left, step, node)
         self.free_s = np.zeros(of.options.gpus)
-        self.server_s: list[tuple[float, int] | None] = [None] * queues  # when the first server is free, and which it is
+        self.servers_s: list[FloatArray | None] = [None] * queues  # when each server is free
         start, end = np.zeros((count, steps)), np.zeros((count, steps))
-        server = np.zeros((count, steps), np.int64)
+        gpus: list[list[IntArray]] = [[np.zeros(0, np.int64)] * steps for _ in range(count)]
         for step in range(steps):
             for node in range(count):
                 if not self.missing[step][node]:
                     self._enter(step, node)
         for _ in range(steps * count):
-            queue, begin_s, step, node = self._next()
-            start[node, step], server[node, step] = begin_s, self.server_s[queue][1]  # type: ignore[index]
-            end[node, step] = self._commit(queue, begin_s, step, node)
+            queue, begin_s, step, node, servers = self._next()
+            start[node, step], gpus[node][step] = begin_s, of.servers[queue][servers].reshape(-1)
+            end[node, step] = begin_s + of.takes_s(node, len(servers))
+            self._commit(queue, begin_s, float(end[node, step]), step, node, gpus[node][step])
         task, part = np.array(of.nodes).T
-        self.times = PartTimes(start[None], end[None], task, part, server)
+        self.times = PartTimes(start[None], end[None], task, part, gpus)
 
     def _remaining_paths(self) -> list[list[float]]:
         """Return by step and node the seconds of the longest path from its start to the end of the last step."""
@@ -204,40 +222,42 @@ class _Run:
         entry = (self.ready_s[step][node], -self.left_s[step][node], step, node)
         heapq.heappush(self.coming[self.of.queue_of[node]], entry)
 
-    def _next(self) -> tuple[int, float, int, int]:
-        """Return the queue whose first node can start first, when, its step and the node."""
+    def _next(self) -> tuple[int, float, int, int, IntArray]:
+        """Return the queue whose first node can start first, when, its step, the node, and the servers that it takes."""
         best = (math.inf, 0.0)
         chosen = -1
         for queue, coming in enumerate(self.coming):
             ready = self.ready[queue]
             if not coming and not ready:
                 continue
-            first = self.server_s[queue]
-            if first is None:
-                free = self.free_s[self.of.servers[queue]].max(axis=1)
-                at = int(free.argmin())
-                first = self.server_s[queue] = float(free[at]), at
-            while coming and coming[0][0] <= first[0]:
+            free = self.servers_s[queue]
+            if free is None:
+                free = self.servers_s[queue] = self.free_s[self.of.servers[queue]].max(axis=1)
+            first_s = float(free.min())
+            while coming and coming[0][0] <= first_s:
                 heapq.heappush(ready, heapq.heappop(coming)[1:])
-            key = (first[0], ready[0][0]) if ready else coming[0][:2]
+            key = (first_s, ready[0][0]) if ready else coming[0][:2]
             if key < best:
                 best, chosen = key, queue
-        if self.ready[chosen]:
-            _, step, node = heapq.heappop(self.ready[chosen])
-        else:
-            _, _, step, node = heapq.heappop(self.coming[chosen])
-        return chosen, best[0], step, node
+        begin_s, ready, coming = best[0], self.ready[chosen], self.coming[chosen]
+        while coming and coming[0][0] <= begin_s:
+            heapq.heappush(ready, heapq.heappop(coming)[1:])
+        waiting = len(ready)
+        _, step, node = heapq.heappop(ready)
+        free = self.servers_s[chosen]
+        assert free is not None, "it was computed for the choice"
+        idle = np.flatnonzero(free <= begin_s)
+        servers = idle[np.argsort(free[idle], kind="stable")][: self.of.shared_by(node, len(idle), waiting)]
+        return chosen, begin_s, step, node, servers
 
-    def _commit(self, queue: int, begin_s: float, step: int, node: int) -> float:
-        """Run a node from ``begin_s`` on, and return when it ends."""
+    def _commit(self, queue: int, begin_s: float, end_s: float, step: int, node: int, gpus: IntArray) -> None:
+        """Run a node from ``begin_s`` on."""
         of = self.of
-        end_s = begin_s + of.seconds[node]
-        gpus = of.servers[queue][self.server_s[queue][1]]  # type: ignore[index]
         release_s = of.release_s.get(node)
         until_s = end_s if release_s is None else np.where(release_s > 0, begin_s + release_s, 0.0)
         self.free_s[gpus] = np.maximum(self.free_s[gpus], until_s)
         for other in of.meets[queue]:
-            self.server_s[other] = None
+            self.servers_s[other] = None
         for later, follower, lag in of.followers[node]:
             if (at := step + later) < self.steps:
                 ready_s = self.ready_s[at]
@@ -245,7 +265,6 @@ class _Run:
                 self.missing[at][follower] -= 1
                 if not self.missing[at][follower]:
                     self._enter(at, follower)
-        return end_s
 
 
 def _backwards(followers: list[list[Edge]]) -> list[int]:
