@@ -32,7 +32,7 @@ from solver.model.cluster import Cluster
 
 TIMED = 600  # plans that are timed at most for one set of levers
 OF_CALL = 16  # layouts of a call that are timed at most before the next call
-WORK = 2_000  # partial plans that are bounded in the time of one
+WORK = 500  # partial plans that are bounded in about the time of one
 LEAST_GAIN = 1e-9  # relative, from which a plan is better
 
 State = tuple[tuple[int, ...], frozenset[int]]  # option of every call, and the calls that are divided
