@@ -45,9 +45,9 @@ class LeverOptions:
         if names and self.lengths is None:
             raise InputError(f"--levers {self.levers} follows responses to their ends; --lengths LOG is needed")
         if DRAFTS in names and self.drafts is None:
-            raise InputError(
-                "--levers has drafts, but nothing says how many are accepted; --drafts weak, strong or A0.7 is needed"
-            )
+            raise InputError("--levers has drafts, but not how many are accepted; --drafts weak, strong or A0.7 is needed")
+        if DRAFTS not in names and self.drafts is not None:
+            raise InputError(f"--drafts is {self.drafts}, but the plan may not draft; --levers all or drafts is needed")
         return names
 
     @property
@@ -106,8 +106,8 @@ def lever_options(command: Command) -> Command:
         ),
         click.option(
             "--lengths", type=click.Path(path_type=Path), metavar="LOG",
-            help="Plan for the responses of the last step of this log, with lengths predicted from its earlier steps, instead of "
-            "--responses, --prompt-tokens and --response-tokens.",
+            help="Plan for the responses of the last step of this log, with lengths predicted from its earlier steps, in place "
+            "of --responses, --prompt-tokens and --response-tokens.",
         ),
         click.option(
             "--drafts", metavar="A0.7|weak|strong",

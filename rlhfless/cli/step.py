@@ -66,6 +66,8 @@ def step(
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
     levers, workload = lever.names, lever.workload()
+    if names and workload is not None:
+        raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
     batch = lever.batch(batch, workload)
     costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
     memory_bytes = hardware.memory_bytes(costs)

@@ -44,14 +44,21 @@ def write_call(
 
 
 def write_part(
-    record: StepRecord, call: PlannedCall, cluster: Cluster, gpus: Iterable[int], start_s: float, end_s: float, part: int
+    record: StepRecord,
+    call: PlannedCall,
+    cluster: Cluster,
+    gpus: Iterable[int],
+    start_s: float,
+    end_s: float,
+    part: int,
+    detail: Mapping[str, Any] | None = None,
 ) -> None:
     """Write allocations and the span of a part of a divided call: of a prompt, or behind all prompts an optimizer step."""
     assert call.parts is not None, "the call is divided"
     prompts = len(call.parts.part_s)
     what = {"prompt": part} if part < prompts else {"update": part - prompts}
     _allocate(record, call, holder_role(call), cluster, gpus, (start_s, end_s))
-    record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **what)
+    record.span(call.name, PHASES[call.kind], start_s, end_s, call=call.name, **what, **(detail or {}))
 
 
 def write_reallocation(
