@@ -30,7 +30,7 @@ class FewDividedLayouts(DividedRandomCosts):
     """Layouts without stages, from the first GPU on, so that all plans can be enumerated."""
 
     def seconds(self, call: Call, layout: Layout) -> float:
-        few = layout.strategy.pp == 1 and layout.mesh.first == 0
+        few = layout.strategy.pp == 1 and layout.mesh.first == 0 and (layout.strategy.tp == 1 or call.kind == "generate")
         return super().seconds(call, layout) if few else math.inf
 
 
