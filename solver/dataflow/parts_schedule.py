@@ -5,6 +5,9 @@ in order of time: the node that can start first is next. Where several can, it i
 part runs on the server of its call that is free first. Free servers are shared evenly by the parts of the call that are ready,
 if they may. Without divided calls, all times are those of ``schedule.py``.
 
+All seconds are rounded to multiples of ``GRID_S``, so sums are exact. Two nodes that could start at the same time then do so in
+the plan and in its execution, whose seconds differ in the last digit, and the same one is next.
+
 What a part waits for: of a generate call, the responses of its prompt; of a divided call, the part of its prompt; of any other
 call, its end. A training's parts of one mini-batch follow the optimizer step of the mini-batch before.
 """
@@ -17,12 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.parts import CallParts
 from solver.dataflow.schedule import MORE_STEPS, STEPS, UnrolledTimes
 
 WHOLE = -1
+GRID_S = 2.0**-33  # about 1e-10 s; multiples up to 1e6 s are exact
 Edge = tuple[int, int, float | None]  # steps later, node, seconds after the start; None: after the end
 
 
@@ -59,7 +64,7 @@ class PartsSchedule:
     ) -> None:
         self.options, self.divided = options, divided
         self.calls, self.tasks = len(options.graph.calls), options.tasks
-        self.complete_s = {call: of.tolist() for call, of in complete_s.items()}
+        self.complete_s = {call: _rounded(of).tolist() for call, of in complete_s.items()}
         self.nodes: list[tuple[int, int]] = []
         self.first: list[int] = []
         for task in range(self.tasks):
@@ -67,7 +72,7 @@ class PartsSchedule:
             parts = divided.get(task)
             self.nodes += [(task, part) for part in ([WHOLE] if parts is None else range(len(parts.part_s) + parts.updates))]
         self.first.append(len(self.nodes))
-        durations = options.durations(plan[None])[0].tolist()
+        durations = _rounded(options.durations(plan[None])[0]).tolist()
         self.seconds = [self._seconds(task, part, durations) for task, part in self.nodes]
         self.followers: list[list[Edge]] = [[] for _ in self.nodes]
         self._connect()
@@ -86,7 +91,7 @@ class PartsSchedule:
         if part == WHOLE:
             return durations[task]
         parts = self.divided[task]
-        return float(parts.least_s[part]) if part < len(parts.part_s) else parts.update_s
+        return float(_rounded(parts.least_s[part] if part < len(parts.part_s) else parts.update_s))
 
     def shared_by(self, node: int, free: int, ready: int) -> int:
         """Return how many of the free servers a node runs on, where so many nodes of its queue are ready."""
@@ -102,7 +107,7 @@ class PartsSchedule:
         parts = self.divided.get(task)
         if parts is None or part >= len(parts.part_s):
             return self.seconds[node]
-        return parts.part_s[part] / servers
+        return float(_rounded(parts.part_s[part] / servers))
 
     def _last(self, task: int) -> int:
         """Return the node with which an undivided call, or a training, ends."""
@@ -162,7 +167,7 @@ class PartsSchedule:
                 whole = parts is None or part == WHOLE or part >= len(parts.part_s)
                 self.queue_of.append(2 * task + whole)
             if task in self.options.freed_early:
-                self.release_s[self.first[task]] = self.options.freed_early[task].release_s[plan[task]][gpus]
+                self.release_s[self.first[task]] = _rounded(self.options.freed_early[task].release_s[plan[task]][gpus])
         gpu = np.zeros((len(self.servers), self.options.gpus), bool)
         for queue, servers in enumerate(self.servers):
             gpu[queue, servers.reshape(-1)] = True
@@ -265,6 +270,10 @@ class _Run:
                 self.missing[at][follower] -= 1
                 if not self.missing[at][follower]:
                     self._enter(at, follower)
+
+
+def _rounded(seconds: ArrayLike) -> FloatArray:
+    return np.asarray(np.round(np.asarray(seconds, dtype=float) / GRID_S) * GRID_S)
 
 
 def _backwards(followers: list[list[Edge]]) -> list[int]:

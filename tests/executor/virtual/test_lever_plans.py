@@ -38,10 +38,10 @@ class Costs:
         return 2, 0.02
 
 
-def generation(prompts: int = 8) -> StepGeneration:
+def generation(prompts: int = 8, samples: int = 4) -> StepGeneration:
     rng = np.random.default_rng(4)
-    tokens = np.minimum(rng.lognormal(5, 1.0, prompts * 4).astype(int) + 1, 1500)
-    workload = Workload([50] * prompts, np.repeat(np.arange(prompts), 4), tokens, max_response_tokens=2000)
+    tokens = np.minimum(rng.lognormal(5, 1.0, prompts * samples).astype(int) + 1, 1500)
+    workload = Workload([50] * prompts, np.repeat(np.arange(prompts), samples), tokens, max_response_tokens=2000)
     latency = {1: LatencyModel("tp1", 1, base_s=4e-3, per_response_s=2e-4)}
     return StepGeneration(workload, latency, drafts=Acceptance([0.5, 0.3]))
 
@@ -73,8 +73,8 @@ def test_steps_with_levers_take_the_planned_period(graph: Any, levers: str) -> N
 
 def test_plans_with_levers_run_with_their_own_generation_alone() -> None:
     plan, given = planned(grpo, "fuse,stream")
-    with refused(PlanningError, "parts of 8 prompts", "4 prompts"):
-        run_step_plan(plan, CLUSTER, generation=generation(4))
+    with refused(PlanningError, "parts of 8 prompts", "16 prompts"):
+        run_step_plan(plan, CLUSTER, generation=generation(16, 2))
     drafted, _ = planned(grpo, "drafts")
     assert drafted.uses("drafts")
     with refused(PlanningError, "has no drafts"):
