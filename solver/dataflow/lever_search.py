@@ -1,9 +1,10 @@
 """Searches step plans with levers: every set of the levers that are allowed is searched, and the best plan is kept.
 
-The plan without levers comes from the exact search (``search.py``). Its layouts are the start for plans with divided calls.
-Then one call at a time gets another layout, or is divided or not, while that makes steps shorter (``lever_space.py``). A layout
-is only timed if the lower bound of its plan is below the best period so far. With drafts, all of this starts from the exact
-search with the drafted latency.
+The plan without levers comes from the exact search (``search.py``). Its layouts are a start for plans with divided calls.
+Other starts have generation on any number of GPUs, and other calls where the lower bound of the plan is least. From the best
+starts one call at a time gets another layout, or is divided or not, while that makes steps shorter (``lever_space.py``). A layout is only
+timed if the lower bound of its plan is below the best period so far. With drafts, all of this starts from the exact search with
+the drafted latency.
 
 A plan that is allowed a set of levers may leave them unused. So a larger set is never worse, and what a lever saves, which is
 the best period without it less the best period, is never below 0.
@@ -31,6 +32,7 @@ from solver.dataflow.searched import EQUAL, Asked
 from solver.model.cluster import Cluster
 
 TIMED = 600  # plans that are timed at most for one set of levers
+DESCENTS = 3  # from the best starts
 OF_CALL = 16  # layouts of a call that are timed at most before the next call
 WORK = 500  # partial plans that are bounded in about the time of one
 LEAST_GAIN = 1e-9  # relative, from which a plan is better
@@ -144,17 +146,44 @@ class _Search:
 
     def run(self, starts: Sequence[IntArray]) -> _Best | None:
         """Return the best plan found from these starts, with and without divided calls; None where none fits."""
-        found = [self._descend(start, divided) for start in starts for divided in (frozenset(self.divisible), frozenset[int]())]
-        return min((one for one in found if one is not None), key=lambda one: one.period_s, default=None)
+        every = [*starts, *(self._spread(starts[0], *one) for one in self._sizes())]
+        both = (frozenset(self.divisible), frozenset[int]())
+        tried = [best for start in every for divided in both if (best := self._tried(start, divided)) is not None]
+        tried.sort(key=lambda one: one.period_s)
+        return min((self._descend(one) for one in tried[:DESCENTS]), key=lambda one: one.period_s, default=None)
 
-    def _descend(self, start: IntArray, divided: frozenset[int]) -> _Best | None:
+    def _sizes(self) -> list[tuple[int, int]]:
+        """Return generate calls with the option of each number of GPUs that takes the fewest GPU-seconds."""
+        options = self.space.options
+        found: dict[tuple[int, int], tuple[float, int]] = {}
+        for call in self.space.slacks:
+            gpu_s = options.freed_early[call].release_s.sum(axis=1)
+            for option, layout in enumerate(options.layouts[call]):
+                key, one = (call, layout.mesh.gpus), (float(gpu_s[option]), option)
+                found[key] = min(found.get(key, one), one)
+        return [(call, option) for (call, _), (_, option) in found.items()]
+
+    def _spread(self, start: IntArray, generate: int, generated: int) -> IntArray:
+        """Return a plan with this option of a generate call, and the others where the plan's lower bound is least."""
+        plan, divided = start.copy(), frozenset(self.divisible)
+        plan[generate] = generated
+        for call in range(len(plan)):
+            if call in self.space.slacks:
+                continue
+            bounds = []
+            for option in self._options(call):
+                plan[call] = option
+                bounds.append((self.space.least_s(plan, divided), option))
+            plan[call] = min(bounds)[1]
+        return plan
+
+    def _descend(self, start: _Best) -> _Best:
         """Change one call at a time from a start, until no change makes steps shorter."""
-        best = self._tried(start, divided)
-        unchanged, call = 0, 0
-        while best is not None and unchanged < len(start) and len(self.timed) < self.most:
+        best, unchanged, call, calls = start, 0, 0, len(start.plan)
+        while unchanged < calls and len(self.timed) < self.most:
             better = self._improved(best, call)
             unchanged = unchanged + 1 if better is None else 0
-            best, call = better or best, (call + 1) % len(start)
+            best, call = better or best, (call + 1) % calls
         return best
 
     def _improved(self, best: _Best, call: int) -> _Best | None:
