@@ -2,9 +2,9 @@
 
 The plan without levers comes from the exact search (``search.py``). Its layouts are a start for plans with divided calls.
 Other starts have generation on any number of GPUs, and other calls where the lower bound of the plan is least. From the best
-starts one call at a time gets another layout, or is divided or not, while that makes steps shorter (``lever_space.py``). A layout is only
-timed if the lower bound of its plan is below the best period so far. With drafts, all of this starts from the exact search with
-the drafted latency.
+starts one call at a time gets another layout, or is divided or not, while that makes steps shorter (``lever_space.py``). A
+layout is only timed if the lower bound of its plan is below the best period so far. With drafts, all of this starts from the
+exact search with the drafted latency.
 
 A plan that is allowed a set of levers may leave them unused. So a larger set is never worse, and what a lever saves, which is
 the best period without it less the best period, is never below 0.

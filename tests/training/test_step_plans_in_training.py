@@ -111,6 +111,7 @@ def divided(prompts: int, levers: str = "fuse,stream") -> StepPlan:
     return plan_step(grpo(), Cluster(1, 4, 1), Divided(), generation=given, levers=levers, work=20_000)
 
 
+@pytest.mark.full
 def test_parts_of_a_plan_follow_the_responses_of_the_run(tmp_path: Path, model: Path) -> None:
     given = config(kl_coef=0.05, **GPUS)
     prompts = given.rollout.prompts_per_step

@@ -51,7 +51,7 @@ def planned(graph: Any, levers: str = "all") -> tuple[StepPlan, StepGeneration]:
     return plan_step(graph(), CLUSTER, Costs(), generation=given, levers=levers, work=20_000), given
 
 
-@pytest.mark.parametrize(("graph", "levers"), [(grpo, "all"), (ppo, "fuse,stream")], ids=["grpo", "ppo"])
+@pytest.mark.parametrize(("graph", "levers"), [(grpo, "all"), pytest.param(ppo, "fuse,stream", marks=pytest.mark.full)])
 def test_steps_with_levers_take_the_planned_period(graph: Any, levers: str) -> None:
     plan, given = planned(graph, levers)
     assert any(call.parts is not None for call in plan.calls)

@@ -50,7 +50,10 @@ def test_more_levers_are_never_worse_and_say_what_they_save(graph: Any, seed: in
     assert all(line in repr(every) for line in every.explain().splitlines())
 
 
-@pytest.mark.parametrize(("seed", "above"), [(0, 0.0), (77, 0.0), (523, 0.09)])
+@pytest.mark.parametrize(
+    ("seed", "above"),
+    [(77, 0.0), pytest.param(0, 0.0, marks=pytest.mark.full), pytest.param(523, 0.09, marks=pytest.mark.full)],
+)
 def test_all_combinations_of_a_small_step(seed: int, above: float) -> None:
     given_, costs = tailed(seed, prompts=5), FewDividedLayouts(seed, 0.05)
     plan = plan_step(grpo(), Cluster(1, 2, 1), costs, generation=given_, levers=BOTH, work=50_000)
@@ -104,7 +107,7 @@ def other_generation(of: Any, plan: np.ndarray, schedule: PartsSchedule, rng: np
     return PartsSchedule(options, plan, schedule.divided, complete_s)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=1, deadline=None)
 @given(st.sampled_from([grpo, ppo, remax]), st.integers(0, 1000))
 def test_no_plan_is_below_the_bound(graph: Any, seed: int) -> None:
     bounded(graph, seed, 2)

@@ -18,7 +18,7 @@ from solver.dataflow.schedule import step_times
 ALGORITHMS = {"grpo": grpo, "ppo": ppo, "remax": remax}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1000))
 def test_without_divided_calls_times_are_those_of_the_schedule_of_calls(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -30,7 +30,7 @@ def test_without_divided_calls_times_are_those_of_the_schedule_of_calls(seed: in
         assert times.period_s == pytest.approx(expected.period_s, abs=1e-7, nan_ok=True)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.sampled_from(sorted(ALGORITHMS)), st.integers(0, 1000), st.sampled_from([1, 2]))
 def test_parts_wait_for_their_prompt_and_a_gpu_runs_one_at_a_time(name: str, seed: int, mini_batches: int) -> None:
     rng, steps, graph = np.random.default_rng(seed), 4, ALGORITHMS[name]()
