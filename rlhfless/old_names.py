@@ -25,6 +25,7 @@ OPTIONS = {
     "judge_s": "reward_s_per_response",
     "keep": "save_total_limit",
     "keep_s": "idle_timeout_s",
+    "precision": "learner_dtype",
     "schedule": "lr_scheduler_type",
     "schedule_steps": "lr_scheduler_steps",
 }
@@ -45,6 +46,8 @@ def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:
         {'samples_per_prompt': 8, 'gpus': 16, 'algorithm': 'grpo'}
     """
     named = {OPTIONS.get(name, name): value for name, value in {**stored}.items()}
+    if named.pop("minibatches", "batch") == "prompts":  # each update had a mini-batch of its own
+        named |= {"num_mini_batches": named["num_updates"], "num_updates": 1}
     algorithm = named.get("algorithm")
     unused = UNUSED.get(algorithm, ()) if isinstance(algorithm, str) else ()
     return {name: value for name, value in named.items() if name not in unused}

@@ -55,3 +55,9 @@ def test_a_run_with_old_names_is_resumed_with_the_same_options_only() -> None:
     TrainConfig().check_resume({"samples": 8, "response_limit": 320, "updates": 1, "keep": 7})
     with refused(TrainError, "samples_per_prompt", "4", "8"):
         TrainConfig().check_resume({"samples": 4})
+
+
+def test_mini_batches_that_were_updates_are_read_as_mini_batches() -> None:
+    read = current_options({"minibatches": "prompts", "num_updates": 3})
+    assert read == {"num_mini_batches": 3, "num_updates": 1}
+    assert current_options({"minibatches": "batch", "num_updates": 3}) == {"num_updates": 3}

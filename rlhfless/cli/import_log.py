@@ -35,6 +35,7 @@ def import_(
     framework: str,
     tokenizer: str | None,
     maps: tuple[str, ...],
+    where: str | None,
     max_response_tokens: int | None,
     unsafe_pickle: bool,
     limits: Limits,
@@ -54,7 +55,13 @@ def import_(
     log = import_log(
         path,
         ImportOptions(
-            tokenizer, column_mapping(maps), max_response_tokens, unsafe_pickle=unsafe_pickle, progress=True, limits=limits
+            tokenizer,
+            column_mapping(maps),
+            max_response_tokens,
+            unsafe_pickle=unsafe_pickle,
+            progress=True,
+            limits=limits,
+            where=where,
         ),
         framework,
     )

@@ -27,6 +27,7 @@ class LogOptions:
     max_line_mib: float | None = None
     max_rows: int | None = None
     max_unpacked_gib: float | None = None
+    where: str | None = None
 
     @property
     def limits(self) -> Limits:
@@ -53,7 +54,13 @@ class LogOptions:
         from rlhfless.trace import ImportOptions
 
         return ImportOptions(
-            self.tokenizer, column_mapping(self.maps), max_response_tokens, frozenset(keep), progress=True, limits=self.limits
+            self.tokenizer,
+            column_mapping(self.maps),
+            max_response_tokens,
+            frozenset(keep),
+            progress=True,
+            limits=self.limits,
+            where=self.where,
         )
 
     def open(self, path: Path, max_response_tokens: int | None = None, keep: Iterable[str] = ()) -> OpenedLog:
@@ -109,7 +116,7 @@ def _limit_options() -> list[Decorator]:
 
 
 def source_options(command: Command) -> Command:
-    """Add --from, --tokenizer and --map."""
+    """Add --from, --tokenizer, --map and --where."""
     for option in reversed(_source_options()):
         command = option(command)
     return command
@@ -131,13 +138,15 @@ def _source_options() -> list[Decorator]:
             "maps",
             multiple=True,
             metavar="OURS=THEIRS",
-            help="Read column THEIRS of the log as OURS, such as prompt_id=uid; repeatable.",
+            help="Read column THEIRS of a table as OURS: prompt_id=uid, prompt_id=split+uid (joined), or step=0 (constant); "
+            "repeatable.",
         ),
+        click.option("--where", metavar="CONDITION", help="Read only a table's rows with, for example, \"split == 'train'\"."),
     ]
 
 
 def log_options(command: Command) -> Command:
-    """Add --from, --tokenizer, --map, --run and the limits of reading, as the argument ``log``."""
+    """Add --from, --tokenizer, --map, --where, --run and the limits of reading, as the argument ``log``."""
 
     def made() -> Callable[..., Any]:
         return LogOptions

@@ -10,6 +10,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MODEL, DEVICE = "tiny-qwen2", "cpu"
+MODEL, DEVICE, ENGINE = "tiny-qwen2", "cpu", "torch"
 
 
 @main.command()
 @click.option(
     "--model", default=MODEL, show_default=True, help="Measure this model: a folder of a transformers model, or tiny-qwen2."
+)
+@click.option(
+    "--engine", type=click.Choice(["torch", "transformers"]), default=ENGINE, show_default=True, help="Measure this engine."
 )
 @click.option("--device", default=DEVICE, show_default=True, help="Measure on this device, such as cpu or cuda.")
 @click.option(
@@ -68,6 +72,7 @@ MODEL, DEVICE = "tiny-qwen2", "cpu"
 )
 def profile(
     model: str,
+    engine: str,
     device: str,
     rounds: int | None,
     max_batch: int | None,
@@ -80,7 +85,7 @@ def profile(
     log: LogOptions,
     out: Path,
 ) -> None:
-    """Measure the latency of the torch engine for a model on this machine, and write it as a profile.
+    """Measure the latency of an engine for a model on this machine, and write it as a profile.
 
     It measures decode iterations over batch size and KV tokens, prefill in calls of its own, responses that end, start-up and
     transfer. Run it on an idle machine.
@@ -96,10 +101,10 @@ def profile(
     if from_log is not None:
         if base is None:
             raise InputError("--base is missing; name the profile that --from-log scales")
-        if fast or (model, device) != (MODEL, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
+        if fast or (model, engine, device) != (MODEL, ENGINE, DEVICE) or {rounds, max_batch, contexts, memory_gib} != {None}:
             raise InputError(
-                "--from-log measures nothing; leave out --model, --device, --rounds, --max-batch, --contexts, --memory-gib and "
-                "--fast"
+                "--from-log measures nothing; leave out --model, --engine, --device, --rounds, --max-batch, --contexts, "
+                "--memory-gib and --fast"
             )
         click.echo(_scaled(from_log, log, base, actors, out))
         return
@@ -114,7 +119,7 @@ def profile(
     from rlhfless.latency.measure import FAST, MeasurementGrid, measure_profile
 
     grid = FAST if fast else MeasurementGrid()
-    named, memory_bytes = " --fast" * fast, None
+    named, memory_bytes = " --engine transformers" * (engine != ENGINE) + " --fast" * fast, None
     if rounds is not None:
         grid, named = replace(grid, rounds=rounds), f"{named} --rounds {rounds}"
     if max_batch is not None:
@@ -125,7 +130,8 @@ def profile(
     if memory_gib is not None:
         memory_bytes, named = int(memory_gib * 2**30), f"{named} --memory-gib {memory_gib}"
     command = f"rlhfless profile --model {model} --device {device}{named} -o {out}"
-    measured = measure_profile(engine_timers, model, out.stem, grid, device=device, memory_bytes=memory_bytes, command=command)
+    timers = engine_timers if engine == ENGINE else partial(engine_timers, forward=engine)
+    measured = measure_profile(timers, model, out.stem, grid, device=device, memory_bytes=memory_bytes, command=command)
     click.echo(describe(measured))
     click.echo(f"wrote {save_profile(out, measured)}")
 

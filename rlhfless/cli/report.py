@@ -23,7 +23,17 @@ LIMITS = ("max_line_mib", "max_rows", "max_unpacked_gib")
 HEADINGS = {
     "The GPUs": ("gpus", "gpus_per_node", "gpus_per_actor", "profile", "usd_per_gpu_hour", "prices"),
     "The run that was logged": ("dispatch", "learner_gpus", "prepare_s", "learn_s", "calibrate"),
-    "How to read the log": ("framework", "tokenizer", "maps", "run", "max_response_tokens", *LIMITS),
+    "How to read the log": (
+        "framework",
+        "tokenizer",
+        "maps",
+        "where",
+        "run",
+        "max_response_tokens",
+        "responses_per_step",
+        "samples_per_prompt",
+        *LIMITS,
+    ),
     "The page": ("out", "time_weight", "max_steps", "drafts"),
 }
 
@@ -58,6 +68,12 @@ HEADINGS = {
 @click.option("--calibrate/--no-calibrate", default=True, show_default=True, help="Scale the profile to the times in the log.")
 @log_options
 @click.option("--max-response-tokens", type=click.IntRange(1), help="The run truncated responses at this many tokens.")
+@click.option(
+    "--responses-per-step",
+    type=click.IntRange(1),
+    help="Draw this many lengths per step of a log of scalars.  [default: from its tokens]",
+)
+@click.option("--samples-per-prompt", type=click.IntRange(1), help="So many responses of each prompt, for a log of scalars.")
 @time_weight_option
 @click.option(
     "--steps", "max_steps", type=click.IntRange(1), default=8, show_default=True, help="Simulate at most this many steps."
@@ -73,6 +89,8 @@ def report(
     hardware: Hardware,
     log: LogOptions,
     max_response_tokens: int | None,
+    responses_per_step: int | None,
+    samples_per_prompt: int | None,
     time_weight: float,
     max_steps: int,
     drafts: str | None,
@@ -80,19 +98,34 @@ def report(
 ) -> None:
     """Write one interactive page about PATH: where GPU time went, and what other schedules would have saved.
 
-    PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised.
+    PATH is a trace or a log of another framework (see `rlhfless import`), whose format is recognised. Of a log of scalars alone
+    (verl, TRL, OpenRLHF), lengths are drawn from each step's mean, longest and clipped share, and ranges are wide.
     """
+    from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
     from rlhfless.analysis.log_texts import texts_of
+    from rlhfless.report.drawn_study import study_drawn
     from rlhfless.report.notebook import LogSource, write_report_notebook
     from rlhfless.report.write import write_report
     from rlhfless.run import load
-    from rlhfless.trace import open_log
+    from rlhfless.trace import LogWithoutResponses, open_log
 
     if drafts is not None and out.suffix == ".ipynb":
         raise InputError("--drafts is for pages, and -o names a notebook; let -o end with .html, or leave out --drafts")
     options = log.import_options(max_response_tokens)
     with_texts = log.import_options(max_response_tokens, texts_of(path))
-    opened = open_log(path, with_texts, log.framework).of_run(log.run)
+    drawn = []
+    try:
+        opened = open_log(path, with_texts, log.framework).of_run(log.run)
+    except LogWithoutResponses as error:
+        if out.suffix == ".ipynb":
+            raise InputError(f"{path}: has scalars alone, whose report is a page; let -o end with .html") from error
+        drawn = drawn_logs(error.log, StepSizes(responses_per_step, samples_per_prompt))
+        opened = drawn[0]
+    if not drawn and (responses_per_step or samples_per_prompt):
+        raise InputError(
+            "--responses-per-step and --samples-per-prompt are for logs of scalars alone, and this log has responses; leave "
+            "them out"
+        )
     run = load(
         opened, hardware=hardware, assumptions=_assumptions(**stated), options=options, time_weight=time_weight, verbose=False
     )
@@ -103,7 +136,8 @@ def report(
         source = LogSource(path, options, log.framework, log.run)
         write_report_notebook(source, out, run.profile, run.setting, run.assumptions, max_steps=max_steps)
     else:
-        write_report(opened, out, setting, run.assumptions, max_steps=max_steps)
+        study = study_drawn(drawn, setting, run.assumptions, max_steps) if drawn else None
+        write_report(opened, out, setting, run.assumptions, max_steps=max_steps, study=study)
     click.echo(f"wrote {out.resolve()}")
 
 

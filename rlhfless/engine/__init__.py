@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from rlhfless.engine.torch.factory import TorchEngineFactory
     from rlhfless.engine.torch.model import DecoderModel, counting
     from rlhfless.engine.torch.sampling import Sampling
+    from rlhfless.engine.torch.transformers_model import TransformersModel
     from rlhfless.engine.vllm.factory import VllmEngineFactory
 
 __all__ = [
     "Completion", "DecoderModel", "Drafter", "Engine", "EngineSpan", "FaultInjectingFactory", "Progress", "Request", "Sampling",
-    "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory", "VllmEngineFactory", "counting",
+    "SimulatedEngine", "SimulatedEngineFactory", "TorchEngine", "TorchEngineFactory", "TransformersModel", "VllmEngineFactory",
+    "counting",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
@@ -42,6 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "SimulatedEngineFactory": "engine.simulated.factory",
         "TorchEngine": "engine.torch.engine",
         "TorchEngineFactory": "engine.torch.factory",
+        "TransformersModel": "engine.torch.transformers_model",
         "VllmEngineFactory": "engine.vllm.factory",
         "counting": "engine.torch.model",
     },

@@ -1,4 +1,4 @@
-"""Plots a training run by step: reward, response length, actors, idle share and cost against the static schedule.
+"""Plots a training run by step: rewards, response length, actors, idle share, mismatch, cost against the static schedule.
 
 Input is a table with one row per step.
 """
@@ -11,15 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from rlhfless.plots.palette import BLUE, GREEN, ORANGE, SKY, VERMILLION
+from rlhfless.plots.palette import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
 from rlhfless.plots.style import counted, message_figure, number, styled, whole_steps
 
 TITLE = "Progress of the run"
 CURVES = (
     ("mean_reward", "mean reward", BLUE, "circle", "solid"),
+    ("eval_accuracy", "held-out accuracy", PURPLE, "diamond-open", "solid"),
+    ("eval_reward_mean", "held-out reward", PURPLE, "circle-open", "dot"),
     ("mean_response_tokens", "mean length (tokens)", ORANGE, "square", "solid"),
     ("actors", "actors", GREEN, "diamond", "dot"),
     ("idle_share", "idle share of GPU-seconds", VERMILLION, "triangle-up", "dash"),
+    ("mismatch_mean", "mismatch of engine and learner", BLUE, "x", "dash"),
     ("against_static", "GPU-seconds relative to static", SKY, "star", "solid"),
 )
 
@@ -46,7 +49,8 @@ def curves_info(steps: pd.DataFrame) -> CurvesInfo:
 
     Args:
         steps: as in ``LiveRun.table``: ``step``, and ``idle_gpu_seconds, gpu_seconds``, ``generation_gpu_seconds,
-            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors`` where they are known.
+            static_gpu_seconds``, ``mean_reward, mean_response_tokens, actors``, and the columns of ``learning_numbers`` where
+            they are known; the mismatch is in nats per token.
     """
     if steps.empty:
         return CurvesInfo(pd.DataFrame(), "No step is complete yet.")

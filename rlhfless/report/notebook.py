@@ -87,6 +87,7 @@ def _parameters(
         "FORMAT": log.framework,
         "TOKENIZER": None if options.tokenizer is None else absolute(str(options.tokenizer)),
         "COLUMNS": dict(options.mapping),
+        "WHERE": options.where,
         "RUN": log.run,
         "LIMITS": vars(options.limits),
         "MAX_RESPONSE_TOKENS": setting.max_response_tokens,

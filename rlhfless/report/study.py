@@ -231,34 +231,58 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
     setting, setup, phases, calibrated, checks = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     last_steps = _last(schedules.logged)
-    steps = [step.step for step in schedules.shown]
     rollouts = log.trace.rollouts
     each = max(1, len(rollouts) // len(log.trace.steps))
-    theirs = generation_s(schedules.simulation, setup.candidates)
-    fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
     traces = schedules.simulation.traces
+    found = against_schedules(schedules, setting, setup, phases)
     findings = LoggedRunFindings(
-        savings(fastest, theirs, setup, setting.cluster, RESERVED, phases),
-        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
+        found.reserved,
+        found.given_back,
         setting,
         setup,
         phases,
-        account(traces[setup.dispatch], setup, setting.cluster, phases),
+        found.account,
         plan_every_step(rollouts, setting, evenly(log.trace.steps, max(1, PLANNED_RESPONSES // each))),
         advise(last_steps, setting, setup, factor=calibrated.factor),
         what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         calibrated,
         checks,
-        tuple(
-            account(traces[policy.name], setup, setting.cluster, phases)
-            for policy in SHUFFLED[setup.dispatch]
-            if not setup.order_known
-        ),
+        found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
         draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
         phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
     )
     return ReportData(setting, calibrated, schedules, findings)
+
+
+class AgainstSchedules(NamedTuple):
+    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``."""
+
+    reserved: pd.DataFrame
+    given_back: pd.DataFrame
+    account: Account
+    shuffled: tuple[Account, ...]
+
+
+def against_schedules(
+    schedules: Schedules, setting: SimulationConfig, setup: RunSetup, phases: PhaseSeconds
+) -> AgainstSchedules:
+    """Return what other schedules would have saved of a logged run, and its own GPU-seconds by use.
+
+    Args:
+        schedules: simulated in ``setting``, of generation alone.
+    """
+    steps = [step.step for step in schedules.shown]
+    theirs = generation_s(schedules.simulation, setup.candidates)
+    fastest = simulate_steps(schedules.shown, replace(setting, objective=Objective(1.0)), RESERVED)
+    traces = schedules.simulation.traces
+    orders = () if setup.order_known else SHUFFLED[setup.dispatch]
+    return AgainstSchedules(
+        savings(fastest, theirs, setup, setting.cluster, RESERVED, phases),
+        savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
+        account(traces[setup.dispatch], setup, setting.cluster, phases),
+        tuple(account(traces[policy.name], setup, setting.cluster, phases) for policy in orders),
+    )
 
 
 def study_executed(trace: Trace, setting: SimulationConfig, max_steps: int) -> ExecutedRunFindings:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers import ImportedLog, ImportOptions, ImportSummary, OpenedLog, import_log, open_log, read_scalars
+from rlhfless.trace.importers import (
+    ImportedLog,
+    ImportOptions,
+    ImportSummary,
+    LogWithoutResponses,
+    OpenedLog,
+    import_log,
+    open_log,
+    read_scalars,
+)
 from rlhfless.trace.io import Trace, read_rollouts, read_trace
 from rlhfless.trace.limits import Limits
 from rlhfless.trace.metrics.cross_check import checks_frame
 from rlhfless.trace.metrics.decode_capacity import DecodeCapacity, decode_capacity
 from rlhfless.trace.metrics.held_time import held_gpu_seconds
+from rlhfless.trace.metrics.learning_numbers import learning_numbers
 from rlhfless.trace.metrics.phase_costs import STEP_PHASES, step_costs
 from rlhfless.trace.metrics.step_metrics import allocation_metrics, interval_union_s, step_metrics
 from rlhfless.trace.metrics.step_times import StepTimes, with_step_times
@@ -34,6 +44,7 @@ __all__ = [
     "ImportSummary",
     "ImportedLog",
     "Limits",
+    "LogWithoutResponses",
     "OpenedLog",
     "Recorder",
     "StepTimes",
@@ -47,6 +58,7 @@ __all__ = [
     "held_gpu_seconds",
     "import_log",
     "interval_union_s",
+    "learning_numbers",
     "open_log",
     "read_rollouts",
     "read_scalars",

@@ -1,4 +1,4 @@
-"""Makes the inference engines of a training run (torch or vLLM), updates their weights every step, and makes the actor pool.
+"""Makes the inference engines of a training run, updates their weights every step, and makes the actor pool.
 
 Inputs are the trained model, the configuration and the cluster. Outputs are an engine factory per step and a pool of local
 processes or Ray actors.
@@ -6,26 +6,31 @@ processes or Ray actors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.factory import TorchEngineFactory
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
+from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
 from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
+from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
+from solver.model.plurals import counted
 
 
 class Engines(Protocol):
@@ -33,6 +38,10 @@ class Engines(Protocol):
 
     def of_step(self, model: Any, step: int) -> Any:
         """Return an engine factory with the current weights of ``model``, which are those of ``step``."""
+        ...
+
+    def release(self) -> None:
+        """Give back the memory of the step's weights, until the next step. Idempotent."""
         ...
 
     def close(self) -> None:
@@ -44,22 +53,36 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
+        forward: ``own`` or ``transformers``, see ``row_model``.
         model: the model that is trained.
         max_tokens: maximal tokens of a response together with its prompt.
         precision: name of the number format in which weights are copied and tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
+        tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
-        self, model: Any, eos_id: int, max_tokens: int, sampling: Sampling, precision: str, drafting: Drafting | None = None
+        self,
+        forward: str,
+        model: Any,
+        eos_id: int | Sequence[int],
+        max_tokens: int,
+        sampling: Sampling,
+        precision: str,
+        drafting: Drafting | None = None,
+        tensor_parallel: int = 1,
     ) -> None:
-        self._rows = DecoderModel(model, max_tokens, getattr(torch, precision))
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting)
+        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
+        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
         self._rows.load(model)
         return self._factory
+
+    def release(self) -> None:
+        """See ``Engines``: the engines' copy of the weights is freed while the learner needs memory."""
+        self._rows.free()
 
     def within(self, latency: LatencyModel, memory_bytes: int) -> LatencyModel:
         """Return ``latency`` with the slots and KV tokens of GPUs with ``memory_bytes``; planner and engines both use them.
@@ -87,19 +110,21 @@ class VllmEngines:
         precision: vLLM's name of the number format in which it computes.
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
         drafting: how responses are decoded with drafts; None: one token per pass.
+        options: further arguments of vLLM, see ``VllmSettings``.
     """
 
     def __init__(
         self,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         max_tokens: int,
         sampling: Sampling,
         precision: str,
         keeps_last: bool,
         drafting: Drafting | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
-        self._keeps_last, self._drafting = keeps_last, drafting
+        self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
         self._last: Path | None = None
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
@@ -114,8 +139,16 @@ class VllmEngines:
         if self._keeps_last:
             self._last = folder
         return VllmEngineFactory(
-            str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, drafting=self._drafting
-        )
+            str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
+            drafting=self._drafting,
+        )  # fmt: skip
+
+    def release(self) -> None:
+        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
+        if not self._keeps_last:
+            from rlhfless.engine.vllm.weight_folders import remove_weights
+
+            remove_weights(self._folder.path)
 
     def close(self) -> None:
         """See ``Engines``; removes the folders of weights."""
@@ -123,7 +156,7 @@ class VllmEngines:
 
 
 def check_engine(engine: str) -> None:
-    """Check that the engine ``torch`` or ``vllm`` can be used in this installation.
+    """Check that the engine ``torch``, ``transformers`` or ``vllm`` can be used in this installation.
 
     Raises:
         MissingExtra, InputError: vLLM is not installed, or its version is not supported.
@@ -134,14 +167,19 @@ def check_engine(engine: str) -> None:
         check_version()
 
 
-def make_pool(config: ClusterConfig, cluster: Cluster, time_weight: float) -> ProcessPool | RayPool | None:
+def make_pool(
+    config: ClusterConfig, cluster: Cluster, time_weight: float, weight_bytes: int = 0
+) -> ProcessPool | RayPool | None:
     """Return the actor pool of the run, or None for the virtual clock, whose actors are emulated.
 
     Idle actors end by cost, with the planner's time weight, unless the configuration says after how long. A Ray cluster started
     here offers this machine's CUDA devices. Without CUDA it counts as many GPUs as the run has, and actors compute on the CPU.
 
+    Args:
+        weight_bytes: that every actor receives in a step; the object store of a Ray cluster started here has room for them.
+
     Raises:
-        MissingExtra, InputError: Ray is not installed, or there is no cluster at the address.
+        MissingExtra, InputError: Ray is not installed, or there is no cluster at the address, or shared memory is too small.
         FewerGpus: the Ray cluster has fewer GPUs than ``cluster``.
     """
     if config.executor == "virtual":
@@ -152,7 +190,7 @@ def make_pool(config: ClusterConfig, cluster: Cluster, time_weight: float) -> Pr
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
     logical = None if ray_is_up or cuda_devices() else config.gpus
-    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle)
+    pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
     try:
         pool.check(cluster)
     except BaseException:
@@ -180,47 +218,68 @@ def options_after_loss(pool: ProcessPool | RayPool | None, cluster: Cluster) -> 
     return ""
 
 
-def precision_of(config: TrainConfig, device: str) -> Precision:
+def precision_of(config: TrainConfig, device: str, checkpoint: str = "float32") -> Precision:
     """Return the number format in which a run generates.
 
     Args:
         device: device type of the policy, where actors are emulated.
+        checkpoint: number format of the weights that the run began with; ``auto`` takes it where there is no GPU.
     """
     if config.rollout.generation_dtype != "auto":
         return config.rollout.generation_dtype
     on_gpu = device == "cuda" if config.cluster.executor == "virtual" else bool(cuda_devices())
-    return "bfloat16" if on_gpu else "float32"
+    return "bfloat16" if on_gpu or checkpoint == "bfloat16" else "float32"
 
 
-def same_bits(config: TrainConfig, device: str, *, custom_pool: bool) -> bool:
+def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool: bool) -> bool:
     """Return whether the sampled tokens are certain to be the same on every cluster: the torch engine in float32 on the CPU
     guarantees that.
 
     Args:
-        device: device type of the policy, where actors are emulated. custom_pool: the caller passed the pool.
+        device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None or precision_of(config, device) != "float32":
+    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+        return False
+    if precision_of(config, device, checkpoint) != "float32":
         return False
     return device == "cpu" if cluster.executor == "virtual" else not cuda_devices()
 
 
+def context_tokens(rollout: RolloutConfig, longest_prompt_tokens: int) -> int:
+    """Return the longest context, prompt and response, that engines are made for.
+
+    Raises:
+        TrainError: ``max_model_len`` is too small for the longest prompt with its response.
+    """
+    needed = longest_prompt_tokens + rollout.max_response_tokens
+    if rollout.max_model_len is None:
+        return needed
+    if rollout.max_model_len < needed:
+        raise TrainError(
+            f"max_model_len is {rollout.max_model_len}, but the longest prompt has {counted(longest_prompt_tokens, 'token')} "
+            f"and max_response_tokens is {rollout.max_response_tokens}; give at least {needed}, or shorten responses"
+        )
+    return rollout.max_model_len
+
+
 def make_engines(
-    engine: str,
+    config: ClusterConfig,
     model: Any,
-    eos_id: int,
+    eos_id: int | Sequence[int],
     max_tokens: int,
     sampling: Sampling,
     precision: str,
-    prewarms: bool,
     drafting: Drafting | None = None,
 ) -> Engines:
-    """Return the ``torch`` or ``vllm`` engines of a run, with their settings of drafts if any.
+    """Return the engines of a run that its options name, with their settings of drafts if any.
 
     Args:
         precision: ``float32`` or ``bfloat16``, see ``precision_of``.
-        prewarms: actors are started before the step that uses them.
     """
-    if engine == "torch":
-        return TorchEngines(model, eos_id, max_tokens, sampling, precision, drafting)
-    return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting)
+    if config.engine == "vllm":
+        share = config.gpu_memory_utilization
+        options = {} if share is None else {"gpu_memory_utilization": share}
+        return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+    forward = "own" if config.engine == "torch" else config.engine
+    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)

@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
-from rlhfless.engine.torch.pretrained import choose_device
+from rlhfless.engine.torch.pretrained import choose_device, stop_ids_of
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import ProcessPool, RayPool
 from rlhfless.executor.distributed.ray.placement import FewerGpus
@@ -32,18 +32,22 @@ from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.predict import EwmaPredictor
 from rlhfless.scheduling import SchedulingPolicy, as_policy, make_policy
 from rlhfless.training.algorithms.base import Algorithm
+from rlhfless.training.algorithms.lora import check_lora
 from rlhfless.training.config import ClusterConfig, ReproducibilityWarning, TrainConfig, TrainError
+from rlhfless.training.config.learning import Precision
 from rlhfless.training.draft_history import check_drafting
 from rlhfless.training.engines import (
     Engines,
     TorchEngines,
     check_engine,
+    context_tokens,
     make_engines,
     make_pool,
     options_for,
     precision_of,
     same_bits,
 )
+from rlhfless.training.evaluation import Evaluator
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
@@ -52,6 +56,7 @@ from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
+from rlhfless.training.weight_bytes import generated_weight_bytes
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster
@@ -137,6 +142,7 @@ class TrainerComponents:
     task: Task
     rewards: Rewards
     engines: Engines
+    evaluator: Evaluator
     drafting: Drafting | None
     meta: Mapping[str, Any]
 
@@ -159,10 +165,16 @@ def resolve(
         raise TrainError(
             f"learner_processes is {hardware.learner_processes}, but an algorithm object learns in this process; give 1"
         )
-    if overrides.algorithm is not None and config.optimizer.minibatches != "batch":
+    if overrides.algorithm is not None and config.optimizer.num_mini_batches > 1:
         raise TrainError(
-            f"minibatches is {config.optimizer.minibatches!r}, but an algorithm object makes its own updates; choose 'batch'"
+            f"num_mini_batches is {config.optimizer.num_mini_batches}, but an algorithm object makes its own updates; give 1"
         )
+    if config.optimizer.lora_rank is not None:
+        check_lora()
+        if overrides.algorithm is not None:
+            raise TrainError(
+                f"lora_rank is {config.optimizer.lora_rank}, but an algorithm object decides what it trains; leave it out"
+            )
     if overrides.algorithm is not None and hardware.pipeline is not None:
         raise TrainError(f"pipeline is {hardware.pipeline}, but an algorithm object learns in this process; leave it out")
     pieces, made = ("begin", "add", "finish"), overrides.algorithm
@@ -197,7 +209,10 @@ def resolve(
     check_drafting(drafting, planner)
     predictor = overrides.predictor or EwmaPredictor(config.planner.window)
     try:
-        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight)
+        resumed = None if resume is False else folder
+        stored: Precision = "float32" if hardware.engine == "vllm" else precision_of(config, device.type)
+        weight_bytes = generated_weight_bytes(overrides.model, resumed, stored)
+        pool = overrides.executor or make_pool(hardware, cluster, config.planner.time_weight, weight_bytes)
     except FewerGpus as error:
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
@@ -260,7 +275,8 @@ def _of_the_model(
     """Make the components that depend on the model from which training starts."""
     hardware, rollout = config.cluster, config.rollout
     origin = RunStart.of(config, folder, overrides.model, meta, device=device, resume=resume, progress=progress)
-    if (was := origin.earlier_cluster) and not same_bits(config, device.type, custom_pool=overrides.executor is not None):
+    exact = same_bits(config, device.type, origin.checkpoint_dtype, custom_pool=overrides.executor is not None)
+    if (was := origin.earlier_cluster) and not exact:
         warning = (
             f"{folder}: the run was on {_gpus_of(was)} and continues on {_gpus_of(meta['cluster'])}: completed steps are kept, "
         )
@@ -290,25 +306,17 @@ def _of_the_model(
         )
     origin = replace(origin, meta={**origin.meta, "problems": learned_from})
     rewards = overrides.rewards or make_rewards(given.rewards, task, device=device)
-    max_context_tokens = max(len(tokenizer.encode(p.prompt)) for p in problems) + rollout.max_response_tokens
-    sampling = Sampling(temperature=rollout.temperature)
-    prewarms = hardware.prewarm != "none"
-    engines = make_engines(
-        hardware.engine,
-        origin.model,
-        tokenizer.eos_token_id,
-        max_context_tokens,
-        sampling,
-        precision_of(config, device.type),
-        prewarms,
-        overrides.drafting,
-    )
+    max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
+    sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
+    precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
+    engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"
         latency = engines.within(latency, int(hardware.memory_gib * 2**30))
     state = RunState.begin(origin, config, folder, overrides.algorithm)  # last: before it nothing is written
     parts = {"latency": latency, "state": state, "task": task, "rewards": rewards, "engines": engines, "meta": origin.meta}
-    return {**parts, "drafting": overrides.drafting}
+    return {**parts, "drafting": overrides.drafting, "evaluator": evaluator}
 
 
 def _gpus_of(cluster: Mapping[str, Any]) -> str:

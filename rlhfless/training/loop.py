@@ -123,6 +123,7 @@ class Trainer:
         self.state, self.task, self.rewards, self.engines = parts.state, parts.task, parts.rewards, parts.engines
         self.actor_pool, self._owns_pool, self._meta = parts.actor_pool, executor is None, parts.meta
         self.drafting, self.step_plan, self._closed = parts.drafting, step_plan, False
+        self.evaluator = parts.evaluator
         self.on_progress: OnProgress | None = None
 
     @classmethod
@@ -188,8 +189,7 @@ class Trainer:
         """Run all remaining steps with a progress bar; return the trace if one is kept. An interrupt keeps completed steps."""
         with tqdm(total=self.config.steps, initial=self.next_step, desc="train", unit="step", disable=not self.progress) as bar:
             for done in self:
-                tokens = done.rollouts["response_tokens"].mean()
-                bar.set_postfix(reward=f"{done.mean_reward:.2f}", tokens=f"{tokens:.0f}", actors=len(done.plan.actors))
+                bar.set_postfix(done.in_short)
                 bar.update()
         return self.state.trace
 
@@ -212,13 +212,14 @@ class Trainer:
 
     def _step(self, step: int, in_doubt: contextlib.ExitStack) -> TrainedStep:
         c, samples = self.config, self.config.rollout.samples_per_prompt
+        first = self.evaluator.of_weights(self.model, 0) if step == 0 else {}
         problems, began = self.problems_of(step), time.perf_counter()
         forecast = self.forecast(problems)
         workload = self.workload(problems, forecast)
         plan, remaining = self.plan(workload, forecast), forecast.remaining
         planning = self.state.planning_time(time.perf_counter() - began, overlaps=self.actor_pool is None)
         given = (self.state, self.rewards, problems, step, c, self.cluster, self.latency, plan, workload)
-        learning = learning_of(LearningParts(*given, self.actor_pool, self.step_plan))
+        learning = learning_of(LearningParts(*given, self.actor_pool, self.step_plan, self.engines))
         learning.begin(in_doubt)
         try:
             remaining = from_scenarios(workload) if remaining is None else remaining
@@ -226,7 +227,12 @@ class Trainer:
         except StepFailed as error:
             if learning.failure is not None:
                 raise learning.failure from None
-            self._keep_unfinished(error, problems, workload)
+            if self.state.writer is not None and error.record.completions:
+                self.state.check_folder()
+                rows = completed_rows(problems, workload, error.record, self.tokenizer, step // c.steps_per_epoch, samples)
+                error.kept_in = keep_unfinished(
+                    self.state.writer.folder, self.state.writer.meta, rows, error.record, str(error)
+                )
             error.resume_with = options_after_loss(self.actor_pool, self.cluster)
             raise
         except FewerGpus as error:
@@ -237,11 +243,14 @@ class Trainer:
         if self.actor_pool is not None and step + 1 >= c.steps:
             self.actor_pool.release()  # nobody waits for a step that nobody plans
         responses, scores, numbers = learning.learn(record, in_doubt)
+        evaluation = self.evaluator.of_weights(self.model, step + 1)
+        self.evaluator.enter(record, first, 0)
+        self.evaluator.enter(record, evaluation, step + 1)
         rollouts = rollout_rows(responses, scores.values, workload, record, step // c.steps_per_epoch, samples)
         if self.actor_pool is not None:
             self.actor_pool.finalise_allocations(record)
         self.state.commit(rollouts, record, planning)
-        return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), self._meta)
+        return TrainedStep(step, plan, record, rollouts, planning, numbers, scores.metrics(), evaluation, self._meta)
 
     def problems_of(self, step: int) -> list[Problem]:
         """Return the prompts of a step: every epoch shuffles all problems again and deals them out in steps."""
@@ -318,15 +327,6 @@ class Trainer:
         if self.actor_pool is None:
             return run_step(plan, requests, engines, self.latency, self.cluster, charging=charging, **options)
         return self.actor_pool.run_step(plan, requests, engines, self.latency, self.cluster, forecast=remaining, **options)
-
-    def _keep_unfinished(self, error: StepFailed, problems: Sequence[Problem], workload: Workload) -> None:
-        """Write the completed responses of an unfinished step next to the trace, if a trace is kept and there are any."""
-        writer, record = self.state.writer, error.record
-        if writer is not None and record.completions:
-            self.state.check_folder()
-            epoch, samples = record.step // self.config.steps_per_epoch, self.config.rollout.samples_per_prompt
-            rows = completed_rows(problems, workload, record, self.tokenizer, epoch, samples)
-            error.kept_in = keep_unfinished(writer.folder, writer.meta, rows, record, str(error))
 
 
 def train(

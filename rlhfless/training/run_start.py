@@ -17,7 +17,7 @@ except ImportError as error:
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.torch.model import one_thread
-from rlhfless.engine.torch.pretrained import load_model
+from rlhfless.engine.torch.pretrained import checkpoint_dtype, load_model
 from rlhfless.trace import TraceWriter
 from rlhfless.training.checkpoint import saved_steps
 from rlhfless.training.config import ReproducibilityWarning, TrainConfig, TrainError
@@ -45,13 +45,19 @@ class RunStart:
     """Model, tokenizer and metadata of a run that starts, before it writes any file, or of one that is resumed.
 
     Attributes:
-        meta: what ``meta.json`` records of the run, with a unique ``run_id``. writer: of the trace, if the run is resumed.
+        meta: what ``meta.json`` records of the run, with a unique ``run_id``, and the ``checkpoint_dtype`` of the first
+            weights. writer: of the trace, if the run is resumed.
     """
 
     model: Any
     tokenizer: Any
     meta: Mapping[str, Any]
     writer: TraceWriter | None = None
+
+    @property
+    def checkpoint_dtype(self) -> str:
+        """The number format of the weights that the run began with, before they were read as float32."""
+        return str(self.meta.get("checkpoint_dtype", "float32"))
 
     @property
     def earlier_cluster(self) -> Mapping[str, Any] | None:
@@ -97,9 +103,10 @@ class RunStart:
         if folder is not None and (folder / "meta.json").exists():
             raise TrainError(f"{folder}: holds a trace already; name another folder, or resume it")
         if isinstance(model, tuple):
-            return cls(*model, meta)
+            dtype = "bfloat16" if model[0].dtype == torch.bfloat16 else "float32"
+            return cls(*model, {**meta, "checkpoint_dtype": dtype})
         if model is not None:
-            return cls(*load_model(model, device), meta)
+            return cls(*load_model(model, device), {**meta, "checkpoint_dtype": checkpoint_dtype(model)})
         if config.task.name != "arithmetic" or "task" in meta["given"]:
             raise TrainError(f"task {meta['run']!r} needs a model whose tokenizer covers its text; give one (--model FOLDER)")
         if folder is not None:
@@ -127,7 +134,8 @@ class RunStart:
             model[0].load_state_dict(weights.state_dict())
             weights, tokenizer = model
         run_id = writer.meta.get("run_id", folder.resolve().name)  # those without one were known by their folder's name
-        return cls(weights, tokenizer, {**meta, "run_id": run_id}, writer)
+        began_in = writer.meta.get("checkpoint_dtype", "float32")
+        return cls(weights, tokenizer, {**meta, "run_id": run_id, "checkpoint_dtype": began_in}, writer)
 
     def _go_back_to(self, steps: int) -> None:
         """Remove all steps after so many from the trace."""

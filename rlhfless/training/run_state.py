@@ -24,6 +24,7 @@ from rlhfless.training.checkpoint import keep_latest, load_checkpoint, save_chec
 from rlhfless.training.config import LearnerError, TrainConfig, TrainError
 from rlhfless.training.learner.learner import Learner, LocalLearner
 from rlhfless.training.learner.process_group import make_learner
+from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.models.tiny_model import save_model
 from rlhfless.training.run_start import RunStart
 
@@ -83,7 +84,8 @@ class RunState:
             options = config.learner_options()
             learner = make_learner(
                 config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
-                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(), **options,
+                threads=learner_threads(config), preparation_tp=config.cluster.preparation_tp,
+                pipeline=config.pipeline_options(), **options,
             )  # fmt: skip
         else:
             learner = LocalLearner(algorithm)

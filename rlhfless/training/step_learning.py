@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import ProcessPool, RayPool, StepRecord, WorkItem
+from rlhfless.system.cpu_threads import computing_with
 from rlhfless.training.config import TrainConfig
+from rlhfless.training.engines import Engines
+from rlhfless.training.learner_threads import learner_threads
 from rlhfless.training.planned_calls import record_planned_calls
 from rlhfless.training.preparation import record_passes, record_phases
 from rlhfless.training.random_state import streams_of
@@ -39,6 +42,7 @@ class LearningParts:
         config: of the run. latency: of an actor. plan, workload: of the step, as predicted.
         pool: in which generation runs, on the wall clock; None: it is on the virtual clock.
         step_plan: that charges the step; None: the options do.
+        engines: that generated, whose memory is free for learning; None: they are not the run's.
     """
 
     state: RunState
@@ -52,11 +56,26 @@ class LearningParts:
     workload: Workload
     pool: ProcessPool | RayPool | None = None
     step_plan: StepPlan | None = None
+    engines: Engines | None = None
 
     @property
     def on_pool(self) -> bool:
         """Return whether generation runs on the wall clock."""
         return self.pool is not None
+
+    def release_engines(self) -> None:
+        """Give the memory of the engines' weights back, once generation is over."""
+        if self.engines is not None:
+            self.engines.release()
+
+    def learner_threads(self, *, beside_actors: bool = False) -> AbstractContextManager[None]:
+        """Return the context in which the learner computes with its threads on the CPU.
+
+        Args:
+            beside_actors: the actors of the plan decode meanwhile, on cores of this machine.
+        """
+        actors = len(self.plan.actors) if beside_actors and self.on_pool else 0
+        return computing_with(learner_threads(self.config, beside_actors=actors), self.state.model.device)
 
     @property
     def samples(self) -> int:
@@ -112,6 +131,7 @@ class BatchLearning:
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
         p, tokenizer = self.parts, self.parts.state.tokenizer
+        p.release_engines()
         with streams_of(p.config.seed, p.step):
             began = time.perf_counter()
             responses = read_responses(p.problems, record.completions, tokenizer, p.samples)
@@ -120,7 +140,7 @@ class BatchLearning:
             batch = make_batch(responses, scores.values, record.completions, tokenizer, p.samples)
             in_doubt.enter_context(p.state.learning())
             learning_s = time.monotonic()
-            with one_thread(p.state.model.device):
+            with p.learner_threads():
                 numbers: dict[str, Any] = p.state.learner.learn(batch)
             if p.step_plan is not None:
                 learned = {"learning": numbers, "judging_s": judging_s}

@@ -25,6 +25,7 @@ class TrainedStep:
         rollouts: its rows of the trace, with texts and rewards.
         planning: seconds of planning, and of these the ones that delayed generation.
         learning: the algorithm's numbers; judging: numbers of the rewards.
+        evaluation: of the weights after the step on held-out prompts, see ``Evaluator.of_weights``; empty where none was due.
         meta: of the run, as in ``meta.json``.
     """
 
@@ -35,6 +36,7 @@ class TrainedStep:
     planning: PlanningTime
     learning: Mapping[str, float] = field(default_factory=dict)
     judging: Mapping[str, float] = field(default_factory=dict)
+    evaluation: Mapping[str, float] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
@@ -59,11 +61,28 @@ class TrainedStep:
         """Mean reward of the step's responses."""
         return float(self.rollouts["reward"].mean())
 
+    @property
+    def in_short(self) -> dict[str, str]:
+        """What a progress line says of the step: reward, tokens per response, actors, and where they are known the mismatch of
+        engine and learner (mean difference of log-probabilities) and the held-out accuracy or reward.
+        """
+        line = {
+            "reward": f"{self.mean_reward:.2f}",
+            "tokens": f"{self.rollouts['response_tokens'].mean():.0f}",
+            "actors": str(len(self.plan.actors)),
+        }
+        if "mismatch_mean" in self.learning:
+            line["mismatch"] = f"{self.learning['mismatch_mean']:.1g}"
+        if self.evaluation:
+            known = "accuracy" if "accuracy" in self.evaluation else "reward_mean"
+            line[f"held-out {known.removesuffix('_mean')}"] = f"{self.evaluation[known]:.2f}"
+        return line
+
     @cached_property
     def metrics(self) -> dict[str, float]:
         """Metrics by name with unit: rewards; tokens; seconds of planning; seconds by phase, with the plan's promise for
         generation; ``gpu_seconds``; ``cost_usd``. The algorithm's numbers are there as ``learn_...``, with seconds measured
-        here.
+        here, and those of an evaluation as ``eval_...``.
         """
         rows = self.rollouts
         sums = step_metrics(self.trace).iloc[0]
@@ -86,4 +105,5 @@ class TrainedStep:
             "gpu_seconds": float(sums["gpu_seconds"]),
             "cost_usd": float(sums["cost_usd"]),
         }
-        return numbers | {f"learn_{name}": float(value) for name, value in self.learning.items()}
+        learned = {f"learn_{name}": float(value) for name, value in self.learning.items()}
+        return numbers | learned | {f"eval_{name}": float(value) for name, value in self.evaluation.items()}

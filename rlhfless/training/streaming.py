@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rlhfless.engine.protocol import Completion
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.executor import StepRecord, WorkItem
 from rlhfless.executor.step.work_rows import add_work
 from rlhfless.training.algorithms.batch import Batch
@@ -58,7 +57,7 @@ class StreamedLearning:
         self._groups: dict[int, LearnedGroup] = {}
         self._learned: dict[str, Any] = {"clock": "measured" if parts.profile is None else "profile"}  # filled at the end
         self._on = step_learner(parts)
-        self._minibatches = by_prompts(len(parts.problems), parts.config.minibatches_per_step)
+        self._minibatches = by_prompts(len(parts.problems), parts.config.optimizer.num_mini_batches)
         self.work: Sequence[WorkItem] = ()
         if self._on.optimizer is not None:
             self.work = self._shared()
@@ -77,6 +76,7 @@ class StreamedLearning:
 
     def learn(self, record: StepRecord, in_doubt: contextlib.ExitStack) -> LearnedStep:
         """See ``StepLearning``."""
+        self.parts.release_engines()
         if not self.parts.on_pool:
             self._run_after(record)
         self._say_plan(record)
@@ -89,7 +89,7 @@ class StreamedLearning:
 
     def _learn_from(self, group: int, completions: Mapping[int, Completion]) -> None:
         p, began = self.parts, time.perf_counter()
-        with one_thread(p.state.model.device):
+        with p.learner_threads(beside_actors=True):
             with streams_of(*self._stream(group)):
                 batch = self._judged(group, completions)
             with streams_of(*self._stream(group)):
@@ -116,7 +116,7 @@ class StreamedLearning:
         """Take the optimizer's step on the groups of a mini-batch."""
         p, last = self.parts, minibatch == len(self._minibatches) - 1
         part = () if last else (len(p.problems) + 1 + minibatch,)
-        with streams_of(p.config.seed, p.step, *part), one_thread(p.state.model.device):
+        with streams_of(p.config.seed, p.step, *part), p.learner_threads(beside_actors=not last):
             if not last:
                 p.state.learner.update()
                 return
@@ -224,7 +224,7 @@ class StreamedLearning:
         """Return the seconds of each group, and of each mini-batch's update on each server.
 
         By the profile, a pass over a token takes what its prefill takes on an actor's GPUs, and passes of the batch are divided
-        by tokens. Passes after the first update of the whole batch come at the end. What PPO could not learn from before a
+        by tokens. Passes after the first update of a mini-batch come at its end. What PPO could not learn from before a
         mini-batch was complete comes with its update.
 
         Args:
@@ -236,7 +236,7 @@ class StreamedLearning:
             return [group.seconds for group in groups], [seconds / self._on.servers for seconds in updates_s]
         per_token_s = p.profile.prefill_per_token_s / self._on.speed
         learn_s = numbers.get("learn_pass_tokens", 0.0) * per_token_s
-        first_s = learn_s / p.config.algorithm.num_updates * p.config.minibatches_per_step
+        first_s = learn_s / p.config.algorithm.num_updates
         passes_s = first_s + numbers.get("prepare_pass_tokens", 0.0) * per_token_s
         whole = sum(group.tokens for group in groups)
         judging_s = p.samples * p.config.cluster.reward_s_per_response

@@ -26,7 +26,7 @@ from rlhfless.executor.step.progress import StepProgress
 from rlhfless.executor.step.step_trace import rollout_rows
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import SimulationConfig, logged_steps
-from rlhfless.trace import Trace, step_metrics
+from rlhfless.trace import Trace, learning_numbers, step_metrics
 from rlhfless.widgets.live_steps import Steps
 from rlhfless.widgets.what_if import billed
 from solver.model.cluster import MixedCluster
@@ -66,7 +66,7 @@ class LiveRun:
         interrupted: what was done of a stopped step of an executor, until it is run again.
         table: one row per complete step: ``step, time_s, gpu_seconds, idle_gpu_seconds, cost_usd, actors, mean_reward,
             mean_response_tokens``, and of generation alone ``generation_gpu_seconds, static_gpu_seconds, static_cost_usd``, the
-            last two NaN where there is no static schedule.
+            last two NaN where there is no static schedule. Then the columns of ``learning_numbers``.
         snapshot: snapshot of the running step, or None. error: the error that ended the run, or None.
         on_change: called after every change, by one thread at a time; it may draw. It is set to None once it fails.
     """
@@ -223,10 +223,14 @@ def row_of(done: Trace, setting: SimulationConfig) -> pd.DataFrame:
     gpu_s = (generating["end_s"] - generating["start_s"]) * generating["gpu_ids"].map(len)
     static_gpu_s, static_usd = static_costs(done, setting)
     kept = ["step", "time_s", "gpu_seconds", "idle_gpu_seconds", "cost_usd", "actors", "mean_reward", "mean_response_tokens"]
-    return sums[kept].assign(
-        generation_gpu_seconds=float(gpu_s.sum()),
-        static_gpu_seconds=static_gpu_s,
-        static_cost_usd=static_usd,
+    return (
+        sums[kept]
+        .assign(
+            generation_gpu_seconds=float(gpu_s.sum()),
+            static_gpu_seconds=static_gpu_s,
+            static_cost_usd=static_usd,
+        )
+        .merge(learning_numbers(done), how="left", on="step")
     )
 
 

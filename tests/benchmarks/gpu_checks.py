@@ -19,6 +19,7 @@ from rlhfless.engine.protocol import Completion, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.measure import CausalLM
 from solver import Drafting, LatencyModel
@@ -37,7 +38,7 @@ def ragged_prompts(vocabulary: int, count: int = PROMPTS) -> list[np.ndarray]:
 
 
 def greedy(lm: CausalLM) -> dict[str, Any]:
-    """The engine's greedy tokens beside those of ``generate``, in the model's precision and in float32.
+    """The engine's greedy tokens beside those of ``generate``, in the model's precision and in float32, by both forward passes.
 
     In float32 all have to be equal. In bfloat16 the two add in another order, and logits are often equal to the last bit that
     it has: the result says how many responses are equal, and, of the others, how far apart the two logits were in float32.
@@ -47,23 +48,25 @@ def greedy(lm: CausalLM) -> dict[str, Any]:
     """
     exact = copy.deepcopy(lm.model).float()
     found = {"prompts": PROMPTS, "tokens": TOKENS, "float32": beside_generate(exact, exact)}
+    found["transformers, float32"] = beside_generate(exact, exact, "transformers")
     own = str(lm.model.dtype).removeprefix("torch.")
     if own != "float32":
         found[own] = beside_generate(lm.model, exact)
     print(found)
-    if found["float32"]["equal"] < PROMPTS:
-        raise AssertionError(f"greedy tokens differ in float32: {found['float32']}")
+    for forward in ("float32", "transformers, float32"):
+        if found[forward]["equal"] < PROMPTS:
+            raise AssertionError(f"greedy tokens differ in float32: {found[forward]}")
     return found
 
 
-def beside_generate(model: Any, exact: Any) -> dict[str, Any]:
+def beside_generate(model: Any, exact: Any, forward: str = "own") -> dict[str, Any]:
     """How many responses are equal; of the others, the first different token and its margin.
 
     Args:
-        exact: the model in float32, which tells the two tokens' logits apart.
+        exact: the model in float32, which tells the two tokens' logits apart. forward: the engine's pass, see ``row_model``.
     """
     prompts = ragged_prompts(model.config.vocab_size)
-    rows = DecoderModel(model, len(prompts[-1]) + TOKENS)
+    rows = row_model(forward, model, len(prompts[-1]) + TOKENS)
     engine = TorchEngine(rows, Admission(PROMPTS, 1 << 40), MEASURED, eos_id=0, sampling=Sampling(temperature=0))
     asked = [Request(i, len(p), TOKENS, target_tokens=TOKENS, prompt_ids=p, seed=i) for i, p in enumerate(prompts)]
     ours = _tokens(engine, asked)

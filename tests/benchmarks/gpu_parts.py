@@ -23,6 +23,7 @@ from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
 from rlhfless.engine.torch.kv_cache import BLOCK
 from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency import load_profile, read_profile
 from rlhfless.latency.batch_changes import BatchChangeTrial, measure_changes
@@ -119,14 +120,15 @@ def against_shipped(
 
 
 def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
-    """Useful tokens per second of the engine and of ``generate``, which decodes every batch until its longest is done."""
+    """Useful tokens per second of the engine, of the same engine with transformers' forward pass, and of ``generate``, which
+    decodes every batch until its longest is done."""
     prompts = np.random.default_rng(0).integers(1, lm.model.config.vocab_size, (len(lengths), PROMPT_TOKENS))
     tokens = int(lengths.sum())
 
-    def engine() -> dict[str, Any]:
-        seconds, prepare_s = engine_seconds(lm, prompts, lengths)
-        print(f"engine {tokens / seconds:,.0f} tokens/s, {prepare_s:.1f} s of captures left out")
-        return {"engine_s": seconds, "engine_prepare_s": prepare_s, "engine_tokens_per_s": tokens / seconds}
+    def engine(name: str, forward: str) -> dict[str, Any]:
+        seconds, prepare_s = engine_seconds(lm, prompts, lengths, forward)
+        print(f"{name} {tokens / seconds:,.0f} tokens/s, {prepare_s:.1f} s of captures left out")
+        return {f"{name}_s": seconds, f"{name}_prepare_s": prepare_s, f"{name}_tokens_per_s": tokens / seconds}
 
     def static_batches() -> dict[str, Any]:
         generate(lm, prompts[:SLOTS], 4)
@@ -138,7 +140,10 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
         return {"generate_s": seconds, "generate_tokens_per_s": tokens / seconds}
 
     print(f"{len(lengths)} responses, {tokens} tokens")
-    found = {"responses": len(lengths), "tokens": tokens, "slots": SLOTS, **attempted(engine)}
+    found = {"responses": len(lengths), "tokens": tokens, "slots": SLOTS}
+    found |= attempted(lambda: engine("engine", "own"))
+    passes = attempted(lambda: engine("transformers_engine", "transformers"))
+    found |= passes if "failed" not in passes else {"transformers_engine": passes}
     more = attempted(static_batches)
     if "failed" in more:
         return {**found, "generate": more}
@@ -146,9 +151,9 @@ def throughput(lm: CausalLM, lengths: np.ndarray) -> dict[str, Any]:
     return {**found, "ratio": found["generate_s"] / found["engine_s"]} if "engine_s" in found else found
 
 
-def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+def engine_seconds(lm: CausalLM, prompts: np.ndarray, lengths: np.ndarray, forward: str) -> tuple[float, float]:
     """Wall seconds of decoding, those of preparing shapes left out, and these."""
-    engine = TorchEngine(DecoderModel(lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
+    engine = TorchEngine(row_model(forward, lm.model, PROMPT_TOKENS + LIMIT), Admission(SLOTS, 1 << 40), MEASURED, eos_id=0)
     asked = zip(prompts, lengths.tolist(), strict=True)
     engine.add([Request(i, PROMPT_TOKENS, LIMIT, target_tokens=n, prompt_ids=p, seed=i) for i, (p, n) in enumerate(asked)])
     start = time.perf_counter()

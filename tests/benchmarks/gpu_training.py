@@ -71,14 +71,14 @@ class Run:
         self.rows = DecoderModel(lm.model, LONGEST_PROMPT + LIMIT)  # bfloat16 on a GPU
         self.model = copy.deepcopy(lm.model).float()
         self.lengths = lengths
-        precision = "float32" if lm.device.type == "cpu" else "bfloat16"
+        dtype = "float32" if lm.device.type == "cpu" else "bfloat16"
         self.algorithm = make_algorithm(
             "grpo",
             self.model,
             learning_rate=LEARNING_RATE,
             kl_coef=kl_weight,
             max_tokens_per_micro_batch=TOKEN_BUDGET,
-            precision=precision,
+            learner_dtype=dtype,
         )
 
     def step(self, number: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ForcedLengths(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores with the end token forbidden, or alone allowed."""
-        last = self.lengths <= input_ids.shape[1] - self.prompt_tokens + 1
+        last = self.lengths.to(scores.device) <= input_ids.shape[1] - self.prompt_tokens + 1
         end = scores[:, self.eos].clone()
         scores = scores.masked_fill(last[:, None], -torch.inf)
         scores[:, self.eos] = torch.where(last, end, -torch.inf)

@@ -36,7 +36,7 @@ def test_wrong_values_are_one_line_before_anything_is_written(arguments: list[st
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_precision_is_refused_by_click(tmp_path: Path) -> None:
-    line = refusal_line(train(["--precision", "float8"], tmp_path / "run"))
+def test_an_unknown_number_format_is_refused_by_click(tmp_path: Path) -> None:
+    line = refusal_line(train(["--learner-dtype", "float8"], tmp_path / "run"))
     assert all(name in line for name in ("'float8'", "'float32'", "'bfloat16'")), line
     assert not (tmp_path / "run").exists()

@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 from error_messages import refused
 from executor_samples import plan_of
+from tiny_architectures import EOS, tiny
 from torch_wall_samples import LATENCY, factory_of
 from vllm_samples import factory_of as vllm_factory_of
 from vllm_samples import model_of, needs_vllm
 
 import rlhfless.engine
-from rlhfless.engine import FaultInjectingFactory, Request, SimulatedEngine, SimulatedEngineFactory
+from rlhfless.engine import (
+    FaultInjectingFactory,
+    Request,
+    SimulatedEngine,
+    SimulatedEngineFactory,
+    TorchEngineFactory,
+    TransformersModel,
+)
 from rlhfless.engine.vllm.weight_folders import write_weights
 from rlhfless.executor import Executor, ProcessPool, RayPool
 from rlhfless.latency.effects import Effects
@@ -31,6 +39,7 @@ NAMES = {  # words of a sentence that name a column
     "ProcessPool": ("ProcessPool",),
     "RayPool": ("RayPool",),
 }
+SLOW = {("TransformersModel", "ProcessPool")}
 
 
 def vllm_factory(folder: Path) -> Any:
@@ -42,6 +51,7 @@ ENGINES: dict[str, Callable[[Path], Any]] = {
     "SimulatedEngineFactory": lambda folder: SimulatedEngineFactory(time_scale=0.5),
     "FaultInjectingFactory": lambda folder: FaultInjectingFactory(Effects()),
     "TorchEngineFactory": lambda folder: factory_of(),
+    "TransformersModel": lambda folder: TorchEngineFactory(TransformersModel(tiny("gemma2")), EOS),
     "VllmEngineFactory": vllm_factory,
 }
 
@@ -55,10 +65,10 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def combinations() -> Iterator[Any]:
-    """One for each cell. Only Ray and vLLM take long, where they are really started."""
+    """One for each cell. Ray, vLLM and processes that import transformers take long, where they are really started."""
     for engine, cells in table().items():
         for column, said in cells.items():
-            real = said == "works" and (column == "RayPool" or engine == "VllmEngineFactory")
+            real = said == "works" and (column == "RayPool" or (engine, column) in SLOW or engine == "VllmEngineFactory")
             marks = [pytest.mark.full] * real + [needs_vllm] * (engine == "VllmEngineFactory")
             yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
 
@@ -87,7 +97,7 @@ def executor_of(engine: Any, column: str, request: pytest.FixtureRequest) -> Exe
 
 def test_the_table_has_every_engine_and_every_clock() -> None:
     makes_engines = {name for name in rlhfless.engine.__all__ if name.endswith("Factory")} | {"SimulatedEngine"}
-    assert set(table()) == makes_engines == set(ENGINES)
+    assert set(table()) == makes_engines | {"TransformersModel"} == set(ENGINES)
     assert {column for cells in table().values() for column in cells} == set(NAMES)
     assert all("works" in cells.values() for cells in table().values()), "every engine works somewhere"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 
+import pytest
 from error_messages import refused
+from price_rows import PRICES, price_rows
 
 from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, usd_per_gpu_hour
 
@@ -17,6 +19,12 @@ def test_every_price_has_source_and_date() -> None:
         assert row["source"].strip()
         datetime.date.fromisoformat(row["date"])
         assert float(row["usd_per_gpu_hour"]) >= 0
+
+
+@pytest.mark.skipif(not PRICES.exists(), reason=f"public data absent: {PRICES.name}")
+def test_prices_are_those_of_the_public_tables() -> None:
+    """Every kind that a table names has a price."""
+    assert list_prices() == price_rows()
 
 
 def test_prices_are_looked_up_by_kind_and_market() -> None:

@@ -58,7 +58,19 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
     first = pd.read_csv(table(tmp_path))
     both = tmp_path / "both.parquet"
     pd.concat([first.assign(run="first"), first.assign(run='a "second"')]).to_parquet(both)
-    reading = ["--from", "table", *MAPS, "--run", 'a "second"', "--max-response-tokens", "900", "--max-rows", "5000"]
+    reading = [
+        "--from",
+        "table",
+        *MAPS,
+        "--where",
+        "response_tokens > 0",
+        "--run",
+        'a "second"',
+        "--max-response-tokens",
+        "900",
+        "--max-rows",
+        "5000",
+    ]
     run = ["--dispatch", "least-loaded", "--learner-gpus", "2", "--prepare-s", "1.5", "--learn-s", "2.5", "--no-calibrate"]
     gpus = ["--gpus", "4", "--gpus-per-node", "4", "--gpus-per-actor", "2", "--usd-per-gpu-hour", "3", "--price", "spot=1.5"]
     values = filled_in(written(both, *reading, *run, *gpus, "--time-weight", "0.25", "--steps", "1"))
@@ -66,7 +78,7 @@ def test_the_notebook_keeps_every_option(tmp_path: Path) -> None:
     assert Limits(**limits) == Limits(rows=5000)
     assert values == {
         "LOG": str(both), "FORMAT": "table", "TOKENIZER": None, "RUN": "a \"second\"", "MAX_RESPONSE_TOKENS": 900,
-        "COLUMNS": {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"},
+        "COLUMNS": {"prompt_id": "prompt_index", "sample": "rollout", "step": "visit"}, "WHERE": "response_tokens > 0",
         "GPUS": 4, "GPUS_PER_NODE": 4, "GPUS_PER_ACTOR": 2, "PROFILE": DEFAULT_PROFILE, "USD_PER_GPU_HOUR": 3.0,
         "PRICES": {"spot": 1.5}, "DISPATCH": "least-loaded", "LEARNER_GPUS": 2, "PREPARE_S": 1.5, "LEARN_S": 2.5,
         "CALIBRATE": False, "TIME_WEIGHT": 0.25, "STEPS": 1, "PAGE": str(tmp_path / "book_page.html"),

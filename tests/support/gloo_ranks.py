@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
-from rlhfless.executor.distributed.worker.process import die_with_parent
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.models.tiny_model import tiny_qwen2

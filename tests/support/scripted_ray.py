@@ -192,6 +192,10 @@ class Ray:
             for i, node_id in enumerate(NODES)
         ]  # fmt: skip
 
+    def get_runtime_context(self) -> SimpleNamespace:
+        """Of this program, which runs on the first node."""
+        return SimpleNamespace(get_node_id=lambda: NODES[0])
+
     def lose(self, node: int, known_after_s: float = 0.0) -> None:
         """With all that is on it."""
         self.lost[node] = self.world.now_s + known_after_s

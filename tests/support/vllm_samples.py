@@ -179,7 +179,7 @@ class ScriptedReplica:
     def draft_with(self, drafting: Drafting | None, latency: LatencyModel | None = None) -> None:
         self.drafting = drafting
 
-    def add(self, new: NewResponse, sampling: Sampling, stop_id: int) -> None:
+    def add(self, new: NewResponse, sampling: Sampling, stop_ids: Sequence[int]) -> None:
         assert new.name not in self.here, "a name is used twice"
         tokens = len(new.ids)
         there = 0 if new.kv is None else min(new.kv.tokens, (tokens - 1) // 8 * 8)  # as the connector: the last is computed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,12 @@ torch = pytest.importorskip("torch")
 
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer  # noqa: E402
 from rlhfless.engine.torch.model import DecoderModel  # noqa: E402
+from rlhfless.engine.torch.pretrained import checkpoint_dtype  # noqa: E402
 from rlhfless.training import engines  # noqa: E402
 from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
 from rlhfless.training.engines import precision_of  # noqa: E402
 from rlhfless.training.loop import Trainer  # noqa: E402
-from rlhfless.training.models.tiny_model import tiny_qwen2  # noqa: E402
+from rlhfless.training.models.tiny_model import save_model, tiny_qwen2  # noqa: E402
 
 SMALL = {
     "steps": 1, "prompts": 2, "prompts_per_step": 2, "samples_per_prompt": 2, "max_response_tokens": 24, "gpus": 2,
@@ -30,6 +33,27 @@ def test_auto_is_bfloat16_where_responses_are_generated_on_a_gpu(monkeypatch: py
     monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
     assert precision_of(pool, "cpu") == "bfloat16"
     assert precision_of(TrainConfig.from_options(generation_dtype="float32"), "cuda") == "float32"
+
+
+def test_auto_is_the_checkpoints_format_on_the_cpu_also_in_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own folder has float32 weights; what it began with is in its metadata."""
+    monkeypatch.setattr(engines, "cuda_devices", lambda: [])
+    tokenizer = CharTokenizer()
+    save_model(tiny_qwen2(tokenizer, hidden=32, layers=1, intermediate=64).bfloat16(), tokenizer, tmp_path / "half")
+    assert checkpoint_dtype(tmp_path / "half") == "bfloat16"
+    options = {**SMALL, "steps": 2, "gpus": 1}
+    formats = []
+    for steps in (1, 2):
+        given = TrainConfig.from_options(**{**options, "steps": steps})
+        start = {"model": tmp_path / "half"} if steps == 1 else {"resume": True}
+        with Trainer(given, tmp_path / "run", **start, progress=False) as trainer:
+            formats.append(trainer.evaluator.precision)
+            assert next(trainer.model.parameters()).dtype == torch.float32, "weights that are trained"
+            trainer.step()
+    assert formats == ["bfloat16", "bfloat16"]
+    assert precision_of(TrainConfig.from_options(generation_dtype="float32"), "cpu", "bfloat16") == "float32"
 
 
 def test_an_unknown_format_is_one_sentence() -> None:

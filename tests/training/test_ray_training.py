@@ -179,7 +179,7 @@ def test_two_learner_processes_learn_while_ray_actors_decode_and_a_killed_one_un
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
     options: dict[str, Any] = {
         "gpus": 2, "gpus_per_node": 2, "policy": "static", "steps": 2, "max_response_tokens": 200, "learning_rate": 1e-3,
-        "kl_coef": 0.05, "num_updates": 2, "minibatches": "prompts",
+        "kl_coef": 0.05, "num_mini_batches": 2,
     }  # fmt: skip
     with RaggedTrainer(config(**options), model=model, rewards=spread, progress=False) as trainer:
         trainer.run()

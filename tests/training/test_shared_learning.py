@@ -144,8 +144,7 @@ def test_with_ray_a_grown_learner_has_the_weights_of_a_batch(
         **GROWN,
         "algorithm": "ppo",
         "critic": "model",
-        "num_updates": 2,
-        "minibatches": "prompts",
+        "num_mini_batches": 2,
         "learning_rate": 0.05,
     }
     batch = {**options, "learning": "batch", "learner_grows": False}

@@ -21,8 +21,8 @@ from solver import Workload
 
 PPO = {"algorithm": "ppo", "kl_coef": 0.05, "critic": "model", "learning_rate": 1e-3}
 GRPO = {"kl_coef": 0.05, "num_updates": 2, "learning_rate": 1e-3}
-GRPO_PARTS = {**GRPO, "minibatches": "prompts"}
-PPO_PARTS = {**PPO, "num_updates": 3, "minibatches": "prompts"}
+GRPO_PARTS = {**GRPO, "num_updates": 1, "num_mini_batches": 2}
+PPO_PARTS = {**PPO, "num_mini_batches": 3}
 
 
 def run(given: TrainConfig, folder: Path, model: Path) -> tuple[Trace, dict[str, torch.Tensor]]:
@@ -284,9 +284,11 @@ def test_failed_responses_are_told_of_once_for_all_groups(model: Path) -> None:
         ({"learning": "stream", "learner_gpus": 0}, ("learner_gpus", "0", "at least 1", "'auto'")),
         ({"learning": "stream", "learner_gpus": "auto", "learner_grows": True}, ("learner_grows", "'auto'")),
         ({"learning": "stream", "learner_gpus": "auto", "num_updates": 2}, ("'auto'", "num_updates is 2")),
-        ({"minibatches": "completion", "num_updates": 2}, ("'completion'", "sorted by length", "'prompts'")),
-        ({"minibatches": "prompts", "num_updates": 5}, ("num_updates is 5", "4 prompts")),
-        ({"minibatches": "prompts", "num_updates": 2, "old_logprobs_from": "recomputed"}, ("'recomputed'", "'engine'")),
+        ({"learning": "stream", "learner_gpus": "auto", "num_mini_batches": 2}, ("'auto'", "num_mini_batches is 2")),
+        ({"num_mini_batches": 5}, ("num_mini_batches is 5", "4 prompts")),
+        ({"num_mini_batches": 0}, ("num_mini_batches is 0", "at least 1")),
+        ({"num_mini_batches": "two"}, ("num_mini_batches", "'two'", "whole number")),
+        ({"num_mini_batches": 2, "old_logprobs_from": "recomputed"}, ("'recomputed'", "'engine'")),
     ],
 )
 def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], said: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from rlhfless.engine.common.checked_drafter import CheckedDrafter
 from rlhfless.engine.common.draft_control import NEVER, DraftControl
 from rlhfless.engine.common.drafter import drafter_of
 from rlhfless.engine.common.sequence import SequenceState
+from rlhfless.engine.common.stop_ids import stop_ids
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
@@ -89,7 +90,7 @@ class EngineDrafts:
     Args:
         drafting: the settings. latency: by which lengths are chosen.
         admission: of the engine: drafts have to fit into its KV memory, so that no draft evicts a response.
-        vocabulary: number of tokens of the model. eos_id: the end of text.
+        vocabulary: number of tokens of the model. eos_id: the token, or the tokens, that end a response.
         remaining: predicted remaining lengths, by response of the step; the draft length ``critical`` needs them.
 
     Attributes:
@@ -105,7 +106,7 @@ class EngineDrafts:
         latency: LatencyModel,
         admission: Admission,
         vocabulary: int,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         remaining: RemainingLengths | None = None,
     ) -> None:
         if drafting.length == "critical" and remaining is None:
@@ -116,7 +117,7 @@ class EngineDrafts:
         self._remaining = remaining
         self._drafter = CheckedDrafter(drafter_of(drafting), vocabulary)
         self._control = DraftControl(drafting, latency)
-        self._admission, self._eos_id, self.kv_reads = admission, eos_id, drafting.kv_reads
+        self._admission, self._stop_ids, self.kv_reads = admission, frozenset(stop_ids(eos_id)), drafting.kv_reads
         self._known: dict[SequenceState, int] = {}  # tokens of each response that the drafter was told of
         self._behind = False  # whether responses may have more tokens than that
         self._planned: tuple[int, list[SequenceState], Drafts] | None = None
@@ -232,4 +233,6 @@ class EngineDrafts:
         if not most:
             return []
         drafted = self._drafter.draft(s.request.response, most)
-        return drafted[: drafted.index(self._eos_id)] if self._eos_id in drafted else drafted
+        if self._stop_ids.isdisjoint(drafted):
+            return drafted
+        return drafted[: next(k for k, token in enumerate(drafted) if token in self._stop_ids)]

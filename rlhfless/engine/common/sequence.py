@@ -151,20 +151,20 @@ class SequenceState:
         self.drafted_tokens += drafted
         self.accepted_tokens += committed - 1
 
-    def finish_reason(self, eos_id: int) -> str | None:
+    def finish_reason(self, stop_ids: Sequence[int]) -> str | None:
         """Return why it ends with its last token, or has no tokens to get; None when it continues."""
         request = self.request
         if request.target_tokens is not None and self.count >= request.target_tokens:
             return request.target_finish
-        if self.count and not self.forced and self.last_token == eos_id:
+        if self.count and not self.forced and self.last_token in stop_ids:
             return "stop"
         return "length" if self.count >= self.stop_tokens else None
 
-    def completion(self, time_s: float, eos_id: int, drafts: bool = False) -> Completion:
+    def completion(self, time_s: float, stop_ids: Sequence[int], drafts: bool = False) -> Completion:
         """Return its completion at ``time_s``, with its passes if the engine ``drafts``; a response of no tokens never joined a
         batch.
         """
-        reason = self.finish_reason(eos_id)
+        reason = self.finish_reason(stop_ids)
         assert reason is not None, "a response that continues is not complete"
         first_s, start_s = (time_s if at_s is None else at_s for at_s in (self.first_token_s, self.start_s))
         return Completion(

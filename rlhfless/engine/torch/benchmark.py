@@ -16,7 +16,7 @@ import torch
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial
 from rlhfless.latency.stopwatch import stopwatch
 from rlhfless.system.device_memory import room
@@ -30,11 +30,11 @@ LEFT_TOKENS = 64  # iterations an engine can go on before it is set up again
 class EngineTimer:
     """Runs single iterations of given sizes, which the caller times, and times batch-change trials itself.
 
-    It keeps the engine of a size until another size is asked for.
+    It keeps the engine of a size until another size is asked for. ``forward`` is that of ``row_model``.
     """
 
-    def __init__(self, model: Any, max_tokens: int) -> None:
-        self._rows = DecoderModel(model, max_tokens + LEFT_TOKENS)
+    def __init__(self, model: Any, max_tokens: int, forward: str = "own") -> None:
+        self._rows = row_model(forward, model, max_tokens + LEFT_TOKENS)
         self._size: tuple[int, int] | None = None
         self._engine: TorchEngine | None = None
         self._left = 0
@@ -104,7 +104,10 @@ class EngineTimer:
         return engine
 
 
-def engine_timers(model: Any, max_tokens: int) -> tuple[Timed, RunTrial]:
-    """Return timers of a decode iteration and of a batch-change trial, for ``rlhfless.latency.measure_profile``."""
-    timer = EngineTimer(model, max_tokens)
+def engine_timers(model: Any, max_tokens: int, forward: str = "own") -> tuple[Timed, RunTrial]:
+    """Return timers of a decode iteration and of a batch-change trial, for ``rlhfless.latency.measure_profile``.
+
+    ``forward`` is that of ``row_model``.
+    """
+    timer = EngineTimer(model, max_tokens, forward)
     return timer.decode_iteration, timer.run_trial

@@ -8,21 +8,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlhfless.engine.torch.attention import AttentionForm
 from rlhfless.engine.torch.kv_cache import blocks
-from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS, tokens_by_themselves
+from rlhfless.engine.torch.row_model import RowModel
 
 PROBED_ROWS = (*range(1, 65), 96, 128, 200, CPU_PASS_TOKENS)
 
 
-def measure_stable_rows(model: DecoderModel) -> None:
+def measure_stable_rows(model: RowModel) -> None:
     """Measure ``model.stable_rows`` once, if the model promises the same bits in every batch."""
     if model.bit_stable and model.stable_rows is None:
         with torch.inference_mode(), one_thread(model.device):
             model.stable_rows = fewest_stable_rows(model)
 
 
-def fewest_stable_rows(model: DecoderModel) -> int:
+def fewest_stable_rows(model: RowModel) -> int:
     """Return the fewest rows from which on the number of rows changes no bit of a row's logits; 0 if there is none.
 
     On CPUs it is usually 4 (one to three rows use another kernel).
@@ -40,7 +42,7 @@ def fewest_stable_rows(model: DecoderModel) -> int:
         mask = cache.mask(positions[-rows:], width)  # the first cells are written already
         parts = [slice(0, rows)] if rows == max_rows else [slice(0, 1), slice(1, rows)][:rows]  # padding does not attend
 
-        def attend(layer: int, queries: Tensor) -> Tensor:
+        def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
             return torch.cat([tokens_by_themselves(cache, layer, 0, width, queries[part], mask[part]) for part in parts])
 
         return model.logits(model.compute(cache, tokens[-rows:], positions[-rows:], row[-rows:], attend))

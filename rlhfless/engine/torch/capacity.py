@@ -8,13 +8,13 @@ rows are both in memory while the old ones are copied (``KVCache.reserve_rows``)
 from __future__ import annotations
 
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 from solver.model.admission import Admission
 
 OTHER_SHARE = 0.1  # of the memory, for activations and what the libraries take
 
 
-def admission_within(model: DecoderModel, memory_bytes: int, *, max_slots: int = 256, rule: str = "reserve") -> Admission:
+def admission_within(model: RowModel, memory_bytes: int, *, max_slots: int = 256, rule: str = "reserve") -> Admission:
     """Return slots and KV tokens of an actor with ``memory_bytes`` on its (emulated) GPU; planner and engine use the same
     values.
 

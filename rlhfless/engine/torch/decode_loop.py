@@ -15,6 +15,7 @@ from rlhfless.engine.common.engine_drafts import PassDrafts
 from rlhfless.engine.common.journal import AdmittedResponse, EngineJournal, VerifiedPass
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Completion, EngineSpan
 from rlhfless.engine.torch.decode_run import DecodeRun
 from rlhfless.engine.torch.decode_step import decode_step
@@ -22,7 +23,7 @@ from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.iteration_clock import IterationClock
 from rlhfless.engine.torch.kv_rows import KVRows
 from rlhfless.engine.torch.lookahead import BatchChange, PendingIterations
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
@@ -41,19 +42,20 @@ class DecodeLoop:
 
     def __init__(
         self,
-        model: DecoderModel,
+        model: RowModel,
         admission: Admission,
         charge: LatencyModel | str,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         sampling: Sampling,
         start_s: float,
         signals: Sequence[str],
         drafts: PassDrafts | None = None,
     ) -> None:
-        self._clock, self._eos_id, self.drafts = IterationClock(charge, model.device), eos_id, drafts
-        self.step = decode_step(model, sampling, eos_id, signals)
+        self._clock, self._stop_ids, self.drafts = IterationClock(charge, model.device), stop_ids(eos_id), drafts
+        self._ends = frozenset(self._stop_ids)
+        self.step = decode_step(model, sampling, self._stop_ids, signals)
         self.queue = BatchScheduler[SequenceState](admission)
-        self.rows = KVRows(model, admission.max_batch, sampling.temperature > 0, drafts)
+        self.rows = KVRows(model, admission.max_batch, sampling, drafts)
         self.upcoming: PendingIterations | None = None
         self.decode_run: DecodeRun | DraftedRun | None = None
         self.clock_s = start_s
@@ -73,7 +75,7 @@ class DecodeLoop:
         self.upcoming = self.decode_run = None
         self.step.release()
         self.rows.close()
-        self.rows = KVRows(self.rows.model, self.rows.slots, self.rows.draws, self.drafts)
+        self.rows = KVRows(self.rows.model, self.rows.slots, self.rows.sampling, self.drafts)
 
     # Planning
 
@@ -183,7 +185,7 @@ class DecodeLoop:
             self.rows.compute(change, self.queue.waiting)
             clock.wait()
             decode = clock.now_s()
-        pending.drawn = decode_run.run(self.step, cache, count, self._eos_id)
+        pending.drawn = decode_run.run(self.step, cache, count, self._ends)
         clock.wait()
         computes = change is not None and change.prefill_tokens
         return (decode - begin if computes else 0.0), [clock.now_s() - decode + pending.drafting_s]
@@ -227,7 +229,7 @@ class DecodeLoop:
         if pending.change is not None:
             for s in pending.change.admitted:
                 s.first_token_s = self.clock_s if s.first_token_s is None else s.first_token_s
-        ends = pending.decode_run.commit(pending.drawn, self._eos_id)
+        ends = pending.decode_run.commit(pending.drawn, self._ends)
         if self.drafts is not None:
             self._note_passes(self.drafts, pending, done)
         self.upcoming = pending if pending.drop(done) and not ends else None
@@ -282,7 +284,7 @@ class DecodeLoop:
         self.copy_tokens_to_host()
         left = self.leave(ends)
         self.journal.finish(s.request.response for s in left)
-        return [s.completion(self.clock_s, self._eos_id, self.drafts is not None) for s in left]
+        return [s.completion(self.clock_s, self._stop_ids, self.drafts is not None) for s in left]
 
     def complete_due(self, due_s: float) -> list[Completion]:
         """Complete the responses of no tokens whose time is ``due_s``, if it is finite."""
@@ -291,7 +293,7 @@ class DecodeLoop:
         self.clock_s, self.upcoming = max(self.clock_s, due_s), None
         due = self.queue.empty.take_due(due_s)
         self.journal.finish(s.request.response for s in due)
-        return [s.completion(due_s, self._eos_id, self.drafts is not None) for s in due]
+        return [s.completion(due_s, self._stop_ids, self.drafts is not None) for s in due]
 
     def leave(self, leaving: Sequence[SequenceState]) -> list[SequenceState]:
         """Remove responses; returns those that were in the batch, in admission order, whose rows are freed.

@@ -7,6 +7,7 @@ synchronisation with the device but one in ``COPIED_EVERY`` iterations.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 
 import numpy as np
@@ -81,7 +82,7 @@ class DecodeRun:
         """Prepare the shape of its next iteration; returns the seconds that it took."""
         return step.prepare(kv, len(self.rows) + self.padding, self.width)
 
-    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[SampledTokens]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, stop_ids: AbstractSet[int]) -> list[SampledTokens]:
         """Compute at most ``count`` iterations, at least one, until a response ends.
 
         ``count`` must not exceed ``certain``; nothing here checks it. Only cells of the cache that belong to no token yet
@@ -101,11 +102,11 @@ class DecodeRun:
             sampled = step(kv, Inputs(tokens, positions, noise, forced), width + k, padding)
             drawn.append(sampled)
             tokens = sampled.ids
-            if free and count > 1 and self._ending(sampled, eos_id):
+            if free and count > 1 and self._ending(sampled, stop_ids):
                 break
         return drawn
 
-    def commit(self, drawn: Sequence[SampledTokens], eos_id: int) -> list[SequenceState]:
+    def commit(self, drawn: Sequence[SampledTokens], stop_ids: AbstractSet[int]) -> list[SequenceState]:
         """Commit the next iterations with these sampled tokens; returns the responses that end with the last of them, in order
         of rows.
         """
@@ -117,17 +118,17 @@ class DecodeRun:
         self.kv_tokens += len(self.rows) * count
         if self._noise is not None:
             self._noise.commit(count)
-        ends = self._ending(drawn[-1], eos_id) if self._free else []
+        ends = self._ending(drawn[-1], stop_ids) if self._free else []
         if self.steps == self._next_end:
             ends = sorted({*ends, *(row for row, left in enumerate(self._left) if left == self.steps)})
         if len(self._pending) >= COPIED_EVERY:
             self.copy_tokens_to_host()
         return [self.rows[row] for row in ends]
 
-    def _ending(self, drawn: SampledTokens, eos_id: int) -> list[int]:
-        """Return the rows whose response ends by an end-of-text token."""
+    def _ending(self, drawn: SampledTokens, stop_ids: AbstractSet[int]) -> list[int]:
+        """Return the rows whose response ends by one of these tokens."""
         ids = drawn.ids.tolist()
-        return [row for row in self._free if ids[row] == eos_id] if eos_id in ids else []
+        return [] if stop_ids.isdisjoint(ids) else [row for row in self._free if ids[row] in stop_ids]
 
     def copy_tokens_to_host(self) -> None:
         """Copy the sampled tokens to the host and append them to the responses.

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from rlhfless.engine.torch.fed_places import FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import DecoderModel
-from rlhfless.engine.torch.sampling import Sampling, draw, race_numbers, signals
+from rlhfless.engine.torch.row_model import RowModel
+from rlhfless.engine.torch.sampling import Sampling, draw, penalise, race_numbers, signals
 from rlhfless.engine.torch.verify import Inputs, verify, verify_rectangle
 from rlhfless.engine.torch.weights import Weights
 
@@ -44,10 +44,10 @@ class DecodeStep:
         ValueError: an unknown signal.
     """
 
-    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
+    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
         if unknown := [name for name in wanted if name not in SIGNALS]:
             raise ValueError(f"signal {unknown[0]!r} is unknown; choose from {', '.join(SIGNALS)}")
-        self.model, self.sampling, self.eos_id, self.wanted = model, sampling, eos_id, tuple(wanted)
+        self.model, self.sampling, self.stop_ids, self.wanted = model, sampling, tuple(stop_ids), tuple(wanted)
 
     def prepare(self, cache: KVCache, rows: int, width: int, columns: int = 1) -> float:
         """Prepare the first iteration of this shape; returns the seconds that it took. On the CPU there is nothing to
@@ -66,23 +66,33 @@ class DecodeStep:
             states = self.model.decode(cache, inputs.tokens, inputs.positions, width, padding)
         else:
             states = verify_rectangle(self.model, cache, inputs, width, columns)
-        return self.sample(states, inputs.noise, inputs.forced)
+        if not self.sampling.penalises:
+            return self.sample(states, inputs)
+        rows = torch.arange(len(inputs.tokens), device=inputs.tokens.device) // columns
+        return self.sample(states, inputs, cache.seen(rows, inputs.positions, inputs.tokens, width))
 
     def verify(self, cache: KVCache, inputs: Inputs, places: FedPlaces, slots: int) -> SampledTokens:
         """Sample the token that follows each place; see ``verify.verify``."""
-        states = verify(self.model, cache, inputs.tokens, inputs.positions.numpy(), places, slots)
-        return self.sample(states, inputs.noise, inputs.forced, len(inputs.tokens))
+        positions = inputs.positions.numpy()
+        states = verify(self.model, cache, inputs.tokens, positions, places, slots)
+        if not self.sampling.penalises:
+            return self.sample(states, inputs)
+        rows, width = torch.from_numpy(places.rows), int(positions.max()) + 1
+        return self.sample(states, inputs, cache.seen(rows, inputs.positions, inputs.tokens, width))
 
-    def sample(self, states: Tensor, noise: Tensor | None, forced: Tensor | None, count: int | None = None) -> SampledTokens:
-        """Sample one token from each of the model's last states, or from the first ``count``; the others are padding for the
-        matrix kernels.
+    def sample(self, states: Tensor, inputs: Inputs, seen: Tensor | None = None) -> SampledTokens:
+        """Sample one token from each of the model's last states; those beyond the inputs are padding for the matrix kernels.
+
+        Args:
+            seen: (N, width) tokens that each place sees, where sampling depends on them.
         """
-        model = self.model
+        model, count = self.model, len(inputs.tokens)
         logits = model.logits(states)[:count]
-        ids, logprobs = draw(logits, noise, self.sampling, self.eos_id, forced)
+        penalised = logits if seen is None else penalise(logits, seen, self.sampling.repetition_penalty)
+        ids, logprobs = draw(penalised, inputs.noise, self.sampling, self.stop_ids, inputs.forced)
         values: dict[str, Tensor] = {}
         if "eos_logprob" in self.wanted or "entropy" in self.wanted:
-            values = dict(zip(SIGNALS, signals(logits, self.eos_id), strict=False))
+            values = dict(zip(SIGNALS, signals(logits, self.stop_ids), strict=False))
         if "hidden" in self.wanted:
             values["hidden"] = model.normed(states)[:count]
         return SampledTokens(ids, logprobs, {name: values[name] for name in self.wanted})
@@ -96,8 +106,8 @@ class GraphedStep(DecodeStep):
     one copy of the weights only.
     """
 
-    def __init__(self, model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> None:
-        super().__init__(model, sampling, eos_id, wanted)
+    def __init__(self, model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> None:
+        super().__init__(model, sampling, stop_ids, wanted)
         self._graphs: dict[tuple[int, int, int], tuple[torch.cuda.CUDAGraph, Inputs, SampledTokens]] = {}
         self._captured: tuple[Tensor, Weights] | None = None  # kept, so that nothing else can come to stand at these addresses
         self._pool: tuple[int, int] | None = None
@@ -173,6 +183,6 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def decode_step(model: DecoderModel, sampling: Sampling, eos_id: int, wanted: Sequence[str] = ()) -> DecodeStep:
+def decode_step(model: RowModel, sampling: Sampling, stop_ids: Sequence[int], wanted: Sequence[str] = ()) -> DecodeStep:
     """Return the step for the model's device."""
-    return (GraphedStep if model.device.type == "cuda" else DecodeStep)(model, sampling, eos_id, wanted)
+    return (GraphedStep if model.device.type == "cuda" and model.captured else DecodeStep)(model, sampling, stop_ids, wanted)

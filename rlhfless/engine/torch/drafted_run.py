@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from rlhfless.engine.torch.decode_step import DecodeStep, SampledTokens
 from rlhfless.engine.torch.fed_places import FedPlaces, rounded
 from rlhfless.engine.torch.gumbel_noise import RowNoise
 from rlhfless.engine.torch.kv_cache import KVCache
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import CPU_PASS_TOKENS
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.verify import Inputs
 
 
@@ -52,7 +53,7 @@ class DraftedRun:
     certain, tokens_on_device, ends_by_itself = 1, 0, True
 
     def __init__(
-        self, rows: list[SequenceState], model: DecoderModel, slots: int, noise: RowNoise | None, source: PassDrafts
+        self, rows: list[SequenceState], model: RowModel, slots: int, noise: RowNoise | None, source: PassDrafts
     ) -> None:
         self.rows, self._model, self._slots, self._noise, self._source = rows, model, slots, noise, source
         self.padding = model.padded(len(rows), slots) - len(rows)
@@ -70,7 +71,7 @@ class DraftedRun:
             return step.prepare(kv, len(self.rows) + self.padding, self.longest)
         return step.prepare(kv, len(self.rows) + self.padding, self._width, self._columns)
 
-    def run(self, step: DecodeStep, kv: KVCache, count: int, eos_id: int) -> list[Verified]:
+    def run(self, step: DecodeStep, kv: KVCache, count: int, stop_ids: AbstractSet[int]) -> list[Verified]:
         """Compute one pass, whatever ``count``; only cells of the cache that belong to no token yet change.
 
         Raises:
@@ -95,7 +96,7 @@ class DraftedRun:
             return [self._on_host(step.verify(kv, inputs, places, self._slots), places)]
         return [self._on_host(self._in_rectangle(step, kv, inputs, places), places)]
 
-    def commit(self, drawn: Sequence[Verified], eos_id: int) -> list[SequenceState]:
+    def commit(self, drawn: Sequence[Verified], stop_ids: AbstractSet[int]) -> list[SequenceState]:
         """Commit the pass that was run; returns the responses that end with it, in order of rows."""
         ((ids, logprobs, signals, row_ends),) = drawn
         committed, ends, begin = {}, [], 0
@@ -111,7 +112,7 @@ class DraftedRun:
             s.verified(len(draft), kept)
             committed[s] = len(draft), sampled
             kept_tokens.append(kept)
-            if s.count >= s.stop_tokens or (sampled[-1] == eos_id and not s.forced):
+            if s.count >= s.stop_tokens or (sampled[-1] in stop_ids and not s.forced):
                 ends.append(s)
             begin = end
         self._counts += kept_tokens

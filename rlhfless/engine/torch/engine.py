@@ -2,10 +2,10 @@
 
 Its parts are the decode loop (decode_loop.py), the scheduler (scheduler.py), KV rows (kv_rows.py), unchanged batches
 (decode_run.py), the forward pass (model.py, decode_step.py), sampling (sampling.py) and charged time (iteration_clock.py). Many
-engines may share one ``DecoderModel``: N emulated GPUs on one device, one copy of the weights.
+engines may share one model: N emulated GPUs on one device, one copy of the weights.
 
-Invariant: on one machine, in float32 on the CPU, token ids depend on (weights, prompt, seed) only. They do not depend on the
-batch, the actor, the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
+Invariant: on one machine, in float32 on the CPU and with a ``DecoderModel``, token ids depend on (weights, prompt, seed) only.
+They do not depend on the batch, the actor, the time of a cut, whether KV was moved or recomputed, or whose prefix was reused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ try:
     from rlhfless.engine.common.sequence import SequenceState
     from rlhfless.engine.torch.decode_loop import DecodeLoop
     from rlhfless.engine.torch.lookahead import PendingIterations
-    from rlhfless.engine.torch.model import DecoderModel, one_thread
+    from rlhfless.engine.torch.model import one_thread
+    from rlhfless.engine.torch.row_model import RowModel
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.engine.torch.validation import kv_wrong
     from rlhfless.system.device_memory import room
@@ -65,13 +66,13 @@ def _computes(method: Callable[Concatenate[TorchEngine, P], T]) -> Callable[Conc
 
 
 class TorchEngine:
-    """One actor that decodes with a ``DecoderModel``.
+    """One actor that decodes with a ``DecoderModel``, or with a ``TransformersModel``.
 
     Args:
         model: the weights; may be shared with other engines on its device.
         admission: slots and KV memory, and the rule by which responses join and leave the batch.
         charge: a latency model, which gives the seconds of an iteration, or ``"measured"``: the seconds that it took here.
-        eos_id: the token that ends a response; never sampled where a length is forced.
+        eos_id: the token that ends a response, or several; never sampled where a length is forced.
         start_s: where the clock starts.
         signals: what to return of every token in addition to its log-probability, at no extra pass: ``eos_logprob``,
             ``entropy``, ``hidden`` (the last hidden state).
@@ -92,11 +93,11 @@ class TorchEngine:
 
     def __init__(
         self,
-        model: DecoderModel,
+        model: RowModel,
         admission: Admission,
         charge: LatencyModel | str,
         *,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         sampling: Sampling | None = None,
         start_s: float = 0.0,
         signals: Sequence[str] = (),
@@ -125,6 +126,7 @@ class TorchEngine:
         device: str = "auto",
         signals: Sequence[str] = (),
         drafting: Drafting | None = None,
+        forward: str = "own",
     ) -> TorchEngineFactory:
         """Return the engine factory of a pretrained model: an ``Executor`` makes one engine of it per actor.
 
@@ -134,20 +136,23 @@ class TorchEngine:
             max_tokens: longest prompt with its response; a model that supports fewer keeps its own limit.
             device: ``cpu``, ``cuda``, or ``auto``, which takes CUDA where there is a device.
             signals, drafting: as for the engine.
+            forward: ``own`` for a ``DecoderModel``, ``transformers`` for a ``TransformersModel``, which takes more models.
 
         Raises:
-            InputError: the folder lacks a model of a known architecture, or its tokenizer; or the device is unknown or absent.
+            InputError: the folder lacks a model of a known architecture, or its tokenizer; the device is unknown or absent; or
+                ``forward`` is neither.
             MissingExtra: transformers is not installed.
         """
         from rlhfless.engine.torch.factory import TorchEngineFactory
-        from rlhfless.engine.torch.pretrained import choose_device, load_model
+        from rlhfless.engine.torch.pretrained import choose_device, load_model, stop_ids_of
+        from rlhfless.engine.torch.row_models import row_model
 
         model, tokenizer = load_model(folder, choose_device(device))
-        limit = min(max_tokens, model.config.max_position_embeddings)
+        limit = min(max_tokens, getattr(model.config.get_text_config(), "max_position_embeddings", max_tokens))
+        rows = row_model(forward, model, limit)
         return TorchEngineFactory(
-            DecoderModel(model, limit), tokenizer.eos_token_id, sampling or Sampling(), tuple(signals), tokenizer=tokenizer,
-            drafting=drafting,
-        )  # fmt: skip
+            rows, stop_ids_of(model, tokenizer), sampling or Sampling(), tuple(signals), tokenizer=tokenizer, drafting=drafting
+        )
 
     @property
     def clock_s(self) -> float:
@@ -245,6 +250,10 @@ class TorchEngine:
         """See ``SupportsSnapshots``."""
         return torch.cat([copy, rest], dim=3)
 
+    def wait_until(self, now_s: float) -> None:
+        """Let the clock run on to ``now_s``, between iterations; the next one begins then or later."""
+        self._loop.clock_s = max(self._loop.clock_s, now_s)
+
     def generated_tokens(self) -> dict[int, int]:
         """See the protocol."""
         queue, decode_run = self._loop.queue, self._loop.decode_run
@@ -277,7 +286,7 @@ class TorchEngine:
         return tuple([s.request.response for s in (*queue.waiting, *queue.empty)])
 
     def sync(self, weights: Any, weights_version: int) -> None:
-        """Replace the weights by a model's or a state dict, for every engine that shares the ``DecoderModel``.
+        """Replace the weights by a model's or a state dict, for every engine that shares the model.
 
         Running responses keep the KV state that the old weights computed; prompts and prefixes that others wait for are
         recomputed.

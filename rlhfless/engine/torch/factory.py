@@ -11,14 +11,17 @@ import numpy as np
 from rlhfless.engine.common.engine_drafts import EngineDrafts
 from rlhfless.engine.common.journal import EngineJournal, Replayed
 from rlhfless.engine.common.request_validation import TokenRoom, check
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.engine.torch.tensor_parallel import check_parts
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
 from solver.lengths.remaining import RemainingLengths
@@ -30,37 +33,39 @@ from solver.model.latency import LatencyModel
 
 @dataclass(frozen=True)
 class TorchEngineFactory:
-    """Makes the engines of one device, all with the weights of one ``DecoderModel``: one call per actor.
+    """Makes the engines of one device, all with the weights of one model: one call per actor.
 
     Attributes:
+        model: a ``DecoderModel`` or a ``TransformersModel``. eos_id: the token that ends a response, or several.
         signals, drafting: see ``TorchEngine``.
         remaining: predicted remaining lengths, by response of the step, which drafts of the length ``critical`` need.
         real_time: charge the measured time of iterations, for actors in separate processes.
+        tensor_parallel: parts of the model in which an actor decodes, each in a process of its own, on the GPUs of the actor.
         tokenizer: of the model, which encodes the texts of ``rlhfless.requests``; None where the caller encodes them.
 
     Raises:
-        InputError: ``eos_id`` is no token of the model, or contexts can be longer than the model supports.
+        InputError: ``eos_id`` is no token of the model, contexts can be longer than the model supports, or the model cannot be
+            cut into so many parts.
     """
 
-    model: DecoderModel
-    eos_id: int
+    model: RowModel
+    eos_id: int | Sequence[int]
     sampling: Sampling = field(default_factory=Sampling)
     signals: tuple[str, ...] = ()
     real_time: bool = False
     tokenizer: Any = field(default=None, repr=False, compare=False)
     drafting: Drafting | None = None
     remaining: RemainingLengths | None = field(default=None, repr=False, compare=False)
+    tensor_parallel: int = 1
 
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
-    several_gpus: ClassVar[bool] = False
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
-    takes_prefixes: ClassVar[bool] = True
-    copies_kv: ClassVar[bool] = True
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if not (is_whole(self.eos_id, 0) and self.eos_id < self.model.vocabulary):
+        ids = stop_ids(self.eos_id)
+        if not ids or not all(is_whole(token, 0) and token < self.model.vocabulary for token in ids):
             raise InputError(f"eos_id is {self.eos_id!r}; the model's vocabulary has the ids 0 to {self.model.vocabulary - 1}")
 
         if self.model.max_tokens > self.model.supported_tokens:
@@ -68,6 +73,22 @@ class TorchEngineFactory:
                 f"max_tokens (prompt and response) is {self.model.max_tokens}; the model's context has at most "
                 f"{self.model.supported_tokens} tokens"
             )
+        check_parts(self.model, self.tensor_parallel)
+
+    @property
+    def gpus_per_engine(self) -> int | None:
+        """Return the GPUs on which one engine decodes."""
+        return self.tensor_parallel
+
+    @property
+    def takes_prefixes(self) -> bool:
+        """Return whether it computes prefixes for other actors and continues from such: each part has its own heads only."""
+        return self.tensor_parallel == 1
+
+    @property
+    def copies_kv(self) -> bool:
+        """Return whether KV states are copied while responses decode on."""
+        return self.tensor_parallel == 1
 
     def measured(self) -> TorchEngineFactory:
         """Return the same engines, charged with measured time; properties of the model's kernels are measured here, once for
@@ -76,8 +97,14 @@ class TorchEngineFactory:
         measure_stable_rows(self.model)
         return replace(self, real_time=True, tokenizer=None)  # actors get token ids
 
-    def compatibility_key(self, latency: LatencyModel) -> None:
-        """Return the compatibility key of a process for these engines: None, because any process can make them."""
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes that every actor receives as the step's weights."""
+        return self.model.weight_bytes
+
+    def compatibility_key(self, latency: LatencyModel) -> int:
+        """Return the compatibility key of a process for these engines: any with as many parts can make them."""
+        return self.tensor_parallel
 
     def to_remote(self) -> TorchEngineFactory:
         """Return the form of the factory that other machines receive: itself, with its weights."""
@@ -102,7 +129,21 @@ class TorchEngineFactory:
         with one_thread(self.model.device):
             return compute_prefixes(self.model, prefixes)
 
-    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
+    def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
+        if self.tensor_parallel == 1:
+            return self.engine(latency, admission, start_s)
+        from rlhfless.engine.torch import worker_backend as torch_backend  # which holds the process's parts
+        from rlhfless.engine.torch.parallel_engine import ParallelEngine
+
+        if not self.real_time:
+            raise InputError(
+                f"tensor_parallel is {self.tensor_parallel}, but actors on the virtual clock are emulated in this process; "
+                "give 1, or run it in a ProcessPool or a RayPool"
+            )
+        return ParallelEngine.of(self, torch_backend.parts_for(self.tensor_parallel), latency, admission, start_s)
+
+    def engine(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> torch_engine.TorchEngine:
+        """Return the engine of this model, whole or a part, in this process."""
         drafts = None
         if self.drafting is not None:
             drafts = EngineDrafts(self.drafting, latency, admission, self.model.vocabulary, self.eos_id, self.remaining)

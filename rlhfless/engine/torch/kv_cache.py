@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlhfless.system.device_memory import SPARE, free_bytes
@@ -22,15 +24,31 @@ class KVCache:
 
     Args:
         cells: cells of a row, a multiple of ``BLOCK``; the last one is for padding.
+        keeps_ids: also keep the token of every cell, for sampling that depends on a response's tokens.
+
+    Attributes:
+        ids: (rows, cells) tokens; of no rows unless they are kept.
     """
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, cells: int, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        cells: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        keeps_ids: bool = False,
+    ) -> None:
         assert cells % BLOCK == 0
         self.cells = cells
         self.spare = cells - 1
         self._positions = torch.arange(cells, device=device)
         # Never-written cells are masked, but 0 times a stray NaN would still be NaN: hence zeros.
         self.data = torch.zeros(2, layers, 0, kv_heads, cells, head_dim, dtype=dtype, device=device)
+        self._keeps_ids = keeps_ids
+        self.ids = torch.zeros(0, cells, dtype=torch.int64, device=device)
 
     def reserve_rows(self, rows: int, max_rows: int = 1 << 30) -> None:
         """Grow to at least ``rows`` rows, doubling (to at most ``max_rows``) so that growing stays rare, if memory suffices.
@@ -56,6 +74,9 @@ class KVCache:
         before, self.data = self.data, grown
         grown[:, :, :have] = before
         give_back(before)
+        if self._keeps_ids:
+            ids, self.ids = self.ids, self.ids.new_zeros(wanted, self.cells)
+            self.ids[:have] = ids
 
     def _full(self, wanted: int, a_row: int, free: int | None) -> MemoryError:
         fits = "" if free is None else f"{free / 2**30:.2f} GiB are free, enough for a cache of {free // a_row} slots beside it"
@@ -67,7 +88,8 @@ class KVCache:
     def free(self) -> None:
         """Free all rows, even if other objects refer to them: views of them cannot be read any more. Idempotent."""
         data, self.data = self.data, self.data.new_zeros(*self.data.shape[:2], 0, *self.data.shape[3:])
-        give_back(data)
+        ids, self.ids = self.ids, self.ids.new_zeros(0, self.cells)
+        give_back(data, ids)
 
     def read(self, layer: int, rows: slice, width: int) -> tuple[Tensor, Tensor]:
         """Return keys and values of the first ``width`` cells, (rows, kv_heads, width, head_dim) each; views."""
@@ -78,18 +100,36 @@ class KVCache:
         """Write ``kv`` (R, 2, kv_heads, head_dim) at cell ``positions[r]`` of row ``rows[r]``."""
         self.data[:, layer][:, rows, :, positions] = kv
 
-    def mask(self, positions: Tensor, width: int) -> Tensor:
-        """Return the (R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``."""
+    def mask(self, positions: Tensor, width: int, window: int | None = None) -> Tensor:
+        """Return the (R, 1, 1, width) float mask: r sees its cells up to ``positions[r]``, or the last ``window`` of them."""
         mask = torch.zeros(len(positions), width, dtype=self.data.dtype, device=self.data.device)
-        return mask.masked_fill_(self._positions[:width] > positions[:, None], -torch.inf)[:, None, None]
+        cells, last = self._positions[:width], positions[:, None]
+        mask.masked_fill_(cells > last, -torch.inf)
+        if window is not None:
+            mask.masked_fill_(cells <= last - window, -torch.inf)
+        return mask[:, None, None]
 
     def move(self, row: int, to_row: int, tokens: int) -> None:
         """Copy the first ``tokens`` cells of ``row`` over those of ``to_row``."""
         self.data[:, :, to_row, :, :tokens] = self.data[:, :, row, :, :tokens]
+        if self._keeps_ids:
+            self.ids[to_row] = self.ids[row]
 
     def swap(self, row: int, other: int) -> None:
         """Exchange two rows."""
         self.data[:, :, [row, other]] = self.data[:, :, [other, row]]
+        if self._keeps_ids:
+            self.ids[[row, other]] = self.ids[[other, row]]
+
+    def put_ids(self, row: int, tokens: NDArray[np.int64]) -> None:
+        """Set the tokens of the first cells of a row, if tokens are kept."""
+        if self._keeps_ids:
+            self.ids[row, : len(tokens)] = torch.from_numpy(tokens).to(self.ids.device)
+
+    def seen(self, rows: Tensor, positions: Tensor, tokens: Tensor, width: int) -> Tensor:
+        """Note (R,) tokens at ``positions[r]`` of ``rows[r]``; returns (R, width) those that r sees, its own in later cells."""
+        self.ids[rows, positions] = tokens
+        return torch.where(self._positions[:width] <= positions[:, None], self.ids[rows, :width], tokens[:, None])
 
     def take(self, row: int, end: int, start: int = 0) -> Tensor:
         """Return a copy of the cells of ``row`` from ``start`` to ``end``, (2, layers, kv_heads, tokens, head_dim)."""

@@ -21,15 +21,16 @@ from rlhfless.engine.torch.drafted_run import DraftedRun
 from rlhfless.engine.torch.gumbel_noise import EvenNoise, GumbelNoise, RowNoise
 from rlhfless.engine.torch.kv_cache import give_back
 from rlhfless.engine.torch.lookahead import BatchChange
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
+from rlhfless.engine.torch.row_model import RowModel
+from rlhfless.engine.torch.sampling import Sampling
 
 
 class KVRows:
     """Rows of one actor with ``slots`` slots; works in inference mode only.
 
     Args:
-        draws: whether tokens are sampled at random.
+        sampling: how tokens are sampled.
         drafts: the engine's drafts; None where it has none.
 
     Attributes:
@@ -37,14 +38,14 @@ class KVRows:
         noise: by which their next tokens are sampled; ``RowNoise`` with drafts.
     """
 
-    def __init__(self, model: DecoderModel, slots: int, draws: bool = True, drafts: PassDrafts | None = None) -> None:
-        self.model, self.slots, self.draws, self._drafts = model, slots, draws, drafts
+    def __init__(self, model: RowModel, slots: int, sampling: Sampling, drafts: PassDrafts | None = None) -> None:
+        self.model, self.slots, self.sampling, self._drafts = model, slots, sampling, drafts
         self.of: list[SequenceState] = []
         measure_stable_rows(model)
-        self.cache = model.new_cache()
+        self.cache = model.new_cache(keeps_ids=sampling.penalises)
         max_rows = model.padded(slots, slots)
         self.noise: GumbelNoise | RowNoise | None = None
-        if draws:
+        if sampling.temperature > 0:
             self.noise = (GumbelNoise if drafts is None else RowNoise)(max_rows, model.vocabulary, model.device)
         self._shared: dict[int, Tensor] = {}  # KV state of prompts that responses in the queue will share
         self._computing: dict[int, Tensor] = {}  # the same of the last iteration that was run
@@ -91,6 +92,7 @@ class KVRows:
             begin = len(change.rows) - len(admitted)
             self.noise.join(begin, [s.request.seed for s in admitted], [s.count for s in admitted])
         for row, s in self._new(change):
+            self.cache.put_ids(row, s.tokens(0, s.context_tokens))
             if s.kv is not None:
                 self.cache.put(row, s.kv)
             elif received := self._received(s, change):
@@ -193,6 +195,6 @@ class KVRows:
         return min(change.cached_tokens[s], s.context_tokens - 1, int(s.request.prefix_kv.tokens))
 
 
-def _segment(model: DecoderModel, row: int, cached: int, s: SequenceState) -> Segment:
+def _segment(model: RowModel, row: int, cached: int, s: SequenceState) -> Segment:
     """Return the rest of a response's context, but for its last token."""
     return Segment(row, cached, torch.from_numpy(s.tokens(cached, s.context_tokens - 1)).to(model.device))

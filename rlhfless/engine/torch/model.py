@@ -9,17 +9,21 @@ prefill attends a whole segment at once, and bits depend on the shapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlhfless.engine.torch.kv_cache import KVCache, blocks, give_back
+from rlhfless.engine.torch.attention import PLAIN
+from rlhfless.engine.torch.kv_cache import KVCache, give_back
+from rlhfless.engine.torch.row_model import Attend, RowModel
 from rlhfless.engine.torch.weights import (
+    Weights,
     check_architecture,
     checked_state,
     copy_weights,
@@ -28,20 +32,11 @@ from rlhfless.engine.torch.weights import (
     shapes_of,
     tensors_of,
 )
-from rlhfless.errors import InputError
 from rlhfless.system.device_memory import room
-from solver.model.errors import is_whole
-
-FeedHook = Callable[[str, Tensor], None]
-"""Called before each pass with ``prefill`` or ``decode`` and the (tokens,) ids that are fed, padding left out."""
-
-Attend = Callable[[int, Tensor], Tensor]
-"""Layer and (n, kv_heads, queries of each, head_dim) queries to attended values of the same shape."""
 
 
-class DecoderModel:
-    """A causal language model that feeds rows; it owns a copy of the weights, so training the source model in place changes
-    nothing here.
+class DecoderModel(RowModel):
+    """A ``RowModel`` with a forward pass of our own.
 
     Args:
         model: a transformers causal language model of one of ``ARCHITECTURES``.
@@ -49,31 +44,24 @@ class DecoderModel:
         dtype: of weights, KV cache and products; the model's own by default. Weights are converted as they are copied.
 
     Attributes:
-        hooks: callbacks with the fed tokens of every pass, such as counters of computed tokens.
-        supported_tokens: longest context that the model supports; beyond it only its speed is meaningful.
-        weights: those in use; ``load`` copies others over them.
-        stable_rows: the fewest rows from which on the number of rows changes no bit of a row's logits, 0 if there is none, None
-            until ``bit_stability.measure_stable_rows`` has measured it.
+        tp_plan: how transformers cuts its projections, by their names. parts: tensor-parallel ones, of which this is one.
 
     Raises:
         InputError: another architecture, no model with a head, or ``max_tokens`` is below 2.
     """
 
+    captured = True
+    weights: Weights
+
     def __init__(self, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> None:
         check_architecture(model)
         config = model.config
+        super().__init__(config.max_position_embeddings, max_tokens, model.device, dtype or model.dtype)
         self.layer_count, self.vocabulary = config.num_hidden_layers, config.vocab_size
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.eps = config.rms_norm_eps
-        self.supported_tokens = config.max_position_embeddings
-        if max_tokens is not None and not is_whole(max_tokens, 2):
-            raise InputError(f"max_tokens (prompt and response) is {max_tokens}; a whole number of at least 2 is needed")
-        self.max_tokens = self.supported_tokens if max_tokens is None else int(max_tokens)
-        self.cells = blocks(self.max_tokens + 1)
-        self.device, self.dtype = model.device, dtype or model.dtype
-        self.hooks: list[FeedHook] = []
-        self.stable_rows: int | None = None
+        self.tp_plan, self.parts = dict(getattr(config, "base_model_tp_plan", None) or {}), 1
         with torch.inference_mode():
             like = torch.empty(0, dtype=self.dtype, device=self.device)
             cos, sin = model.base_model.rotary_emb(like, torch.arange(self.cells, device=self.device)[None])
@@ -83,15 +71,6 @@ class DecoderModel:
         self._shapes = shapes_of(model)
         self.weights = no_weights()
         self.load(model)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without hooks, which belong to this process."""
-        return {**self.__dict__, "hooks": []}
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Return the bytes of keys and values of one token over all layers."""
-        return int(2 * self.layer_count * self.kv_heads * self.head_dim * self.dtype.itemsize)
 
     @property
     def bit_stable(self) -> bool:
@@ -125,36 +104,6 @@ class DecoderModel:
         """Return the bytes of the weights in memory."""
         return held_bytes(self.weights)
 
-    def new_cache(self) -> KVCache:
-        """Return an empty cache of this model's shape, on its device, with ``cells`` cells in each row."""
-        return KVCache(self.layer_count, self.kv_heads, self.head_dim, self.cells, self.dtype, self.device)
-
-    def decode(self, cache: KVCache, tokens: Tensor, positions: Tensor, width: int, padding: int = 0) -> Tensor:
-        """Feed one token to each of the first R rows of the cache.
-
-        Args:
-            tokens, positions: (R,) ids and their positions in their contexts; padding, at the end, is at ``cache.spare``.
-            width: cells to attend over, more than every position (other than padding's); rounded up to whole blocks.
-
-        Returns:
-            (R, hidden) states after the last layer, before the final norm.
-        """
-        for hook in self.hooks:
-            hook("decode", tokens[: len(tokens) - padding])
-        width, count = blocks(width), len(tokens)
-        # Padding is for the matrix kernels; it attends to nothing, unless rows are stable only where all are the same.
-        used = count if self.bit_stable and not self.stable_rows else count - padding
-        mask = cache.mask(positions[:used], width)
-        rows = torch.arange(count, device=self.device)
-
-        def attend(layer: int, queries: Tensor) -> Tensor:
-            keys, values = cache.read(layer, slice(0, used), width)
-            # The query heads that share a KV head stand where queries stand: one pass over its keys serves them all.
-            attended = F.scaled_dot_product_attention(queries[:used], keys, values, attn_mask=mask)
-            return attended if used == count else F.pad(attended, (0, 0, 0, 0, 0, 0, 0, count - used))
-
-        return self.compute(cache, tokens, positions, rows, attend)
-
     def compute(self, cache: KVCache, tokens: Tensor, positions: Tensor, rows: Tensor, attend: Attend) -> Tensor:
         """Run all layers over (n,) tokens, whose keys and values are written at ``positions`` of ``rows``.
 
@@ -174,10 +123,16 @@ class DecoderModel:
             turned = torch.cat((qk[..., dim // 2 :], qk[..., : dim // 2]), -1)
             qk.mul_(cos).addcmul_(turned, sin)
             cache.write(index, rows, positions, qkv[:, heads:].view(n, 2, kv_heads, dim))
-            attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim))
-            x = x + layer.out(attended.reshape(n, heads * dim))
+            attended = attend(index, qkv[:, :heads].view(n, kv_heads, heads // kv_heads, dim), PLAIN)
+            x = x + self._summed(layer.out(attended.reshape(n, heads * dim)))
             gate, up = layer.gate_up(F.rms_norm(x, x.shape[1:], layer.mlp_norm, self.eps)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate).mul_(up))
+            x = x + self._summed(layer.down(F.silu(gate).mul_(up)))
+        return x
+
+    def _summed(self, x: Tensor) -> Tensor:
+        """Return the sum of what the tensor-parallel parts computed; a whole model's own."""
+        if self.parts > 1:
+            dist.all_reduce(x)
         return x
 
     def normed(self, x: Tensor) -> Tensor:
@@ -187,15 +142,6 @@ class DecoderModel:
     def logits(self, x: Tensor) -> Tensor:
         """Return (R, V) float32 logits of the states that ``decode`` returns."""
         return self.weights.head(self.normed(x)).float()
-
-    def padded(self, rows: int, max_rows: int) -> int:
-        """Return how many rows to feed so that a row's result does not depend on the number of others.
-
-        Where the model does not promise that, it is the next of a few sizes, so that few shapes have to be prepared.
-        """
-        if not self.bit_stable:
-            return next((size for size in (1, 2, 4, 8, *range(16, max_rows, 16)) if size >= rows), max_rows)
-        return max(rows, self.stable_rows) if self.stable_rows else max(rows, max_rows)
 
 
 @dataclass
@@ -207,7 +153,7 @@ class FedTokens:
 
 
 @contextmanager
-def counting(model: DecoderModel) -> Iterator[FedTokens]:
+def counting(model: RowModel) -> Iterator[FedTokens]:
     """Count the tokens that are fed to the model within this context."""
     fed = FedTokens()
 

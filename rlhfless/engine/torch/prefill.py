@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhfless.engine.torch.attention import PLAIN, AttentionForm, Masks, segment_attention
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
-from rlhfless.engine.torch.model import DecoderModel
+from rlhfless.engine.torch.row_model import RowModel
 
 CPU_PASS_TOKENS = 256  # of one pass; small, as every row holds its scores over its whole context
 GPU_PASS_TOKENS = 8192
@@ -30,7 +31,7 @@ class Segment(NamedTuple):
     tokens: Tensor
 
 
-def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+def prefill(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     """Compute keys and values of ``segments``, whose rows already contain everything before them; many segments share a
     pass.
     """
@@ -50,7 +51,7 @@ def prefill(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) ->
         _pass(model, cache, batch)
 
 
-def _pass(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> None:
+def _pass(model: RowModel, cache: KVCache, segments: Sequence[Segment]) -> None:
     tokens = torch.cat([s.tokens for s in segments])
     for hook in model.hooks:
         hook("prefill", tokens)
@@ -60,19 +61,26 @@ def _pass(model: DecoderModel, cache: KVCache, segments: Sequence[Segment]) -> N
     rows = torch.cat([torch.full((len(s.tokens),), s.row, device=device) for s in segments])
     tokens, rows = F.pad(tokens, padding), F.pad(rows, padding, value=segments[-1].row)
     positions = F.pad(positions, padding, value=cache.spare)
-    attend_segment = tokens_by_themselves if stable else _causally
     pieces = [piece for s in segments for piece in (_pieces(s) if stable else [(s.row, s.start, s.start + len(s.tokens))])]
     parts, begin = [], 0
     for i, (row, start, end) in enumerate(pieces):
         part = slice(begin, begin + end - start + (padding[1] if i == len(pieces) - 1 else 0))
         width = blocks(end) if stable else end
-        parts.append((row, width, part, None if start == 0 and not stable else cache.mask(positions[part], width)))
+        parts.append((row, width, part, Masks(cache, positions[part], width, causal=start == 0)))
         begin = part.stop
 
-    def attend(layer: int, queries: Tensor) -> Tensor:
-        return torch.cat([attend_segment(cache, layer, row, width, queries[part], mask) for row, width, part, mask in parts])
+    def by_themselves(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
+        assert form is PLAIN, "other forms promise no bits"
+        alone = [tokens_by_themselves(cache, layer, row, w, queries[part], masks.of(None)) for row, w, part, masks in parts]
+        return torch.cat(alone)
 
-    model.compute(cache, tokens, positions, rows, attend)
+    def causally(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
+        def of(row: int, width: int, part: slice, masks: Masks) -> Tensor:
+            return segment_attention(queries[part], *cache.read(layer, slice(row, row + 1), width), masks, form)
+
+        return torch.cat([of(*segment) for segment in parts])
+
+    model.compute(cache, tokens, positions, rows, by_themselves if stable else causally)
 
 
 def _pieces(s: Segment) -> list[tuple[int, int, int]]:
@@ -86,7 +94,7 @@ def _pieces(s: Segment) -> list[tuple[int, int, int]]:
     return [(s.row, a, b) for a, b in pairwise(edges)]
 
 
-def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
+def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor) -> Tensor:
     """Attend every token as in decoding: the same kernel, one row of a batch for each.
 
     Args:
@@ -96,13 +104,3 @@ def tokens_by_themselves(cache: KVCache, layer: int, row: int, width: int, queri
     read = cache.read(layer, slice(row, row + 1), width)
     keys, values = (t.expand(len(queries), -1, -1, -1) for t in read)
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-
-
-def _causally(cache: KVCache, layer: int, row: int, width: int, queries: Tensor, mask: Tensor | None) -> Tensor:
-    """Attend the whole segment in one call; without a mask it begins its row."""
-    count, kv_heads, shared, dim = queries.shape
-    keys, values = cache.read(layer, slice(row, row + 1), width)
-    q = queries.reshape(1, count, kv_heads * shared, dim).transpose(1, 2)
-    mask = None if mask is None else mask[:, 0, 0]
-    out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
-    return out.transpose(1, 2).reshape(queries.shape)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.kv_cache import KVCache, give_back
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import Segment, prefill
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.system.device_memory import room
 from solver.prefix_sharing.prefix_tree import PrefixTree
 
@@ -44,7 +44,7 @@ class PrefixKV(NamedTuple):
 
 
 @torch.inference_mode()
-def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
+def compute_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> dict[int, PrefixKV]:
     """Return KV state of prefixes (token ids by prompt), each node of their tree computed once.
 
     The nodes of a level of the tree share passes, because they depend only on the level above.
@@ -82,7 +82,7 @@ def compute_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) ->
 
 
 def _compute_levels(
-    model: DecoderModel, cache: KVCache, tree: PrefixTree, kv_of: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
+    model: RowModel, cache: KVCache, tree: PrefixTree, kv_of: list[PrefixKV], depth: np.ndarray, tokens: list[Tensor]
 ) -> None:
     """Fill in ``kv_of`` of every node, level by level; ``tokens`` are those of a prompt through each."""
     for level in range(1, int(depth.max()) + 1):

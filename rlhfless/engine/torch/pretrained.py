@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError, missing_extra
@@ -47,6 +49,23 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
         ) from error
 
 
+def checkpoint_dtype(folder: str | Path) -> str:
+    """Return the number format in which a model's folder has its weights, ``float32`` or ``bfloat16``; others count as float32,
+    which holds all of their numbers.
+
+    Example:
+        >>> checkpoint_dtype("data/models/arithmetic-grpo")
+        'float32'
+    """
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # loading the model says what is wrong
+        return "float32"
+    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    named = {part.get(name) for part in parts for name in ("dtype", "torch_dtype")}
+    return "bfloat16" if "bfloat16" in named else "float32"
+
+
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
     """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own; no network access.
 
@@ -57,6 +76,14 @@ def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[
     tokenizer_file = Path(folder) / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
     return model.to(device), tokenizer
+
+
+def stop_ids_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return the tokens that end a response: the tokenizer's end of text, and all others of the model's generation config."""
+    given = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    others = given if isinstance(given, (list, tuple)) else [given]
+    vocabulary = model.config.get_text_config().vocab_size
+    return stop_ids([tokenizer.eos_token_id, *(int(i) for i in others if i is not None and 0 <= i < vocabulary)])
 
 
 def choose_device(name: str, *, emulated: bool = True) -> torch.device:

@@ -22,8 +22,8 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED, drafting_s
 from rlhfless.engine.torch.kv_cache import give_back
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.latency.stopwatch import stopwatch
 from solver.model.admission import Admission
@@ -84,7 +84,7 @@ class Replay:
         asked: the journal to replay. journal: what the replay itself recorded.
     """
 
-    def __init__(self, model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
+    def __init__(self, model: RowModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> None:
         self.asked = journal
         self._model = model
         self._engine = TorchEngine(
@@ -184,7 +184,7 @@ def _tokens(journal: EngineJournal) -> dict[tuple[int, int], int]:
     return tokens
 
 
-def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
+def replay(model: RowModel, journal: EngineJournal, sampling: Sampling, signals: Sequence[str] = ()) -> Replayed:
     """Run all of the journal's iterations, after its first ``WARM_UP_ITERATIONS`` have been run once to warm up."""
     first = Replay(model, journal, sampling, signals)
     warm_up_s = float(first.run(min(WARM_UP_ITERATIONS, len(journal))).sum()) + first.journal.prepare_s
@@ -194,7 +194,7 @@ def replay(model: DecoderModel, journal: EngineJournal, sampling: Sampling, sign
     return Replayed(seconds, warm_up_s + again.journal.prepare_s)
 
 
-def replay_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
+def replay_prefixes(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> Replayed:
     """Time computing prefixes (token ids by prompt) for many responses, as one prefill, after computing them once to
     warm up.
     """
@@ -202,7 +202,7 @@ def replay_prefixes(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> 
     return Replayed(np.array([[seconds, 0.0]]), warm_up_s)
 
 
-def _prefix_seconds(model: DecoderModel, prefixes: Mapping[int, np.ndarray]) -> float:
+def _prefix_seconds(model: RowModel, prefixes: Mapping[int, np.ndarray]) -> float:
     cuda, now_s = model.device.type == "cuda", stopwatch(model.device.type)
     if cuda:
         torch.cuda.synchronize(model.device)

@@ -11,6 +11,7 @@ has two races, one between blocks of tokens and one within the winning block, wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,8 @@ class Sampling:
         top_k: only the k likeliest tokens, 0 for all of them (and those that are as likely as the k-th).
         top_p: of these, only the likeliest that together reach this share.
         min_p: of these, only those at least this many times as likely as the likeliest.
+        repetition_penalty: before all others, divides the positive logits of tokens that prompt or response have already, and
+            multiplies their negative ones; 1 changes none.
 
     Raises:
         ValueError: a value outside its range.
@@ -40,16 +43,24 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        penalty = self.repetition_penalty
         for name, wanted, good in (
             ("temperature", "a finite number of 0 or more", is_number(self.temperature, 0)),
             ("top_p", "above 0 and at most 1", is_number(self.top_p, 0) and 0 < self.top_p <= 1),
             ("top_k", "a whole number of 0 or more", isinstance(self.top_k, int) and is_whole(self.top_k, 0)),
             ("min_p", "at least 0 and at most 1", is_number(self.min_p, 0) and self.min_p <= 1),
+            ("repetition_penalty", "a finite number above 0", is_number(penalty, 0) and penalty > 0),
         ):
             if not good:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {wanted}")
+
+    @property
+    def penalises(self) -> bool:
+        """Return whether the next token depends on the tokens before it other than by logits."""
+        return self.repetition_penalty != 1
 
 
 def race_numbers(vocabulary: int) -> int:
@@ -66,23 +77,28 @@ def block_tokens(vocabulary: int) -> int:
 
 
 def draw(
-    logits: Tensor, noise: Tensor | None, sampling: Sampling, forbidden: int = -1, forbidden_rows: Tensor | None = None
+    logits: Tensor,
+    noise: Tensor | None,
+    sampling: Sampling,
+    forbidden: Sequence[int] = (),
+    forbidden_rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sample one token per row.
 
     Args:
         logits: (R, V) float32.
         noise: (R, race_numbers(V)) exponential numbers of mean 1; may be None where the temperature is 0.
-        forbidden: token that must not be sampled where ``forbidden_rows`` (R,) is true.
+        forbidden: tokens that must not be sampled where ``forbidden_rows`` (R,) is true.
 
     Returns:
         (R,) token ids and (R,) the log-probabilities with which they were sampled: after temperature, filters and the forbidden
-        token. Where the temperature is 0, they are those of temperature 1 without filters. They are NaN where a logit is NaN.
+        tokens. Where the temperature is 0, they are those of temperature 1 without filters. They are NaN where a logit is NaN.
     """
     scaled = logits / sampling.temperature if sampling.temperature not in (0, 1) else logits
     if forbidden_rows is not None:
         scaled = scaled.clone() if scaled is logits else scaled
-        scaled[:, forbidden].masked_fill_(forbidden_rows, -torch.inf)
+        for token in forbidden:
+            scaled[:, token].masked_fill_(forbidden_rows, -torch.inf)
     if sampling.temperature > 0:
         assert noise is not None
         scaled = _filtered(scaled, sampling)
@@ -90,6 +106,12 @@ def draw(
     else:
         ids = scaled.argmax(-1, keepdim=True)
     return ids[:, 0], torch.log_softmax(scaled, -1).gather(-1, ids)[:, 0]
+
+
+def penalise(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Return (R, V) logits after the repetition penalty for the (R, n) tokens that each row has seen, as often as it likes."""
+    scores = logits.gather(1, seen)
+    return logits.scatter(1, seen, torch.where(scores < 0, scores * penalty, scores / penalty))
 
 
 def _filtered(scaled: Tensor, sampling: Sampling) -> Tensor:
@@ -123,10 +145,12 @@ def _race(probabilities: Tensor, noise: Tensor) -> Tensor:
     return block * tokens + (inside / noise[:, blocks:]).argmax(-1, keepdim=True)
 
 
-def signals(logits: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
-    """Return (R,) log-probability of the end of text and (R,) entropy in nats, both before any filter.
+def signals(logits: Tensor, stop_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return (R,) log-probability of the tokens that end a response and (R,) entropy in nats, both before any filter.
 
     Predictors of the remaining length use them. They are returned with completions and with responses that are cut.
     """
     logprobs = torch.log_softmax(logits, -1)
-    return logprobs[:, eos_id], -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)
+    ends = [logprobs[:, token] for token in stop_ids]
+    ending = ends[0] if len(ends) == 1 else torch.logsumexp(torch.stack(ends), 0)
+    return ending, -(logprobs.exp() * logprobs).nan_to_num(0.0).sum(-1)

@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhfless.engine.torch.attention import PLAIN, AttentionForm, Masks, attention
 from rlhfless.engine.torch.fed_places import AttentionCall, FedPlaces
 from rlhfless.engine.torch.kv_cache import KVCache, blocks
-from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.prefill import tokens_by_themselves
+from rlhfless.engine.torch.row_model import RowModel
 
 
 class Inputs(NamedTuple):
@@ -43,7 +44,7 @@ class _Piece(NamedTuple):
 
 
 def verify(
-    model: DecoderModel, cache: KVCache, tokens: Tensor, positions: NDArray[np.int64], places: FedPlaces, slots: int
+    model: RowModel, cache: KVCache, tokens: Tensor, positions: NDArray[np.int64], places: FedPlaces, slots: int
 ) -> Tensor:
     """Feed tokens at places of the cache; returns their (N + padding, hidden) states after the last layer.
 
@@ -58,7 +59,7 @@ def verify(
 
 
 def _pass(
-    model: DecoderModel,
+    model: RowModel,
     cache: KVCache,
     tokens: Tensor,
     positions: NDArray[np.int64],
@@ -74,7 +75,8 @@ def _pass(
         fed, rows = F.pad(fed, (0, padding)), F.pad(rows, (0, padding))
         at = F.pad(at, (0, padding), value=cache.spare)
 
-    def attend(layer: int, queries: Tensor) -> Tensor:
+    def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
+        assert form is PLAIN, "other forms promise no bits"
         parts = [_attended(cache, layer, queries[p.call.begin - begin : p.call.end - begin], p) for p in pieces]
         if padding:
             parts.append(torch.zeros_like(queries[end - begin :]))
@@ -109,7 +111,7 @@ def _attended(cache: KVCache, layer: int, queries: Tensor, piece: _Piece) -> Ten
     return F.scaled_dot_product_attention(spread, keys, values, attn_mask=piece.mask)[call.among]
 
 
-def verify_rectangle(model: DecoderModel, cache: KVCache, inputs: Inputs, width: int, columns: int) -> Tensor:
+def verify_rectangle(model: RowModel, cache: KVCache, inputs: Inputs, width: int, columns: int) -> Tensor:
     """Feed ``columns`` tokens to each of the first rows of the cache, all of a row in one call; returns their states.
 
     Where no bits are promised this needs the fewest calls, and its shapes can be prepared.
@@ -123,12 +125,13 @@ def verify_rectangle(model: DecoderModel, cache: KVCache, inputs: Inputs, width:
     width, count = blocks(width), len(inputs.tokens) // columns
     rows = torch.arange(count, device=model.device).repeat_interleave(columns)
     shared = model.heads // model.kv_heads
-    mask = cache.mask(inputs.positions, width).view(count, 1, columns, width).repeat_interleave(shared, 2)
+    masks = Masks(cache, inputs.positions, width)
 
-    def attend(layer: int, queries: Tensor) -> Tensor:
+    def attend(layer: int, queries: Tensor, form: AttentionForm) -> Tensor:
+        mask = masks.of(form.window).view(count, 1, columns, width).repeat_interleave(shared, 2)
         keys, values = cache.read(layer, slice(0, count), width)
         by_head = queries.view(count, columns, model.kv_heads, shared, -1).transpose(1, 2).flatten(2, 3)
-        attended = F.scaled_dot_product_attention(by_head, keys, values, attn_mask=mask)
+        attended = attention(by_head, keys, values, mask, form)
         return attended.view(count, model.kv_heads, columns, shared, -1).transpose(1, 2).reshape(queries.shape)
 
     return model.compute(cache, inputs.tokens, inputs.positions, rows, attend)

@@ -9,11 +9,23 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+@dataclass
+class _Here:
+    """State of this process: its devices, and the other parts of its tensor-parallel actor."""
+
+    devices: tuple[str, ...] = ("cpu",)
+    parts: Any = None
+
+
+_here = _Here()
 
 
 class _Pickler(pickle.Pickler):
@@ -57,7 +69,7 @@ def pack(obj: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
 @torch.inference_mode()
 def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
     """Return the object that ``pack`` was given, on ``device``; its tensors do not refer to the buffers."""
-    return _Unpickler(form, buffers, device).load()
+    return _Unpickler(form, buffers, device if "," not in device else "cpu").load()  # several GPUs get parts of it
 
 
 def cuda_devices() -> list[str]:
@@ -66,21 +78,36 @@ def cuda_devices() -> list[str]:
 
 
 def use_device(device: str) -> None:
-    """Let this process compute on ``device`` from now on: on the CPU with one thread, because there is one process per
-    actor.
+    """Let this process compute on ``device`` from now on, one or several separated by commas: on the CPU with one thread,
+    because there is one process per actor.
     """
-    if torch.device(device).type == "cuda":
-        torch.cuda.set_device(device)
+    _here.devices = tuple(device.split(","))
+    if torch.device(_here.devices[0]).type == "cuda":
+        torch.cuda.set_device(_here.devices[0])
     else:
         torch.set_num_threads(1)
 
 
 def start_server(engines: Any, latency: Any) -> bool:
-    """Return False: torch engines need nothing in addition to the process."""
-    return False
+    """Start the processes of the other parts of a tensor-parallel actor; returns whether any were started."""
+    if engines.tensor_parallel == 1 or _here.parts is not None:
+        return False
+    parts_for(engines.tensor_parallel)
+    return True
+
+
+def parts_for(count: int) -> Any:
+    """Return this process's group of tensor-parallel parts, started if there was none."""
+    if _here.parts is None:
+        from rlhfless.engine.torch.part_group import PartGroup  # which needs this module
+
+        devices = _here.devices if len(_here.devices) > 1 else _here.devices * count
+        _here.parts = PartGroup(devices)
+    assert len(_here.parts.devices) == count, "the pool gives an actor of other parts another process"
+    return _here.parts
 
 
 def free_memory(device: str) -> None:
     """Return unused memory to the device."""
-    if torch.device(device).type == "cuda":
+    if torch.device(device.split(",")[0]).type == "cuda":
         torch.cuda.empty_cache()

@@ -129,8 +129,8 @@ class Replica:
         """
         return self.settings.gpus == 1 and CONNECTOR not in self.settings.options
 
-    def add(self, new: NewResponse, sampling: Sampling, stop_id: int) -> None:
-        """Add a response to the batch; ``stop_id`` is the only token that ends it."""
+    def add(self, new: NewResponse, sampling: Sampling, stop_ids: Sequence[int]) -> None:
+        """Add a response to the batch; only ``stop_ids`` end it."""
         if new.kv is not None:
             desk.coming[new.name] = new.kv
         extra = {"kv_transfer_params": {"name": new.name}} if self.hands_over else {}
@@ -138,8 +138,9 @@ class Replica:
             extra |= hint_of(new.prompt_tokens, new.history)
         params = self._vllm.SamplingParams(
             temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k, min_p=sampling.min_p, seed=new.seed,
-            stop_token_ids=[stop_id], ignore_eos=True, max_tokens=new.tokens, min_tokens=new.tokens if new.forced else 0,
-            logprobs=LOGPROBS, detokenize=False, output_kind=self._new_tokens_only, extra_args=extra or None,
+            stop_token_ids=list(stop_ids), ignore_eos=True, max_tokens=new.tokens, min_tokens=new.tokens if new.forced else 0,
+            repetition_penalty=sampling.repetition_penalty, logprobs=LOGPROBS, detokenize=False,
+            output_kind=self._new_tokens_only, extra_args=extra or None,
         )  # fmt: skip
         self._engine.add_request(new.name, self._vllm.TokensPrompt(prompt_token_ids=new.ids), params)
 
@@ -216,7 +217,8 @@ class Replica:
         most = self.settings.max_draft_tokens
         if most:
             self.draft_with(Drafting(length=most, max_draft_tokens=most, min_match=1), LatencyModel("warm-up", 1, 1.0, 0.0))
-        self.add(NewResponse("warm-up", [0, 0], 0, 2 + 2 * most, True, None, 2, [np.zeros(2 + most, np.int64)]), Sampling(), 0)
+        warm_up = NewResponse("warm-up", [0, 0], 0, 2 + 2 * most, True, None, 2, [np.zeros(2 + most, np.int64)])
+        self.add(warm_up, Sampling(), [0])
         while self._engine.has_unfinished_requests():
             self.step()
         self.draft_with(None)

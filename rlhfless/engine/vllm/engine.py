@@ -33,6 +33,7 @@ from rlhfless.engine.common.journal import EngineJournal, VerifiedPass
 from rlhfless.engine.common.request_validation import TokenRoom
 from rlhfless.engine.common.sequence import SequenceState
 from rlhfless.engine.common.spans import spans_of
+from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
@@ -49,7 +50,7 @@ class VllmEngine:
     Args:
         replica: started, with the step's weights; used by this engine only.
         admission: slots, KV memory and the admission rule; within the limits with which the replica was started.
-        eos_id: the token that ends a response; never sampled where a length is forced.
+        eos_id: the token that ends a response, or several; never sampled where a length is forced.
         start_s: where the clock starts.
         drafting: how to draft; None: without drafts. The replica must have been started for drafts as long.
         latency: the seconds of an iteration by fed tokens, by which adaptive drafts choose their lengths.
@@ -65,13 +66,13 @@ class VllmEngine:
         replica: Replica,
         admission: Admission,
         *,
-        eos_id: int,
+        eos_id: int | Sequence[int],
         sampling: Sampling | None = None,
         start_s: float = 0.0,
         drafting: Drafting | None = None,
         latency: LatencyModel | None = None,
     ) -> None:
-        self.replica, self.eos_id, self.sampling = replica, eos_id, sampling or Sampling()
+        self.replica, self.stop_ids, self.sampling = replica, stop_ids(eos_id), sampling or Sampling()
         self._drafts = drafting is not None
         replica.draft_with(drafting, latency)
         self.slots = admission.max_batch
@@ -223,7 +224,7 @@ class VllmEngine:
             seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
             context = s.tokens(0, s.context_tokens).tolist()
             new = NewResponse(name, context, seed, tokens, s.forced, s.kv, s.prompt_tokens, s.request.history)
-            self.replica.add(new, self.sampling, self.eos_id)
+            self.replica.add(new, self.sampling, self.stop_ids)
             s.kv = None
         outputs, fed = {output.name: output for output in self.replica.step()}, self.replica.fed_tokens
         names_of = {s: self._names[s] for s in planned.batch}
@@ -261,7 +262,7 @@ class VllmEngine:
         if due_s == math.inf:
             return []
         self._clock_s = max(self._clock_s, due_s)
-        return [s.completion(due_s, self.eos_id, self._drafts) for s in self._queue.empty.take_due(due_s)]
+        return [s.completion(due_s, self.stop_ids, self._drafts) for s in self._queue.empty.take_due(due_s)]
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
@@ -304,7 +305,7 @@ class VllmEngine:
     def _finish(self, iteration: Iteration) -> list[Completion]:
         done = []
         for s, drawn in iteration.drawn.items():
-            reason = s.finish_reason(self.eos_id)
+            reason = s.finish_reason(self.stop_ids)
             if drawn.finished != (reason is not None):
                 ended = "ended" if drawn.finished else "did not end"
                 raise VllmError(f"vLLM {ended} response {s.request.response} at {s.count} of {s.stop_tokens} tokens")
@@ -312,7 +313,7 @@ class VllmEngine:
                 done.append(s)
                 del self._names[s]
         self._queue.remove(set(done))
-        return [s.completion(self._clock_s, self.eos_id, self._drafts) for s in done]
+        return [s.completion(self._clock_s, self.stop_ids, self._drafts) for s in done]
 
     def _leave(self, leaving: Sequence[SequenceState]) -> dict[SequenceState, BlocksKV]:
         """Remove responses from the batch, and drop their sampled tokens that are not committed.

@@ -5,7 +5,7 @@ It does not import vLLM, which is only needed where actors run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,7 +36,7 @@ class VllmEngineFactory:
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
         weights_version: that the folder must contain; an actor decodes with these weights or not at all.
-        eos_id: the token that ends a response.
+        eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
         dtype, eager, options: see ``VllmSettings``.
         drafting: how responses are decoded with drafts; None: one token per response and iteration. Greedy tokens are the same
@@ -52,7 +52,7 @@ class VllmEngineFactory:
 
     weights: str
     weights_version: int
-    eos_id: int
+    eos_id: int | Sequence[int]
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     dtype: str = "auto"
@@ -61,7 +61,7 @@ class VllmEngineFactory:
     drafting: Drafting | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
-    several_gpus: ClassVar[bool] = True
+    gpus_per_engine: ClassVar[None] = None
     min_start_timeout_s: ClassVar[float] = 900.0  # it compiles, captures graphs, and reads weights that may be large
     starts_server: ClassVar[bool] = True
     takes_prefixes: ClassVar[bool] = False
@@ -87,6 +87,11 @@ class VllmEngineFactory:
         check_version()
         check_weights(Path(self.weights), self.weights_version)
         return self
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes of the files that every actor reads as the step's weights."""
+        return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
         """Return the compatibility key of a process for actors of this latency model: as many slots and KV tokens as any plan

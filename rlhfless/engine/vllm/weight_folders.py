@@ -46,10 +46,15 @@ def write_weights(model: Any, root: str | Path, version: int, keep: Path | None 
     (unfinished / VERSION_FILE).write_text(json.dumps({"weights_version": version}))
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
-    for saved in root.glob("weights-*"):
-        if saved not in (folder, keep):
-            shutil.rmtree(saved, ignore_errors=True)
+    remove_weights(root, folder, keep)
     return folder
+
+
+def remove_weights(root: Path, *keep: Path | None) -> None:
+    """Remove the weights of all versions under ``root`` but those to keep."""
+    for saved in root.glob("weights-*"):
+        if saved not in keep:
+            shutil.rmtree(saved, ignore_errors=True)
 
 
 def check_weights(folder: Path, version: int) -> None:

@@ -139,7 +139,7 @@ class PoolBackend:
         if report.ready_s is not None:
             up_s, synced_s = (max(actor.start_s, t) for t in report.ready_s)
             step.record.span(actor.holder, "start", actor.start_s, up_s)
-            step.record.span(actor.holder, "sync", up_s, synced_s)
+            step.record.span(actor.holder, "sync", up_s, synced_s, bytes=report.weight_bytes or None)
             actor.ready, actor.until_s = True, synced_s
             self.cold_start_s = max(self.cold_start_s, up_s - actor.start_s)
         self._enter_spans(actor, report)

@@ -96,7 +96,7 @@ class ActorReport:
         tokens: (n,) its responses, and (n,) how many tokens of each are generated.
         signals: its engine's signals for the same responses (``recent_signals`` of ``SupportsSignals``), if any were asked for.
         ready_s: in its first report: when its process was up, and when it had the weights.
-        weights_version: in its first report: the version of its weights.
+        weights_version, weight_bytes: in its first report: the version of its weights, and their bytes.
         taken: the answer to ``take_off``: the responses handed over, with their KV state where it was asked for and exists.
         copied: answers to ``copy``, one for each response: the argument for ``receive`` elsewhere; None where there is no copy.
         received: answers to ``receive``, one for each response: whether the copy is there.
@@ -117,6 +117,7 @@ class ActorReport:
     copies: list[KvCopy] = field(default_factory=list)
     ready_s: tuple[float, float] | None = None
     weights_version: int = 0
+    weight_bytes: int = 0
     taken: list[Request] | None = None
     copied: Mapping[int, WrittenCopy | None] = field(default_factory=dict)
     received: Mapping[int, bool] = field(default_factory=dict)

@@ -4,7 +4,15 @@ An importer reports what the log lacks and never invents a length.
 """
 
 from rlhfless.trace.importers.import_session import ImportOptions
-from rlhfless.trace.importers.registry import FORMATS, ImportedLog, OpenedLog, import_log, open_log, recognise
+from rlhfless.trace.importers.registry import (
+    FORMATS,
+    ImportedLog,
+    LogWithoutResponses,
+    OpenedLog,
+    import_log,
+    open_log,
+    recognise,
+)
 from rlhfless.trace.importers.scalars import read_scalars
 from rlhfless.trace.importers.summary import ImportSummary
 
@@ -13,6 +21,7 @@ __all__ = [
     "ImportOptions",
     "ImportSummary",
     "ImportedLog",
+    "LogWithoutResponses",
     "OpenedLog",
     "import_log",
     "open_log",

@@ -37,21 +37,24 @@ class ImportOptions:
 
     Attributes:
         tokenizer: local folder, ``tokenizer.json`` or hub name; needed if only texts are logged.
-        mapping: our column → the log's column, for tables.
+        mapping: our column → the log's column, for tables; also columns joined, a constant or the row's number, see
+            ``mapped_columns.py``.
         max_response_tokens: maximal response length of the run, in tokens.
         keep: further columns to keep, such as the texts ``prompt`` and ``response``; long texts are otherwise left out.
         unsafe_pickle: load slime files that can run code while they are loaded.
         progress: show a progress bar on standard error.
         limits: maximal amounts to read.
+        where: condition on the columns of a table, see ``row_filter.py``; other rows are left out.
     """
 
     tokenizer: str | Path | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
+    mapping: Mapping[str, str | float] = field(default_factory=dict)
     max_response_tokens: int | None = None
     keep: frozenset[str] = frozenset()
     unsafe_pickle: bool = False
     progress: bool = False
     limits: Limits = field(default_factory=Limits)
+    where: str | None = None
 
 
 class ImportSession:

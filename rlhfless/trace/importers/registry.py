@@ -54,10 +54,10 @@ class ImportedLog:
         """Return the responses as a trace in memory.
 
         Raises:
-            TraceError: the log has no responses.
+            LogWithoutResponses: the log has scalars of steps alone.
         """
         if self.rollouts is None:
-            raise TraceError(f"{self.source}: has scalars of steps but no responses; the rollout log of the same run is needed")
+            raise LogWithoutResponses(self)
         meta: dict[str, object] = {
             "imported_from": self.source.name,
             "framework": self.format.name,
@@ -87,6 +87,21 @@ class ImportedLog:
                 raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
             write_scalars(folder, self.scalars)
         return folder
+
+
+class LogWithoutResponses(TraceError):
+    """The log has scalars of steps but no responses.
+
+    Attributes:
+        log: the import, with the scalars.
+    """
+
+    def __init__(self, log: ImportedLog) -> None:
+        super().__init__(
+            f"{log.source}: has scalars of steps but no responses; the rollout log of the same run is needed, or "
+            "`rlhfless report`, which draws lengths from the scalars"
+        )
+        self.log = log
 
 
 def recognise(path: str | Path) -> Format:
@@ -123,6 +138,10 @@ def import_log(path: str | Path, options: ImportOptions | None = None, framework
     if options.mapping and log_format.name not in MAPPED:
         raise TraceError(
             f"--map is for tables, and {path} is {log_format.title}; leave --map out, or read the log with --from table"
+        )
+    if options.where is not None and log_format is not table.FORMAT:
+        raise TraceError(
+            f"--where is for tables, and {path} is {log_format.title}; leave --where out, or read the log with --from table"
         )
     reading = ImportSession(path, options)
     try:
@@ -195,7 +214,8 @@ def open_log(path: str | Path, options: ImportOptions | None = None, framework: 
     """Open a trace folder, or any log of a known format; the framework need not be named.
 
     Raises:
-        TraceError: it is neither, has no responses, or is wrong.
+        LogWithoutResponses: it has scalars of steps alone.
+        TraceError: it is neither, or is wrong.
         MissingExtra: an optional package is needed.
     """
     path = Path(path)

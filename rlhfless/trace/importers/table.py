@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pandas as pd
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.importers.formats import Format
 from rlhfless.trace.importers.import_session import ImportSession, batches
+from rlhfless.trace.importers.mapped_columns import guessed, mapped_column, refuse_absent, source_columns
+from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
 from rlhfless.trace.storage import FORMATS
@@ -29,7 +31,7 @@ def detect(path: Path) -> bool:
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Yield batches with our column names.
+    """Yield batches with our column names, of the rows for which the condition of ``--where`` holds.
 
     If the file also has a column with one of our mapped names, that one is kept as ``source_<name>``. Columns without mapping
     keep their names; long texts and nested cells are left out.
@@ -44,25 +46,53 @@ def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
     if not detect(path):
         raise TraceError(f"{path}: the name does not show the format; a name that ends in {FORMATS} is needed")
     reading.expect([path])
+    where = None if reading.options.where is None else RowFilter(reading.options.where)
     readers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
     left_out: set[str] = set()
-    seen: set[str] = set()
+    seen: dict[str, None] = {}  # in the file's order
     for frame in readers[_suffix(path)](reading):
         frame.columns = [str(column) for column in frame.columns]
-        seen |= set(frame.columns)
+        seen |= dict.fromkeys(frame.columns)
         if _suffix(path) != ".jsonl":  # there every line has its own columns
-            _refuse_absent(mapping, list(frame.columns), path)
+            refuse_absent(mapping, list(frame.columns), path)
+        if where is not None:
+            frame = where.rows(frame, path)
         renamed = _renamed(frame, mapping, reading)
         left_out |= {name for name in renamed.columns if name not in kept and _is_bulky(renamed[name])}
         yield renamed.drop(columns=[name for name in left_out if name in renamed.columns])
-    _refuse_absent(mapping, sorted(seen), path)
+    refuse_absent(mapping, list(seen), path)
+    _refuse_missing(seen, mapping, path)
+    if where is not None:
+        reading.note(where.note())
+        if not where.kept:
+            raise TraceError(
+                f"{path}: --where {where.condition} holds for none of its {where.read:,} rows; leave it out, or change it"
+            )
     if left_out:
         reading.note(f"columns left out, because they contain long texts or nested values: {listed(sorted(left_out))}")
 
 
+def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float], path: Path) -> None:
+    """Refuse a table without columns that are needed, and say which mappings would probably read it; samples can be counted."""
+    absent = [column for column in ROLLOUTS if column.name not in (*columns, *mapping, "sample")]
+    needed = [column for column in absent if column.required]
+    if not needed or not columns:
+        return
+    described = ", ".join(f"'{column.name}' ({column.doc})" for column in needed)
+    named, they = ("column", "is") if len(needed) == 1 else ("columns", "are")
+    likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns)
+    given = " ".join(f"--map {ours}={theirs}" for ours, theirs in likely.items())
+    raise TraceError(
+        f"{path}: {named} {described} {they} missing, the table has {listed(columns)}; with {given} it may be what you mean, "
+        f"in Python rlhfless.load(LOG, mapping={likely})"
+    )
+
+
 def _csv(reading: ImportSession) -> Iterator[pd.DataFrame]:
     mapping = reading.options.mapping
-    yield from reading.csv(reading.path, [mapping.get(column, column) for column in text_columns("rollouts")])
+    ours = [column for column in text_columns("rollouts") if column not in mapping]
+    theirs = source_columns(mapping[column] for column in text_columns("rollouts") if column in mapping)
+    yield from reading.csv(reading.path, [*ours, *sorted(theirs)])
 
 
 def _jsonl(reading: ImportSession) -> Iterator[pd.DataFrame]:
@@ -79,7 +109,7 @@ def _jsonl(reading: ImportSession) -> Iterator[pd.DataFrame]:
 
 
 def _parquet(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    needed = reading.options.keep.union(OURS, reading.options.mapping.values())
+    needed = reading.options.keep.union(OURS, source_columns(reading.options.mapping.values()))
     nested: set[str] = set()
 
     def wanted(name: str, is_nested: bool) -> bool:
@@ -92,19 +122,16 @@ def _parquet(reading: ImportSession) -> Iterator[pd.DataFrame]:
         reading.note(f"columns left out, because they contain nested values: {listed(sorted(nested))}")
 
 
-def _refuse_absent(mapping: Mapping[str, str], columns: list[str], path: Path) -> None:
-    for ours, theirs in mapping.items():
-        if theirs not in columns:
-            raise TraceError(f"{path}: --map {ours}={theirs} names no column of the file; one of {listed(columns)} is needed")
-
-
-def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSession) -> pd.DataFrame:
+def _renamed(frame: pd.DataFrame, mapping: dict[str, str | float], reading: ImportSession) -> pd.DataFrame:
     """Return the frame with our column names, and note every column of ours that was renamed to make room."""
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise TraceError(f"{reading.path}: column '{listed([twice])}' appears twice; every name may appear only once")
+    sources = {ours: mapped_column(theirs, list(frame.columns)) for ours, theirs in mapping.items()}
+    alone = {source.columns[0] for source in sources.values() if source and len(source.columns) == 1}
     columns = {}
     for name in frame.columns:
+        source = sources.get(name)
         if name in mapping:
             if mapping[name] != name and f"source_{name}" in frame.columns:
                 raise TraceError(
@@ -113,14 +140,15 @@ def _renamed(frame: pd.DataFrame, mapping: dict[str, str], reading: ImportSessio
                 )
             if mapping[name] != name:
                 columns[f"source_{name}"] = frame[name]
-                reading.note(f"{name}: taken from {mapping[name]!r}; the file's own column is kept as 'source_{name}'")
-        elif name in reading.options.keep.union(OURS) or name not in mapping.values():
+                if source is not None:
+                    reading.note(f"{source.note(name)}; the file's own column is kept as 'source_{name}'")
+        elif name in reading.options.keep.union(OURS) or name not in alone:
             columns[name] = frame[name]
-    for ours, theirs in mapping.items():
-        if theirs in frame.columns:
-            columns[ours] = frame[theirs]
+    for ours, source in sources.items():
+        if source is not None:
+            columns[ours] = source.values(frame)
             if ours not in frame.columns:
-                reading.note(f"{ours}: taken from {theirs!r}")
+                reading.note(source.note(ours))
     return pd.DataFrame(columns, index=frame.index)
 
 

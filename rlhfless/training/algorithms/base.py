@@ -93,8 +93,8 @@ def frozen_copy(model: Any) -> Any:
 
 
 def autocast(options: UpdateOptions, device: Any) -> contextlib.AbstractContextManager[Any]:
-    """Context in which a model computes with the precision of the options."""
-    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.precision == "bfloat16")
+    """Context in which a model computes in the ``learner_dtype`` of the options."""
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=options.learner_dtype == "bfloat16")
 
 
 def settle_old(part: Part, recomputed: Tensor, options: UpdateOptions) -> None:

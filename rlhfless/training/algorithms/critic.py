@@ -91,4 +91,5 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
             f"{kind}: has a vocabulary of {model.config.vocab_size} tokens, the policy one of {policy.config.vocab_size}; the "
             "critic reads the policy's tokens"
         )
-    return Critic(model.score, model.base_model).to(policy.device)
+    critic = Critic(model.score, model.base_model)
+    return critic if policy.device.type == "meta" else critic.to(policy.device)  # sharding moves what has memory

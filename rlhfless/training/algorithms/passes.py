@@ -25,6 +25,7 @@ except ImportError as error:
 from rlhfless.training.algorithms.base import autocast
 from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
+from rlhfless.training.algorithms.offload import copied_to
 from rlhfless.training.algorithms.ranks import Ranks
 from rlhfless.training.algorithms.token_counts import counted_seconds
 from rlhfless.training.logprobs import token_logprobs
@@ -126,22 +127,23 @@ class WholePasses:
     @torch.no_grad()
     def look(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Looked]:
         """See ``Passes``."""
+        references = [None] * len(parts) if self._algorithm.reference is None else self.reference(parts, sums)
         found = []
-        for part in parts:
+        for part, reference in zip(parts, references, strict=True):
             with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
                 outputs = self.outputs(part)
-            reference = None if self._algorithm.reference is None else self.reference([part], sums)[0]
             found.append(Looked(outputs[0], outputs[1] if len(outputs) > 1 else None, reference))
         return found
 
     @torch.no_grad()
     def reference(self, parts: Sequence[Part], sums: dict[str, float]) -> list[Tensor]:
         """See ``Passes``."""
-        found = []
+        algorithm, found = self._algorithm, []
+        alone = algorithm.options.offload_reference and algorithm.ranks.mesh is None  # else FSDP2 copies what it gathers
+        reference = copied_to(algorithm.reference, parts[0].mask.device) if alone and parts else algorithm.reference
         for part in parts:
-            with autocast(self._algorithm.options, part.mask.device), counted_seconds(sums, part):
-                temperature = self._algorithm.options.temperature
-                found.append(token_logprobs(self._algorithm.reference, part.input_ids, temperature=temperature))
+            with autocast(algorithm.options, part.mask.device), counted_seconds(sums, part):
+                found.append(token_logprobs(reference, part.input_ids, temperature=algorithm.options.temperature))
         return found
 
     def accumulate(self, micro_batches: Sequence[LossPart], losses: Sequence[Loss], sums: dict[str, float]) -> list[Tensor]:

@@ -16,30 +16,37 @@ try:
     import torch
     import torch.distributed as dist
     from torch import Tensor, nn
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import DTensor
 except ImportError as error:
     raise missing_torch(error) from None
 
 M = TypeVar("M", bound=nn.Module)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
 class Ranks:
     """This learner process: ``rank`` of ``count``; ``mesh`` is the device mesh of all of them.
 
-    ``before_sharding``, if there is one, is called with every module that is about to be sharded.
+    ``before_sharding``, if there is one, is called with every module that is about to be sharded. ``after_sharding`` is called
+    with the sharded module, and the device of its shards.
     """
 
     rank: int = 0
     count: int = 1
     mesh: Any = None
     before_sharding: Callable[[Any], None] | None = None
+    after_sharding: Callable[[Any, str], None] | None = None
 
-    def shard(self, module: M) -> M:
+    def shard(self, module: M, dtype: str = "float32", *, offloads: bool = False) -> M:
         """Shard the module's weights and gradients over the processes, block by block (FSDP2); returns the same object.
 
-        Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed, not averaged.
+        Blocks are what transformers keeps on one device (``_no_split_modules``). Gradients are summed in float32, not averaged.
+
+        Args:
+            dtype: name of the number format in which weights are gathered and computed with; shards stay float32.
+            offloads: keep the shards in CPU memory, and copy them to the GPU where they are gathered.
         """
         if self.mesh is None:
             return module
@@ -47,9 +54,19 @@ class Ranks:
             self.before_sharding(module)
         parts = list(module.modules())
         blocks = {name for part in parts for name in getattr(part, "_no_split_modules", None) or ()}
+        mixed = None if dtype == "float32" else getattr(torch, dtype)
+        how: dict[str, Any] = {
+            "mesh": self.mesh,
+            "reshard_after_forward": True,
+            "mp_policy": MixedPrecisionPolicy(param_dtype=mixed, reduce_dtype=None if mixed is None else torch.float32),
+        }
+        if offloads and self.mesh.device_type != "cpu":
+            how["offload_policy"] = CPUOffloadPolicy()
         for part in [part for part in parts if type(part).__name__ in blocks]:
-            fully_shard(part, mesh=self.mesh, reshard_after_forward=True)
-        fully_shard(module, mesh=self.mesh, reshard_after_forward=True)
+            fully_shard(part, **how)
+        fully_shard(module, **how)
+        if self.after_sharding is not None:
+            self.after_sharding(module, "cpu" if offloads else self.mesh.device_type)
         for part in module.modules():
             if isinstance(part, FSDPModule):
                 part.set_gradient_divide_factor(1.0)
@@ -63,6 +80,15 @@ class Ranks:
         total = torch.tensor(list(numbers.values()), dtype=torch.float64, device=self.mesh.device_type)
         dist.all_reduce(total)
         return dict(zip(numbers, total.tolist(), strict=True))
+
+    def of_first(self, value: V) -> V:
+        """Return the value of the first process; those of the others are ignored."""
+        if self.mesh is None:
+            return value
+        sent: list[Any] = [value]
+        dist.broadcast_object_list(sent, src=0)
+        first: V = sent[0]
+        return first
 
     def of_all(self, values: Tensor) -> list[Tensor]:
         """Return the (N,) values of every process, in the order of ranks; lengths may differ."""
@@ -84,8 +110,29 @@ def whole(value: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def spread_like(value: Tensor, like: Tensor) -> Tensor:
-    """Return the full ``value``, which every process has, sharded like ``like``; a value of another shape is not sharded."""
-    if not isinstance(like, DTensor) or value.shape != like.shape:
-        return value.to(like.device)
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+def spread_from_first(value: Tensor | None, into: Tensor, ranks: Ranks) -> None:
+    """Copy the first process's whole tensor into ``into``, a shard of it in each process; all processes must call it.
+
+    A process receives its shard only. Shards are cut along the first dimension, as ``torch.chunk`` cuts, which FSDP2 does.
+
+    Args:
+        value: the whole tensor; None but in the first process.
+    """
+    shard = into.to_local() if isinstance(into, DTensor) else into
+    if ranks.mesh is None:
+        assert value is not None
+        shard.copy_(value)
+        return
+    through = ranks.mesh.device_type
+    if ranks.rank > 0:
+        if shard.numel():
+            received = torch.empty_like(shard, device=through)
+            dist.recv(received, 0)
+            shard.copy_(received)
+        return
+    assert value is not None
+    pieces = value.chunk(ranks.count) if isinstance(into, DTensor) else (value,) * ranks.count
+    shard.copy_(pieces[0])
+    for rank, piece in enumerate(pieces[1:], 1):
+        if piece.numel():
+            dist.send(piece.to(through, into.dtype).contiguous(), rank)

@@ -9,6 +9,8 @@ from rlhfless.errors import InputError
 from rlhfless.training.algorithms.base import Algorithm, frozen_copy
 from rlhfless.training.algorithms.critic import PolicyAndCritic, make_critic
 from rlhfless.training.algorithms.grpo import Grpo
+from rlhfless.training.algorithms.lora import is_adapter, with_adapters
+from rlhfless.training.algorithms.offload import to_cpu
 from rlhfless.training.algorithms.optimizer import make_optimizer
 from rlhfless.training.algorithms.ppo import Ppo
 from rlhfless.training.algorithms.ranks import ONE, Ranks
@@ -30,6 +32,7 @@ def make_algorithm(
 ) -> Algorithm:
     """Return an algorithm that trains ``model``.
 
+    With ``lora_rank`` the trained policy is another object, which begins as ``model``; ``lora.merge_into`` brings it back.
     Call it before the first step, or before a checkpoint is loaded into its ``trained`` and ``optimizer``. The reference of a
     KL penalty and a critic's first weights are copies of the current ``model``.
 
@@ -45,20 +48,51 @@ def make_algorithm(
         InputError: see ``algorithm_options`` and ``make_optimizer``. InputError, TrainError: see ``make_critic``.
     """
     validated = algorithm_options(name, **options)
-    reference = ranks.shard(frozen_copy(model)) if validated.kl_coef else None
+    reference, policy = None, model
+    if validated.lora_rank is not None:
+        base = frozen_copy(model)
+        policy, reference = with_adapters(base, validated), base if validated.kl_coef else None
+    elif validated.kl_coef:
+        offloads = validated.offload_reference
+        frozen = frozen_copy(model)
+        frozen = to_cpu(frozen) if offloads and ranks.mesh is None else frozen
+        reference = ranks.shard(frozen, validated.learner_dtype, offloads=offloads)
+    if validated.gradient_checkpointing:
+        recompute_layers(policy)
     if isinstance(validated, GrpoOptions):
-        trained = ranks.shard(model)
-        groups = [{"params": list(trained.parameters()), "lr": learning_rate}]
+        trained = ranks.shard(policy, validated.learner_dtype)
+        groups = [{"params": _trained(trained), "lr": learning_rate}]
         return Grpo(trained, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
-    both = ranks.shard(PolicyAndCritic(model, make_critic(model, critic)))
+    both = PolicyAndCritic(policy, make_critic(model, critic))
+    if validated.gradient_checkpointing and both.critic.backbone is not None:
+        recompute_layers(both.critic.backbone)
+    both = ranks.shard(both, validated.learner_dtype)
     groups = [
-        {"params": list(both.policy.parameters()), "lr": learning_rate},
+        {"params": _trained(both.policy), "lr": learning_rate},
         {
             "params": list(both.critic.parameters()),
             "lr": learning_rate if critic_learning_rate is None else critic_learning_rate,
         },
     ]
     return Ppo(both, make_optimizer(groups, optimizer, weight_decay, ranks.count), validated, reference, ranks)
+
+
+def _trained(policy: Any) -> list[Any]:
+    """Return the weights that an optimizer changes: those of adapters, or all."""
+    adapters = [parameter for name, parameter in policy.named_parameters() if is_adapter(name)]
+    return adapters or list(policy.parameters())
+
+
+def recompute_layers(model: Any) -> None:
+    """Let a transformers model recompute each of its layers in backward passes (gradient checkpointing), while it trains.
+
+    Raises:
+        InputError: its class cannot.
+    """
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        kind = type(model).__name__
+        raise InputError(f"gradient_checkpointing is True, but {kind} of transformers cannot recompute layers; leave it out")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def algorithm_options(name: str, **options: Any) -> GrpoOptions | PpoOptions:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from rlhfless.training.config.options import Count, Options, Positive
+from annotated_types import Ge, Gt, Le
+
+from rlhfless.training.config.options import Count, Options, Positive, Share
 
 if TYPE_CHECKING:
     from rlhfless.trace.limits import Limits
@@ -34,6 +36,9 @@ class TaskConfig(Options):
     prompts: Count = 128
     """Train on this many prompts; an epoch visits each once."""
 
+    eval_prompts: Count = 64
+    """Evaluate on this many held-out prompts. See ``eval_every``. They are never trained on."""
+
     @property
     def limits(self) -> Limits:
         """Return the limits of reading the data file."""
@@ -57,9 +62,21 @@ class RolloutConfig(Options):
     """Generate this many responses to each prompt."""
     max_response_tokens: Count = 320
     """Truncate responses after this many tokens."""
+    max_model_len: Annotated[int, Ge(2)] | None = None
+    """Let engines take contexts of at most this many tokens, prompt and response. Default: what the longest prompt needs."""
     temperature: Positive = 1.0
     """Sample tokens at this temperature; lower is less random."""
+    top_k: Annotated[int, Ge(0)] = 0
+    """Sample among the k likeliest tokens only; 0 takes all. With filters or a penalty the engine's log-probabilities are those
+    of the distribution that was sampled from. The learner's are of all tokens at this temperature. So their ratio, and
+    importance sampling, corrects for what was left out."""
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Sample among the likeliest tokens that together reach this share."""
+    min_p: Share = 0.0
+    """Sample among tokens at least this many times as likely as the likeliest."""
+    repetition_penalty: Positive = 1.0
+    """Divide the positive logits of tokens that prompt or response have already, and multiply their negative ones."""
     generation_dtype: GenerationDtype = "auto"
-    """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else float32. In
-    bfloat16 tokens depend on the batch, and engine and learner disagree more: each step records by how much
-    (``mismatch_mean``)."""
+    """Generate in this number format. By default bfloat16 where this machine has a GPU to generate on, else that of the
+    checkpoint that training began with. In bfloat16 tokens depend on the batch, and engine and learner disagree more: each step
+    records by how much (``mismatch_mean``)."""

@@ -18,7 +18,6 @@ AdvantageStd = Literal["population", "sample", "none"]
 OptimizerName = Literal["adamw", "sgd", "adafactor"]
 Precision = Literal["float32", "bfloat16"]
 Schedule = Literal["constant", "linear", "cosine"]
-Minibatches = Literal["batch", "prompts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class UpdateConfig(Options):
     """Options of both algorithms."""
 
     num_updates: Count = 1
-    """Take this many optimizer steps per batch. See ``minibatches``."""
+    """Take this many optimizer steps on every mini-batch. See ``num_mini_batches``."""
     loss_aggregation: Aggregation = "token"
     """Average losses over all tokens, per response (sequence), or by a constant divisor. See ``losses.aggregation``."""
     clip_ratio_low: Share = 0.2
@@ -103,22 +102,36 @@ class OptimizerConfig(Options):
     """Apply this weight decay, such as 0.01."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     """Scale gradients down to at most this norm."""
-    precision: Precision = "float32"
-    """Compute matrix products in this number format. Weights, losses and the optimizer's state are float32 either way."""
-    minibatches: Minibatches = "batch"
-    """Learn from the whole batch in every update, or from one mini-batch of prompts in each (prompts). Mini-batches are fixed
-    before generation, by the order of prompts, and each is learned from as a batch of its own. So the values of the second
-    are those of the weights after the first update. Old log-probabilities are the engine's."""
+    learner_dtype: Precision = "float32"
+    """Learn in this number format. Weights, losses and the optimizer's state are float32 either way: bfloat16 is that of matrix
+    products, and of the weights that learner processes send to each other."""
+    num_mini_batches: Count = 1
+    """Split each step's prompts into this many mini-batches, and learn from one after the other. A step takes
+    num_mini_batches x num_updates optimizer steps. Mini-batches are fixed before generation, by the order of prompts, and each
+    is learned from as a batch of its own. So the values of the second are those of the weights after the first update. Old
+    log-probabilities are the engine's."""
     max_tokens_per_micro_batch: Count = 4096
     """Compute at most this many padded tokens at once. It changes no gradient."""
+    gradient_checkpointing: bool = False
+    """Recompute each layer in the backward pass, so that its activations need not be kept. It takes less memory and about a
+    third more time, and changes no gradient."""
+    offload_reference: bool = False
+    """Keep the reference model of a KL penalty in CPU memory, and copy it to the GPU for its passes only. It takes less GPU
+    memory, and a copy for each batch (with learning stream, for each prompt). It changes no gradient."""
+    lora_rank: Count | None = None
+    """Train low-rank adapters of this rank in place of all weights (LoRA). Needs peft. Actors get weights with the adapters
+    merged into them. The base model stays beside them, and is the reference of a KL penalty. Default: off."""
+    lora_alpha: Positive | None = None
+    """Scale adapters by this divided by their rank. Default: twice the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """Adapt linear layers of this name, such as q_proj; repeat for several. Default: all but the output layer."""
 
     def __post_init__(self) -> None:
-        if self.minibatches == "completion":  # type: ignore[comparison-overlap]
-            raise TrainError(
-                "minibatches is 'completion', but mini-batches composed in the order of completion are sorted by length, which "
-                "is another algorithm; choose 'prompts'"
-            )
         super().__post_init__()
+        given = {"lora_alpha": self.lora_alpha, "lora_targets": self.lora_targets or None}
+        for name, value in given.items():
+            if self.lora_rank is None and value is not None:
+                raise TrainError(f"{name} is {value!r}, but no adapters are trained; give lora_rank as well")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +140,8 @@ class UpdateOptions(UpdateConfig):
 
     Attributes:
         max_response_tokens: divisor of ``loss_aggregation`` ``constant``. temperature: of sampling.
-        max_grad_norm, max_tokens_per_micro_batch, precision: see ``OptimizerConfig``.
+        max_grad_norm, max_tokens_per_micro_batch, learner_dtype, gradient_checkpointing, offload_reference, lora_rank,
+            lora_alpha, lora_targets: see ``OptimizerConfig``.
 
     Raises:
         TrainError: a value outside its range.
@@ -137,7 +151,12 @@ class UpdateOptions(UpdateConfig):
     temperature: Positive = 1.0
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
     max_tokens_per_micro_batch: Count = 4096
-    precision: Precision = "float32"
+    learner_dtype: Precision = "float32"
+    gradient_checkpointing: bool = False
+    offload_reference: bool = False
+    lora_rank: Count | None = None
+    lora_alpha: Positive | None = None
+    lora_targets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

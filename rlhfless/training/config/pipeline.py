@@ -57,8 +57,14 @@ class PipelineOptions:
         """
         if cluster.pipeline is None:
             return None
-        if optimizer.precision != "float32":
-            raise TrainError(f"precision is {optimizer.precision!r}, but a pipeline computes in float32; leave it out")
+        if optimizer.learner_dtype != "float32":
+            raise TrainError(f"learner_dtype is {optimizer.learner_dtype!r}, but a pipeline computes in float32; leave it out")
+        if optimizer.gradient_checkpointing:
+            raise TrainError("gradient_checkpointing is True, but a pipeline keeps the activations of its stages; leave it out")
+        if optimizer.lora_rank is not None:
+            raise TrainError(f"lora_rank is {optimizer.lora_rank}, but a pipeline trains all weights; leave it out")
+        if optimizer.offload_reference:
+            raise TrainError("offload_reference is True, but a pipeline keeps the reference in its stages; leave it out")
         has_critic = isinstance(algorithm, PpoConfig)
         if isinstance(algorithm, PpoConfig) and algorithm.critic == "head":
             raise TrainError(

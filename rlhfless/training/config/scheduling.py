@@ -45,8 +45,9 @@ class ClusterConfig(Options):
     executor: Literal["virtual", "local", "ray"] = "virtual"
     """Run actors emulated (virtual), as local processes, or on Ray. ``virtual`` is on the virtual clock. ``local`` takes this
     machine's GPUs, or its CPU, on the wall clock. ``ray`` is the same on one machine or many."""
-    engine: Literal["torch", "vllm"] = "torch"
-    """Generate with this inference engine; vllm needs local or ray."""
+    engine: Literal["torch", "transformers", "vllm"] = "torch"
+    """Generate with this inference engine; vllm needs local or ray. ``torch`` is fast for llama, qwen2 and qwen3, and promises
+    bits on the CPU. ``transformers`` takes nearly every decoder, by transformers' own forward pass."""
     drafts: bool = False
     """Decode with speculative decoding, drafting from the prompt's earlier responses. Tokens of the torch engine stay the same,
     and so do the weights. With vLLM the distribution of responses stays the same."""
@@ -58,6 +59,8 @@ class ClusterConfig(Options):
     """Place this many GPUs on each node."""
     profile: str = "cpu-tiny-qwen2"
     """Use this latency profile: a shipped name or a JSON file. It also sets the number of GPUs per actor."""
+    tensor_parallel: Count = 1
+    """Decode each actor of engine torch in this many tensor-parallel parts, a process each, on the GPUs of the actor."""
     memory_gib: Positive | None = None
     """Limit a GPU's memory to this many GiB. It sets slots and KV tokens of plans and torch engines. Default: the profile's."""
     charging: Literal["profile", "measured"] = "profile"
@@ -115,6 +118,11 @@ class ClusterConfig(Options):
     pipeline_schedule: Literal["fused", "serial", "1f1b"] = "fused"
     """Order a pipeline's passes: fused runs actor and critic at the same time, serial one after the other. ``fused`` is
     ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
+    learner_threads: Count | Literal["auto"] | None = None
+    """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
+    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; auto with vllm."""
+    gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
+    """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
     an object stays on its device. A run may be resumed on another device, but not bit for bit."""
@@ -123,7 +131,8 @@ class ClusterConfig(Options):
         super().__post_init__()
         if self.engine == "vllm" and self.executor == "virtual":
             raise TrainError(
-                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or 'ray'"
+                "engine 'vllm' needs its own processes and does not run on the virtual clock; choose executor 'local' or "
+                "'ray', or engine 'transformers', which takes nearly every model"
             )
         if self.draft_length != "adaptive" and not self.drafts:
             raise TrainError(f"draft_length is {self.draft_length!r}, but nothing is drafted; drafts is needed as well")
@@ -148,7 +157,19 @@ class ClusterConfig(Options):
         if self.memory_gib is not None and self.engine == "vllm":
             raise TrainError(
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
-                "choose engine 'torch'"
+                "choose engine 'torch' or 'transformers'"
+            )
+        if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
+            why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
+            why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
+            raise TrainError(
+                f"tensor_parallel is {self.tensor_parallel}, but {why}; leave it out, or choose executor 'local' or 'ray' with "
+                "engine 'torch'"
+            )
+        if self.gpu_memory_utilization is not None and self.engine != "vllm":
+            raise TrainError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization:g}, but engine {self.engine!r} reserves no share "
+                "of a GPU; limit it by memory_gib, or choose engine 'vllm'"
             )
         if self.gpus % self.gpus_of_node:
             raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")

@@ -26,9 +26,10 @@ SECTIONS: dict[str, type[Options]] = {
 """Sections of every run; the algorithm's is of ``ALGORITHMS``."""
 MAY_CHANGE = (  # options that may differ when a run is resumed
     "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
-    "gpus", "gpus_per_node", "memory_gib", "drafts", "draft_length",
+    "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization", "drafts", "draft_length",
     "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
-    "preparation_tp", "pipeline",
+    "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing",
+    "offload_reference",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -57,6 +58,9 @@ class TrainConfig(Options):
     repeats the steps since the last checkpoint."""
     save_total_limit: Count = 1
     """Keep this many of the latest checkpoints."""
+    eval_every: Count | None = None
+    """Evaluate the weights on held-out prompts before the first step, after every so many, and after the last. Each prompt gets
+    one sampled response, with the same random numbers every time. It computes in this process. Default: off."""
     task: TaskConfig = field(default_factory=TaskConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: GrpoConfig | PpoConfig = field(default_factory=GrpoConfig)
@@ -76,27 +80,62 @@ class TrainConfig(Options):
                 f"prompts_per_step is {rollout.prompts_per_step}, which does not divide prompts={prompts}"
                 "; an epoch must be a whole number of steps"
             )
-        if self.minibatches_per_step > rollout.prompts_per_step:
+        mini_batches = self.optimizer.num_mini_batches
+        if mini_batches > rollout.prompts_per_step:
             raise TrainError(
-                f"num_updates is {self.minibatches_per_step} with minibatches 'prompts', but a step has only "
-                f"{counted(rollout.prompts_per_step, 'prompt')}; every mini-batch needs at least one"
+                f"num_mini_batches is {mini_batches}, but a step has only {counted(rollout.prompts_per_step, 'prompt')}; every "
+                "mini-batch needs at least one"
             )
-        if self.minibatches_per_step > 1 and self.algorithm.old_logprobs_from == "recomputed":
+        if mini_batches > 1 and self.algorithm.old_logprobs_from == "recomputed":
             raise TrainError(
-                "old_logprobs_from is 'recomputed' with minibatches 'prompts', but the first update replaces the weights that "
-                "generated; choose old_logprobs_from 'engine', or minibatches 'batch'"
+                f"old_logprobs_from is 'recomputed' with num_mini_batches {mini_batches}, but the first update replaces the "
+                "weights that generated; choose old_logprobs_from 'engine', or num_mini_batches 1"
             )
-
-        if self.cluster.learner_gpus == "auto" and self.algorithm.num_updates > 1:
+        for name, updates in (("num_updates", self.algorithm.num_updates), ("num_mini_batches", mini_batches)):
+            if self.cluster.learner_gpus == "auto" and updates > 1:
+                raise TrainError(
+                    f"learner_gpus is 'auto', which plans one update per step, but {name} is {updates}; give a number of "
+                    f"learner_gpus, or {name} 1"
+                )
+        if self.optimizer.offload_reference and not self.algorithm.kl_coef:
             raise TrainError(
-                f"learner_gpus is 'auto', which plans one update per step, but num_updates is {self.algorithm.num_updates}; "
-                "give a number of learner_gpus, or num_updates 1"
+                "offload_reference is True, but with kl_coef 0 there is no reference; give kl_coef, or leave it out"
+            )
+        if self.optimizer.offload_reference and self.cluster.preparation_tp is not None:
+            raise TrainError(
+                f"offload_reference is True, but preparation_tp {self.cluster.preparation_tp} sends the reference to GPUs by "
+                "itself; choose one of them"
             )
         if (tp := self.cluster.preparation_tp) is not None and self.algorithm.name == "grpo" and not self.algorithm.kl_coef:
             raise TrainError(
                 f"preparation_tp is {tp}, but GRPO with kl_coef 0 has no pass before its update; give kl_coef, or leave it out"
             )
+        self._check_lora()
         self.pipeline_options()
+
+    def _check_lora(self) -> None:
+        rank, cluster = self.optimizer.lora_rank, self.cluster
+        if rank is None:
+            return
+        if cluster.learner_processes > 1:
+            raise TrainError(
+                f"lora_rank is {rank} with {cluster.learner_processes} learner_processes, but adapters are trained in one "
+                "process; choose one of them"
+            )
+        joined = {
+            "learner_grows": cluster.learner_grows,
+            "learner_gpus": cluster.learner_gpus == "auto" and cluster.executor != "virtual",
+        }
+        for name in (name for name, joins in joined.items() if joins and cluster.executor != "virtual"):
+            raise TrainError(
+                f"{name} is {getattr(cluster, name)!r} with lora_rank {rank}, but processes that join a learner hold no "
+                "adapters; leave one of them out"
+            )
+        if self.optimizer.offload_reference:
+            raise TrainError(
+                f"offload_reference is True with lora_rank {rank}, but the reference is the base model that adapters are "
+                "trained on; leave it out"
+            )
 
     @classmethod
     def from_options(cls, **options: Any) -> TrainConfig:
@@ -121,17 +160,13 @@ class TrainConfig(Options):
         for section in (*SECTIONS, "algorithm"):
             options = getattr(self, section)
             flat |= {option: getattr(options, name) for name, option in option_names(section, type(options)).items()}
-        return {**flat, "algorithm": self.algorithm.name, "rewards": list(self.task.rewards)}
+        lists = {"rewards": list(self.task.rewards), "lora_targets": list(self.optimizer.lora_targets)}
+        return {**flat, "algorithm": self.algorithm.name, **lists}
 
     @property
     def steps_per_epoch(self) -> int:
         """Return the number of steps that visit every prompt once."""
         return self.task.prompts // self.rollout.prompts_per_step
-
-    @property
-    def minibatches_per_step(self) -> int:
-        """Return the number of mini-batches of a step; 1 learns from the whole batch."""
-        return self.algorithm.num_updates if self.optimizer.minibatches == "prompts" else 1
 
     def pipeline_options(self) -> PipelineOptions | None:
         """Return how models are trained in stages; None if they are trained whole."""

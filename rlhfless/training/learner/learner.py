@@ -17,27 +17,32 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from rlhfless.errors import reason
 from rlhfless.training import missing_torch
 
 try:
     import torch
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 except ImportError as error:
     raise missing_torch(error) from None
 
 from rlhfless.old_names import current_options
 from rlhfless.training.algorithms.base import Algorithm, Piece
 from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.algorithms.critic import PolicyAndCritic
+from rlhfless.training.algorithms.lora import merge_into
 from rlhfless.training.algorithms.optimizer import make_schedule
-from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_like, whole
+from rlhfless.training.algorithms.ranks import ONE, Ranks, spread_from_first, whole
 from rlhfless.training.algorithms.registry import make_algorithm
 from rlhfless.training.config import TrainError, differences
+from rlhfless.training.learner.checkpoint_files import TensorFile, as_written, read_json
 from rlhfless.training.minibatches import of_step, split
 from rlhfless.training.pipeline.fused import PipelineStep
 from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.passes import with_reallocated_passes
+
+CHANGE_NO_WEIGHT = ("gradient_checkpointing", "offload_reference")
+"""Options of ``make_algorithm`` with and without which a checkpoint may be read."""
 
 
 class Learner(Protocol):
@@ -81,8 +86,9 @@ class LocalLearner:
     """The learner in this process: alone, or one of ``ranks``.
 
     Args:
-        algorithm: with its optimizer.
-        minibatches_per_step: each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
+        algorithm: with its optimizer. merged: gets the weights of an algorithm with adapters, merged, after every update; None
+            where the algorithm trains all weights, in place.
+        num_mini_batches: of a batch; each is learned from as a batch of its own, see ``rlhfless.training.minibatches``.
         lr_scheduler_type, warmup_steps, lr_scheduler_steps: see ``make_schedule``.
         configuration: any JSON value; only checkpoints of the same configuration can be read.
 
@@ -94,15 +100,17 @@ class LocalLearner:
         self,
         algorithm: Algorithm,
         *,
+        merged: Any = None,
         ranks: Ranks = ONE,
-        minibatches_per_step: int = 1,
+        num_mini_batches: int = 1,
         lr_scheduler_type: str = "constant",
         warmup_steps: int = 0,
         lr_scheduler_steps: int | None = None,
         configuration: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.algorithm, self.ranks, self.minibatches_per_step = algorithm, ranks, minibatches_per_step
+        self.algorithm, self.ranks, self.num_mini_batches = algorithm, ranks, num_mini_batches
         self.schedule = make_schedule(algorithm.optimizer, lr_scheduler_type, warmup_steps, lr_scheduler_steps)
+        self._merged = merged
         self._seconds = 0.0  # of the pieces of a step so far
         self._updates: list[dict[str, float]] = []  # numbers of its mini-batches so far
         self._ends = math.inf if lr_scheduler_steps is None else lr_scheduler_steps
@@ -117,33 +125,36 @@ class LocalLearner:
             model: is trained in place. With several ranks its weights are sharded over them.
             preparation_mesh: device mesh of all ranks, ``dp`` and ``tp``, for the passes before an update. None runs them
                 sharded as the update.
-            options: of the schedule, and of ``make_algorithm``; ``minibatches`` is ``batch`` or ``prompts``.
+            options: of the schedule, and of ``make_algorithm``, and ``num_mini_batches``.
 
         Raises:
             InputError: an option or a value is unknown.
         """
         rates: dict[str, Any] = {
             option: options.pop(option)
-            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps")
+            for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
-        configuration = {"algorithm": name, **options}
-        if options.pop("minibatches", "batch") == "batch":
-            configuration.pop("minibatches", None)  # as in checkpoints that are older than this option
-        else:
-            rates["minibatches_per_step"], options["num_updates"] = options["num_updates"], 1
+        kept = {key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}
+        if not kept.get("lora_targets"):
+            kept.pop("lora_targets", None)
+        configuration = {"algorithm": name, **kept}
+        if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
+            configuration["num_mini_batches"] = rates["num_mini_batches"]
 
         def made(ranks: Ranks) -> Algorithm:
             return make_algorithm(name, model, ranks=ranks, **options)
 
         algorithm = made(ranks) if preparation_mesh is None else with_reallocated_passes(made, ranks, preparation_mesh)
-        return cls(algorithm, ranks=ranks, configuration=configuration, **rates)
+        merged = None if options.get("lora_rank") is None else model
+        return cls(algorithm, merged=merged, ranks=ranks, configuration=configuration, **rates)
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """See ``Learner``. The model is in training mode only while it learns."""
         rate = float(self.schedule.get_last_lr()[0])
         with self._training():
-            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.minibatches_per_step)])
+            numbers = of_step([self.algorithm.learn(part) for part in split(batch, self.num_mini_batches)])
+        self._merge()
         self._next_rate()
         return {**numbers, "learning_rate": rate}
 
@@ -186,6 +197,7 @@ class LocalLearner:
         began, rate = time.perf_counter(), float(self.schedule.get_last_lr()[0])
         with self._training():
             numbers = of_step([*self._updates, self.algorithm.finish()])
+        self._merge()
         self._next_rate()
         return {**numbers, "learning_rate": rate, "seconds": self._seconds + time.perf_counter() - began}
 
@@ -197,6 +209,12 @@ class LocalLearner:
             yield
         finally:
             self.algorithm.trained.eval()
+
+    def _merge(self) -> None:
+        """Give the model that generates the weights with the adapters merged, if there are adapters."""
+        if self._merged is not None:
+            trained = self.algorithm.trained
+            merge_into(self._merged, trained.policy if isinstance(trained, PolicyAndCritic) else trained)
 
     def _next_rate(self) -> None:
         if self.schedule.last_epoch < self._ends:  # beyond its end a cosine would rise again
@@ -234,32 +252,38 @@ class LocalLearner:
 
     @torch.no_grad()
     def read(self, folder: Path) -> None:
-        """See ``Learner``. All ranks must call it."""
-        state = _read(folder / "state.json")
-        with _as_written(folder / "state.json"):
+        """See ``Learner``. All ranks must call it; the first one reads, tensor by tensor, and sends the others their shards."""
+        ranks, first = self.ranks, self.ranks.rank == 0
+        state = ranks.of_first(read_json(folder / "state.json") if first else None)
+        with as_written(folder / "state.json"):
             different = differences(self._configuration, current_options(state["configuration"]))
         if different:
             raise TrainError(f"{folder}: was written with {different}; read it with the same options")
         parameters, optimizer = self._parameters(), self.algorithm.optimizer
-        weights, moments = (_read(folder / f"{name}.safetensors") for name in ("model", "optimizer"))
-        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (parameters, weights))
-        if different := differences(shapes, saved):
+        weights, moments = (TensorFile(folder / f"{name}.safetensors") if first else None for name in ("model", "optimizer"))
+        shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+        if different := differences(shapes, ranks.of_first(weights.shapes if weights else {})):
             raise TrainError(
                 f"{folder}: holds the weights of another model ({different}); continue with the model that it was written for"
             )
         for name, parameter in parameters.items():
-            parameter.detach().copy_(spread_like(weights[name], parameter.detach()))
+            spread_from_first(weights.get(name) if weights else None, parameter.detach(), ranks)
         optimizer.state.clear()
-        with _as_written(folder / "optimizer.safetensors"):
-            for key, value in moments.items():
+        with as_written(folder / "optimizer.safetensors"):
+            for key, shape in ranks.of_first(moments.shapes if moments else {}).items():
                 name, what = key.rsplit("/", 1)
-                like = parameters[name].detach()
-                # counts of steps stay on the CPU, where torch has them
-                optimizer.state[parameters[name]][what] = spread_like(value, like) if value.dim() else value
-        with _as_written(folder / "state.json"):
+                like, value = parameters[name].detach(), moments.get(key) if moments else None
+                if shape == shapes[name]:
+                    optimizer.state[parameters[name]][what] = moment = torch.empty_like(like)
+                    spread_from_first(value, moment, ranks)
+                else:  # of the whole weight, such as the count of its steps, which torch has on the CPU
+                    found: Any = ranks.of_first(value)
+                    optimizer.state[parameters[name]][what] = found.to(like.device) if shape else found
+        with as_written(folder / "state.json"):
             for group, values in zip(optimizer.param_groups, state["groups"], strict=True):
                 group.update({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
             self.schedule.load_state_dict(state["schedule"])
+        self._merge()
 
     def close(self) -> None:
         """See ``Learner``."""
@@ -272,22 +296,6 @@ class LocalLearner:
         return gathered.cpu().contiguous() if self.ranks.rank == 0 else None
 
     def _parameters(self) -> dict[str, Any]:
-        """Return all trained weights by name, tied ones once."""
-        return dict(self.algorithm.trained.named_parameters())
-
-
-@contextlib.contextmanager
-def _as_written(path: Path) -> Iterator[None]:
-    """Context for reading a checkpoint file: content that no learner wrote becomes a ``TrainError``."""
-    try:
-        yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TrainError(f"{path}: is damaged ({reason(error)}); restore the file, or start a new run") from error
-
-
-def _read(path: Path) -> Any:
-    """Return the tensors or the JSON in a file of a checkpoint."""
-    try:
-        return load_file(path) if path.suffix == ".safetensors" else json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise TrainError(f"{path}: cannot be read ({error}); restore the file, or start a new run") from error
+        """Return all trained weights by name, tied ones once. Base weights of adapters are those that training began with."""
+        named = dict(self.algorithm.trained.named_parameters())
+        return named if self._merged is None else {name: value for name, value in named.items() if value.requires_grad}

@@ -20,14 +20,16 @@ try:
 except ImportError as error:
     raise missing_torch(error) from None
 
+from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.algorithms.batch import Batch
 from rlhfless.training.algorithms.optimizer import check_optimizer, check_schedule
 from rlhfless.training.algorithms.registry import algorithm_options
 from rlhfless.training.config import LearnerError
 from rlhfless.training.config.pipeline import PipelineOptions
 from rlhfless.training.learner import worker
+from rlhfless.training.learner.first_weights import SharedWeights, laid_out
 from rlhfless.training.learner.learner import Learner, LocalLearner
-from rlhfless.training.learner.worker import LearnerStart, laid_out
+from rlhfless.training.learner.worker import LearnerStart
 from rlhfless.training.pipeline.passes import PipelinePasses
 from rlhfless.training.reallocation.tensor_parallel import check_tensor_parallel
 from rlhfless.training.worker_group import WorkerGroup
@@ -39,6 +41,7 @@ def make_learner(
     model: Any,
     *,
     processes: int = 1,
+    threads: int = 1,
     preparation_tp: int | None = None,
     pipeline: PipelineOptions | None = None,
     **options: Any,
@@ -46,7 +49,7 @@ def make_learner(
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
-        preparation_tp: see ``LearnerProcesses``.
+        threads, preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
 
     Raises:
@@ -57,7 +60,7 @@ def make_learner(
             f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
         )
     if processes > 1:
-        return LearnerProcesses(processes, name, model, preparation_tp=preparation_tp, **options)
+        return LearnerProcesses(processes, name, model, threads=threads, preparation_tp=preparation_tp, **options)
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
@@ -83,7 +86,7 @@ def check_learner(
     """
     check_schedule(lr_scheduler_type, warmup_steps, lr_scheduler_steps)
     check_optimizer(optimizer, weight_decay, processes)
-    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "minibatches")
+    of_the_model = ("learning_rate", "critic", "critic_learning_rate", "num_mini_batches")
     algorithm_options(name, **{option: value for option, value in options.items() if option not in of_the_model})
 
 
@@ -93,6 +96,7 @@ class LearnerProcesses:
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
         model: stays whole in this process; ``learn`` and ``read`` update its weights.
+        threads: of each process on the CPU.
         preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
             ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
 
@@ -100,7 +104,9 @@ class LearnerProcesses:
         InputError: there are fewer GPUs than processes, or the model cannot be cut into these parts.
     """
 
-    def __init__(self, count: int, name: str, model: Any, *, preparation_tp: int | None = None, **options: Any) -> None:
+    def __init__(
+        self, count: int, name: str, model: Any, *, threads: int = 1, preparation_tp: int | None = None, **options: Any
+    ) -> None:
         if preparation_tp is not None:
             check_tensor_parallel(model, preparation_tp)
         device = model.device.type
@@ -109,9 +115,11 @@ class LearnerProcesses:
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
         self.count, self.model, self._device, self._name, self._options = count, model, device, name, options
-        self._preparation_tp = preparation_tp
-        first = torch.cat([p.detach().cpu().flatten() for p in model.parameters()])
-        self._first, self._board = (flat.share_memory_() for flat in (first, first.clone()))  # type: ignore[no-untyped-call]
+        self._preparation_tp, self._threads = preparation_tp, threads
+        self._folder = OwnFolder("rlhfless-learner-", in_memory())
+        self._board = SharedWeights.of(model, self._folder.path / "weights")
+        # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
+        self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
         self._group = WorkerGroup("learner")
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
 
@@ -183,7 +191,7 @@ class LearnerProcesses:
         folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
         startup = LearnerStart(
             self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
-            self._options, self._preparation_tp,
+            self._options, self._preparation_tp, self._threads,
         )  # fmt: skip
         try:
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])
@@ -194,5 +202,5 @@ class LearnerProcesses:
     @torch.no_grad()
     def _take_weights(self) -> None:
         parameters = list(self.model.parameters())
-        for parameter, values in zip(parameters, laid_out(parameters, self._board), strict=True):
+        for parameter, values in zip(parameters, laid_out(parameters, self._board.open()), strict=True):
             parameter.copy_(values)

@@ -26,8 +26,8 @@ from rlhfless.engine.torch.model import one_thread
 from rlhfless.system.model_folders import NO_CODE
 from rlhfless.training.algorithms.base import Piece
 from rlhfless.training.algorithms.batch import Batch
+from rlhfless.training.learner.first_weights import laid_out
 from rlhfless.training.learner.learner import LocalLearner
-from rlhfless.training.learner.worker import laid_out
 from rlhfless.training.random_state import streams_of
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from transformers import AutoModelForCausalLM
 
-from rlhfless.executor.distributed.worker.process import die_with_parent
-from rlhfless.system.model_folders import NO_CODE
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.algorithms.ranks import Ranks, whole
+from rlhfless.training.learner.first_weights import FirstWeights, SharedWeights, empty_model, laid_out
 from rlhfless.training.learner.learner import LocalLearner
 from rlhfless.training.random_state import streams_of
 from rlhfless.training.worker_group import DONE, LOOPBACK, READY, report
@@ -37,21 +35,23 @@ class LearnerStart:
     Attributes:
         count: of processes. meeting: path of the rendezvous file of the processes.
         device: ``cuda`` for one GPU each, or ``cpu``.
-        config: of the transformers model. first: its weights at the start of training, see ``laid_out``.
-        board: shared memory in the same layout, to which the first process writes new weights.
+        config: of the transformers model. first: its weights at the start of training.
+        board: to which the first process writes new weights; it may be ``first``.
         name, options: of ``LocalLearner.make``.
         preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
+        threads: of each process on the CPU.
     """
 
     count: int
     meeting: str
     device: str
     config: Any
-    first: Tensor
-    board: Tensor
+    first: SharedWeights
+    board: SharedWeights
     name: str
     options: dict[str, Any]
     preparation_tp: int | None = None
+    threads: int = 1
 
 
 def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
@@ -59,13 +59,14 @@ def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
     die_with_parent()
     try:
         learner, model = _learner(rank, startup)
+        board = startup.board.open() if rank == 0 else None
         connection.send((READY, None))
         while True:
             order, argument, seed = connection.recv()
             with streams_of(seed, rank) if order in LEARNING else contextlib.nullcontext():
                 numbers: Any = getattr(learner, order)(*() if argument is None else (argument,))
             if order in ("learn", "finish", "read"):
-                publish(model, rank, startup.board)
+                publish(model, board)
             connection.send((DONE, numbers))
     except Exception as error:
         report(connection, error)
@@ -78,30 +79,23 @@ def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     if on_gpu:
         torch.cuda.set_device(rank)
     else:
-        torch.set_num_threads(1)
+        torch.set_num_threads(startup.threads)
     backend, meeting = "nccl" if on_gpu else "gloo", Path(startup.meeting).as_uri()
     dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
     tp = startup.preparation_tp
     copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
     ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))
-    model = AutoModelForCausalLM.from_config(startup.config, dtype=torch.float32, **NO_CODE).eval()
-    for parameter, values in zip(model.parameters(), laid_out(model.parameters(), startup.first), strict=True):
-        parameter.detach().copy_(values)
-    model = model.to(startup.device)
+    model = empty_model(startup.config)
+    first = FirstWeights(ranks, model, startup.first.open() if rank == 0 else None)
+    ranks = replace(ranks, after_sharding=first.fill)
     return LocalLearner.make(startup.name, model, ranks=ranks, preparation_mesh=copies, **startup.options), model
 
 
-def laid_out(parameters: Iterable[Tensor], flat: Tensor) -> list[Tensor]:
-    """Return views of ``flat`` in the shapes of the parameters, one after the other."""
-    shapes = [parameter.shape for parameter in parameters]
-    pieces = flat.split_with_sizes([shape.numel() for shape in shapes])
-    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-
-
-def publish(model: Any, rank: int, board: Tensor) -> None:
-    """Write the model's weights to the shared memory ``board``; all ranks must call it, the first one writes."""
+def publish(model: Any, board: Tensor | None) -> None:
+    """Write the model's weights to the shared memory ``board``; all ranks must call it, the first one has a board."""
     parameters = list(model.parameters())
-    for parameter, values in zip(parameters, laid_out(parameters, board), strict=True):
+    places = [None] * len(parameters) if board is None else laid_out(parameters, board)
+    for parameter, place in zip(parameters, places, strict=True):
         new = whole(parameter.detach())
-        if rank == 0:
-            values.copy_(new)
+        if place is not None:
+            place.copy_(new)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rlhfless.executor.distributed.worker.process import die_with_parent
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.pipeline.links import Links
 from rlhfless.training.pipeline.stages import Stage
 from rlhfless.training.pipeline.tasks import BACKWARD, FORWARD, INPUTS, WEIGHTS, PipelineTask, following, messages

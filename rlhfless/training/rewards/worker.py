@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlhfless.errors import InputError
-from rlhfless.executor.distributed.worker.process import die_with_parent
+from rlhfless.system.parent_death import die_with_parent
 from rlhfless.training.rewards.process import NUMBER, READY, REASON
 from rlhfless.training.rewards.response import Response, finite
 from rlhfless.training.rewards.rules import matches

@@ -66,8 +66,16 @@ class DatasetTask:
             raise InputError("the model's tokenizer has no chat template; give chat=False to prompt with plain text")
         self._tokenizer, self._chat = tokenizer, has_template if chat is None else chat
         self._columns, self._instruction = (prompt_column, answer_column, reference_column), instruction
-        order = np.random.default_rng(seed).permutation(len(rows))[:prompts].tolist()
-        self.problems: tuple[TextProblem, ...] = tuple(self._problem(i, rows[i], f"{location}: row {i}") for i in order)
+        order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+        self._rows, self._location, self._others = rows, location, [] if prompts is None else order[prompts:]
+        self.problems: tuple[TextProblem, ...] = self._taken(order[:prompts])
+
+    def held_out(self, count: int) -> tuple[TextProblem, ...]:
+        """Return the next ``count`` rows after those of ``problems``, in the same order; fewer if there are fewer."""
+        return self._taken(self._others[:count])
+
+    def _taken(self, rows: list[int]) -> tuple[TextProblem, ...]:
+        return tuple(self._problem(i, self._rows[i], f"{self._location}: row {i}") for i in rows)
 
     def reward(self, problem: TextProblem, response_text: str) -> float:
         """Return the reward by the task's own rule."""

@@ -166,7 +166,7 @@ def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
     logits[:, 3] = 5.0
     rows = torch.arange(1000) % 2 == 0
     for sampling in (Sampling(), Sampling(0.0), Sampling(0.5)):
-        ids, logprobs = draw(logits, noise_of(range(1000), VOCAB), sampling, 3, rows)
+        ids, logprobs = draw(logits, noise_of(range(1000), VOCAB), sampling, [3], rows)
         assert not (ids[rows] == 3).any()
         assert (ids[~rows] == 3).float().mean() > 0.7
         expected = torch.log_softmax(logits / (sampling.temperature or 1.0), -1)
@@ -178,7 +178,7 @@ def test_a_forbidden_token_is_not_drawn_where_it_is_forbidden():
 def test_signals_are_those_of_the_softmax():
     logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(1))
     logits[0, 7] = -torch.inf
-    eos, entropy = signals(logits, 2)
+    eos, entropy = signals(logits, [2])
     expected = torch.distributions.Categorical(logits=logits)
     torch.testing.assert_close(eos, expected.logits[:, 2])
     torch.testing.assert_close(entropy[1:], expected.entropy()[1:])

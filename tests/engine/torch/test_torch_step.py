@@ -87,7 +87,7 @@ def test_graphs_are_captured_once_a_shape_and_anew_where_addresses_change(captur
 def test_a_replay_reads_what_is_given_and_what_it_drew_outlives_the_next(captured, monkeypatch, columns):
     """The stand-in computes anew from the graph's own inputs, over its rounded width, into the graph's own outputs."""
     model = DecoderModel(tiny_model(), 600)
-    step, plain = GraphedStep(model, Sampling(), EOS), DecodeStep(model, Sampling(), EOS)
+    step, plain = GraphedStep(model, Sampling(), [EOS]), DecodeStep(model, Sampling(), [EOS])
     cache, same = model.new_cache(), model.new_cache()
     cache.reserve_rows(4)
     same.reserve_rows(4)

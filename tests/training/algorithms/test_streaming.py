@@ -95,17 +95,17 @@ def test_later_updates_follow_on_the_whole_batch() -> None:
     assert float((weights[0] - weights[1]).abs().max()) < 1e-5
 
 
+@pytest.mark.parametrize("updates", [1, 2])
 @pytest.mark.parametrize("name", ["grpo", "ppo"])
-def test_minibatches_of_prompts_are_batches_of_their_own_whatever_completes_first(name: str) -> None:
+def test_minibatches_of_prompts_are_batches_of_their_own_whatever_completes_first(name: str, updates: int) -> None:
     """Three runs end alike: one batch of two mini-batches, two batches, and pieces in random order within each mini-batch."""
     weights, numbers = [], []
     batch = noise_batch(small_model(), prompts=5)
     halves = [batch.take(range(12)), batch.take(range(12, 20))]
-    options = {"learning_rate": 1e-2, "optimizer": "sgd", "max_tokens_per_micro_batch": 64}
+    options = {"learning_rate": 1e-2, "optimizer": "sgd", "max_tokens_per_micro_batch": 64, "num_updates": updates}
     for kind in ("whole", "halves", "pieces"):
         model = small_model()
-        updates = {"num_updates": 1} if kind == "halves" else {"num_updates": 2, "minibatches": "prompts"}
-        learner = LocalLearner.make(name, model, **options, **updates)
+        learner = LocalLearner.make(name, model, **options, num_mini_batches=1 if kind == "halves" else 2)
         if kind == "whole":
             numbers.append(learner.learn(batch))
         elif kind == "halves":

@@ -87,14 +87,14 @@ def test_a_step_at_rate_zero_changes_nothing() -> None:
 def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_gradient(name: str) -> None:
     """Cosine of the gradients' angle above 0.99; that numbers differ at all shows that bfloat16 was used."""
     gradients = []
-    for precision in ("float32", "bfloat16"):
-        one = learner(name, precision=precision, kl_coef=0.1, max_grad_norm=1e9)
+    for dtype in ("float32", "bfloat16"):
+        one = learner(name, learner_dtype=dtype, kl_coef=0.1, max_grad_norm=1e9)
         numbers = one.learn(noise_batch(small_model(), off=0.0))
         gradients.append(gradient_of(one.algorithm.trained))
         assert {p.dtype for p in one.algorithm.trained.parameters()} == {torch.float32}
         moments = [v for state in one.algorithm.optimizer.state.values() for v in state.values()]
         assert {value.dtype for value in moments} == {torch.float32}
-        assert (numbers["mismatch_max"] < 1e-4) == (precision == "float32"), "what it costs is measured"
+        assert (numbers["mismatch_max"] < 1e-4) == (dtype == "float32"), "what it costs is measured"
     exact, rough = gradients
     assert not torch.equal(exact, rough)
     assert float(torch.nn.functional.cosine_similarity(exact, rough, dim=0)) > 0.99
@@ -109,7 +109,7 @@ def test_bfloat16_keeps_weights_and_state_in_float32_and_gives_nearly_the_same_g
         ({"lr_scheduler_type": "linear"}, ("'linear'",)),
         ({"lr_scheduler_type": "cosine", "lr_scheduler_steps": 3, "warmup_steps": 3}, ("step 3",)),
         ({"warmup_steps": -1}, ("warmup_steps",)),
-        ({"precision": "float16"}, ("'float16'", "32", "16")),
+        ({"learner_dtype": "float16"}, ("'float16'", "32", "16")),
         ({"max_grad_norm": 0.0}, ("max_grad_norm", "0.0")),
         ({"max_tokens_per_micro_batch": 0}, ("max_tokens_per_micro_batch",)),
     ],
@@ -124,7 +124,7 @@ def test_wrong_options_are_named(options: dict[str, Any], message: tuple[str, ..
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo": ("grpo", {"num_updates": 2, "lr_scheduler_type": "cosine", "warmup_steps": 1, "lr_scheduler_steps": 5}),
     "adafactor": ("grpo", {"optimizer": "adafactor"}),
-    "sgd": ("grpo", {"optimizer": "sgd", "precision": "bfloat16"}),
+    "sgd": ("grpo", {"optimizer": "sgd", "learner_dtype": "bfloat16"}),
     "head": ("ppo", {"critic_learning_rate": 1e-2, "kl_coef": 0.1}),
     "model": ("ppo", {"critic": "model", "lr_scheduler_type": "linear", "lr_scheduler_steps": 5, "weight_decay": 0.1}),
 }

@@ -48,16 +48,19 @@ SHARED = {
     "old_logprobs_from": "recomputed",
     "importance_ratio_cap": 1.2,
 }
+CHANGE_NO_WEIGHT = {"gradient_checkpointing": True, "offload_reference": True}
 
 
 class Pair:
-    """A learner of one process and one of two, of the same algorithm on the same first weights."""
+    """A learner of one process and one of two, of the same algorithm on the same first weights. Only the processes have the
+    options that save memory.
+    """
 
     def __init__(self, name: str) -> None:
         self.name, self.options = name, {**SHARED, **OPTIONS[name]}
         self.one_model, self.two_model = small_model(), small_model()
         self.one = make_learner(name, self.one_model, **self.options)
-        self.two = make_learner(name, self.two_model, processes=2, **self.options)
+        self.two = make_learner(name, self.two_model, processes=2, **self.options, **CHANGE_NO_WEIGHT)
         assert isinstance(self.one, LocalLearner)
         assert isinstance(self.two, LearnerProcesses)
 

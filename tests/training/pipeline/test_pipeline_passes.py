@@ -93,7 +93,7 @@ PPO: dict[str, Any] = {"algorithm": "ppo", "critic": "model"}
         ({"pipeline": 2}, ("pipeline", "2", "'virtual'", "'local'")),
         ({**LOCAL, "learning": "stream"}, ("pipeline", "learning", "'stream'", "'batch'")),
         ({**LOCAL, "learner_processes": 2}, ("pipeline", "learner_processes", "2", "1")),
-        ({**LOCAL, "precision": "bfloat16"}, ("precision", "'bfloat16'", "float32")),
+        ({**LOCAL, "learner_dtype": "bfloat16"}, ("learner_dtype", "'bfloat16'", "float32")),
         ({**LOCAL, "pipeline_critic": 2}, ("pipeline_critic", "2", "'grpo'")),
         ({**LOCAL, "algorithm": "ppo"}, ("critic", "'head'", "'model'")),
         ({**LOCAL, **PPO, "pipeline_schedule": "1f1b"}, ("pipeline_schedule", "'1f1b'", "'fused'")),

@@ -23,7 +23,7 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines
+from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.worker import PrewarmOrder
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer
@@ -142,11 +142,9 @@ class ProcessPool(ActorPool[Process]):
                     f"{counted(len(self.devices), 'device')} ({', '.join(self.devices)}); plan for a cluster of "
                     f"{counted(len(self.devices), 'GPU')}"
                 )
-            if len(actor.gpu_ids) > 1 and self.device_of(actor.gpu_ids) != CPU and not engines.several_gpus:
-                return (
-                    f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
-                    "plan for 1 GPU per actor"
-                )
+            on_gpus = self.device_of(actor.gpu_ids) != CPU
+            if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
+                return refusal
         return None
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:

@@ -22,8 +22,8 @@ from typing import Any
 
 from rlhfless.errors import InputError, missing_extra, reason
 from rlhfless.executor.distributed.ray import cleanup as ray_cleanup
+from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, check_shared_memory
 
-OBJECT_STORE_BYTES = 512 * 2**20
 START_TRIES = 3
 START_WITHIN_S = 120.0  # of each of Ray's processes; Ray itself gives them 30 s, which a busy machine may not keep
 SILENT_S = 10.0  # so long a start takes without a word
@@ -54,15 +54,21 @@ class RayCluster:
         gpus: logical GPUs of a cluster that is started here; None uses the CUDA devices.
         runtime_env: of Ray's workers on an existing cluster; None sends them this program's packages ``rlhfless`` and
             ``solver``, ``{}`` nothing, for nodes that have them.
+        object_store_bytes: of a cluster that is started here; a cluster that runs keeps its own.
 
     Raises:
         MissingExtra: Ray is not installed.
-        InputError: there is no cluster at the address, it has other versions of Ray or Python, or none can be started here. Or
-            ``gpus`` was given for an existing one.
+        InputError: there is no cluster at the address, it has other versions of Ray or Python, or none can be started here,
+            also because shared memory is too small for its object store. Or ``gpus`` was given for an existing one.
     """
 
     def __init__(
-        self, address: str | None = None, *, gpus: int | None = None, runtime_env: Mapping[str, Any] | None = None
+        self,
+        address: str | None = None,
+        *,
+        gpus: int | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        object_store_bytes: int = SMALLEST_BYTES,
     ) -> None:
         self.ray = import_ray()
         self._folder: Path | None = None
@@ -76,7 +82,8 @@ class RayCluster:
         if address is not None:
             self._join(address, _runtime_env() if runtime_env is None else dict(runtime_env))
         else:
-            self._start(gpus)
+            check_shared_memory(object_store_bytes)
+            self._start(gpus, object_store_bytes)
 
     @property
     def started_here(self) -> bool:
@@ -111,7 +118,7 @@ class RayCluster:
                 f"no Ray cluster at {address!r} ({reason(error)}); name the address that `ray start` printed"
             ) from None
 
-    def _start(self, gpus: int | None) -> None:
+    def _start(self, gpus: int | None, store_bytes: int) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="rlhfless-", dir="/tmp"))  # Ray's sockets need a short path
         self._auth_mode = os.environ.get(AUTH_MODE)
         me = str(os.getpid()), str(os.getsid(0))
@@ -126,7 +133,7 @@ class RayCluster:
                 _patient(),
                 _slow_start_notice(),
             ):
-                self._start_ray(gpus)
+                self._start_ray(gpus, store_bytes)
         except BaseException:
             self.close()
             raise
@@ -147,14 +154,14 @@ class RayCluster:
         raylet.Config.initialize("")  # Ray's own way of having it look at the environment again
         raylet.AuthenticationTokenLoader.instance().reset_cache()
 
-    def _start_ray(self, gpus: int | None, tries: int = START_TRIES) -> None:
+    def _start_ray(self, gpus: int | None, store_bytes: int, tries: int = START_TRIES) -> None:
         """Start Ray, which reports a failed start with a plain ``Exception``. The remains of a try are ended before the next
         one. A try that has used up the time limit is the last.
         """
         began_s = time.monotonic()
         try:
             self.ray.init(
-                address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
+                address="local", num_gpus=gpus, include_dashboard=False, object_store_memory=store_bytes,
                 log_to_driver=False, logging_level="ERROR", _temp_dir=str(self._folder),
             )  # fmt: skip
         except Exception as error:
@@ -162,7 +169,7 @@ class RayCluster:
             if tries == 1 or time.monotonic() - began_s >= START_WITHIN_S:
                 advice = "start one with `ray start --head` and give its address"
                 raise InputError(f"Ray could not be started here ({reason(error)}); {advice}") from error
-            self._start_ray(gpus, tries - 1)
+            self._start_ray(gpus, store_bytes, tries - 1)
 
     def _end_remains(self) -> None:
         """End the processes of a failed start, which Ray forgets, by their open files in the folder; it is empty then."""

@@ -13,9 +13,10 @@ from rlhfless.executor.distributed.pool.lifecycle import Lifecycle
 from rlhfless.executor.distributed.pool.placement import ActorPlacement
 from rlhfless.executor.distributed.pool.pool import ActorPool
 from rlhfless.executor.distributed.ray.cluster import RayCluster
+from rlhfless.executor.distributed.ray.object_store import SMALLEST_BYTES, store_refusal
 from rlhfless.executor.distributed.ray.placement import FewerGpus, RayNode, place_beside, place_nodes
 from rlhfless.executor.distributed.wall_clock import MACHINE, Clock
-from rlhfless.executor.distributed.worker.backend import RemoteEngines
+from rlhfless.executor.distributed.worker.backend import RemoteEngines, gpus_refusal
 from rlhfless.executor.distributed.worker.shared_memory import Block, packed
 from rlhfless.executor.step.record import StepRecord
 from rlhfless.executor.step.work_items import WorkServer, bought_as
@@ -35,7 +36,7 @@ class RayPool(ActorPool[Any]):
         lifecycle: how long actors live; by default an actor ends with its work and none waits.
         cpus_per_actor: CPUs that Ray reserves for each.
         faults: how actors that die, hang or are slow are handled; actors that wait for GPUs of other programs count as silent.
-        runtime_env: see ``RayCluster``.
+        runtime_env, object_store_bytes: see ``RayCluster``.
         clock: the run's clock.
 
     Raises:
@@ -51,11 +52,12 @@ class RayPool(ActorPool[Any]):
         cpus_per_actor: float = 0.0,
         faults: Faults = Faults(),  # noqa: B008 (frozen)
         runtime_env: Mapping[str, Any] | None = None,
+        object_store_bytes: int = SMALLEST_BYTES,
         clock: Clock = MACHINE,
     ) -> None:
         super().__init__(lifecycle, faults, clock)
         self._cpus = cpus_per_actor
-        self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env)
+        self.cluster = RayCluster(address, gpus=gpus, runtime_env=runtime_env, object_store_bytes=object_store_bytes)
         from rlhfless.executor.distributed.ray import actor as ray_actor  # Ray is there now
         from rlhfless.executor.distributed.ray import actors as ray_actors
         from rlhfless.executor.distributed.ray import handle as ray_handle
@@ -166,12 +168,12 @@ class RayPool(ActorPool[Any]):
                     f"actor {i} of the plan is on node {actor.node}, but its cluster has {counted(len(self._nodes), 'node')}; "
                     "use the cluster that it was planned for"
                 )
-            if len(actor.gpu_ids) > 1 and self._nodes[actor.node].kinds and not engines.several_gpus:
-                return (
-                    f"actor {i} of the plan has {len(actor.gpu_ids)} GPUs, but the torch engine decodes on one; "
-                    "plan for 1 GPU per actor"
-                )
-        return None
+            on_gpus = bool(self._nodes[actor.node].kinds)
+            if refusal := gpus_refusal(i, len(actor.gpu_ids), engines, on_gpus=on_gpus):
+                return refusal
+        ray = self.cluster.ray
+        passed = {self._nodes[actor.node].node_id for actor in plan.actors} | {ray.get_runtime_context().get_node_id()}
+        return store_refusal(engines.weight_bytes, ray.nodes(), passed)
 
     def _work_refusal(self, servers: Sequence[WorkServer], cluster: Cluster | MixedCluster) -> str | None:
         """Like ``ActorPool._work_refusal``; also maps nodes beside the cluster to Ray nodes with GPUs that are left."""

@@ -15,6 +15,7 @@ from rlhfless.executor.step.work_items import WorkServer
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
+from solver.model.plurals import counted
 
 
 class WorkerBackend(Protocol):
@@ -59,24 +60,38 @@ class RemoteEngines(Protocol):
 
     Attributes:
         backend_module: name of the backend module that such a process imports.
-        several_gpus: whether one engine can decode on several GPUs.
         min_start_timeout_s: minimum of the seconds that an actor may take until its first report, before it counts as lost.
         starts_server: whether a process starts a server for them that takes long and stays (``WorkerBackend.bring_up``), so
             that they can only decode in separate processes.
-        takes_prefixes: whether they compute prefixes for other engines and continue from such prefixes.
-        copies_kv: whether they can copy a KV state while its response decodes on (``SupportsSnapshots``).
     """
 
     backend_module: str
-    several_gpus: bool
     min_start_timeout_s: float
     starts_server: bool
-    takes_prefixes: bool
-    copies_kv: bool
+
+    @property
+    def gpus_per_engine(self) -> int | None:
+        """Return the GPUs on which one engine decodes; None: on those of its actor, however many."""
+        ...
+
+    @property
+    def takes_prefixes(self) -> bool:
+        """Return whether they compute prefixes for other engines and continue from such prefixes."""
+        ...
+
+    @property
+    def copies_kv(self) -> bool:
+        """Return whether they can copy a KV state while its response decodes on (``SupportsSnapshots``)."""
+        ...
 
     @property
     def weights_version(self) -> int | None:
         """Return the version of their weights; None: the weights are sent with the factory and are the step's."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Return the bytes that every actor receives as the step's weights."""
         ...
 
     def measured(self) -> RemoteEngines:
@@ -113,6 +128,21 @@ def prefix_refusal(plan: Plan, engines: RemoteEngines) -> str | None:
             name = type(engines).__name__
             return f"actor {i} of the plan {does}, which a {name} cannot; run a plan without deduplicated prefill"
     return None
+
+
+def gpus_refusal(index: int, gpu_count: int, engines: RemoteEngines, *, on_gpus: bool) -> str | None:
+    """Return why an actor of a plan cannot decode on its GPUs; None where it can.
+
+    Args:
+        index, gpu_count: of the actor. on_gpus: its GPUs are real ones, not names for the CPU.
+    """
+    needed = engines.gpus_per_engine
+    if needed is None or gpu_count == needed or (needed == 1 and not on_gpus):
+        return None
+    has = f"actor {index} of the plan has {counted(gpu_count, 'GPU')}"
+    if needed == 1:
+        return f"{has}, but the torch engine decodes on one; plan for 1 GPU per actor, or give tensor_parallel {gpu_count}"
+    return f"{has}, but the torch engine decodes on {needed} (tensor_parallel); plan for {needed} GPUs per actor"
 
 
 def kept_memory(servers: Sequence[WorkServer], plan: Plan, engines: RemoteEngines) -> str | None:

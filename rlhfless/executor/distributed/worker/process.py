@@ -6,18 +6,14 @@ ended, the process ends too.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
-import signal
-import sys
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
 from rlhfless.executor.distributed.worker.worker import ActorReady, PrewarmOrder, Worker, failed
-
-PR_SET_PDEATHSIG = 1
+from rlhfless.system.parent_death import die_with_parent
 
 
 def main(connection: Connection, device: str, backend_module: str, prewarm: PrewarmOrder | None) -> None:
@@ -33,16 +29,6 @@ def main(connection: Connection, device: str, backend_module: str, prewarm: Prew
         worker.serve()
     except Exception as error:
         connection.send(failed(error))
-
-
-def die_with_parent() -> None:
-    """Let the kernel end this process with its parent (Linux).
-
-    A stopped or stuck process does not see that its pipe has closed. (The process ends with the thread that started it; a pool
-    whose thread ends between steps starts new processes.)
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:

@@ -213,11 +213,13 @@ class Worker:
         if isinstance(order, StartStep):
             self.origin_s, self._reported_s, self._told_drafts_off = order.origin_s, 0.0, False
             self.engines = engines = self._read(order.engines)
+            weight_bytes = engines.weight_bytes
             if self.worker_backend.start_server(engines, order.latency):
                 self.up_s = self.clock.now_s()
             self.engine = engine = engines(order.latency, order.admission, self.now_s())
             version = order.weights_version if engines.weights_version is None else engine.weights_version
-            self._report(ready_s=(self.up_s - self.origin_s, self.now_s()), weights_version=version)
+            ready_s = self.up_s - self.origin_s, self.now_s()
+            self._report(ready_s=ready_s, weights_version=version, weight_bytes=weight_bytes)
         elif isinstance(order, Add):
             self._add(order.requests, order.prefixes, order.joins)
         elif isinstance(order, TakeOff):

@@ -1,0 +1,196 @@
+"""Response lengths drawn from a run's scalars, for logs that have no more than mean, longest and clipped share of every step.
+
+A step's lengths follow a family of distributions with two parameters. They are set so that the mean is the logged one, and the
+share above the longest length is the clipped one. Where nothing was clipped, the longest of the step's draws is expected at the
+logged length. Families with a heavy and a light tail show how much of a finding hangs on the shape that the log does not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from rlhfless.analysis.compare_log import evenly
+from rlhfless.errors import InputError
+from rlhfless.trace import ImportedLog, OpenedLog, Trace, TraceError
+from solver.model.errors import as_given, is_whole
+
+Family = Literal["lognormal", "weibull"]
+FAMILIES: tuple[Family, ...] = ("lognormal", "weibull")
+DRAWS = 2  # of every family
+MAX_STEPS = 40
+GRID = 4_001  # quantiles by which a mean is computed
+DRAWN = "lengths_drawn"  # of meta.json: the sentence that says so
+TOTAL_TOKENS = "perf/total_num_tokens"  # of verl: prompt and response tokens of the step
+
+
+class StepLengths(NamedTuple):
+    """What the scalars of a step say of its lengths, in tokens.
+
+    Attributes:
+        mean, shortest, longest: of the responses. truncated: share that ended at the longest length, which is then the limit.
+        responses: number of them. prompt_tokens: mean.
+    """
+
+    mean: float
+    shortest: float
+    longest: float
+    truncated: float
+    responses: int
+    prompt_tokens: float
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """How many responses a step has, where the log does not say it.
+
+    Attributes:
+        responses_per_step: None: from the step's tokens. samples_per_prompt: responses of a prompt.
+
+    Raises:
+        InputError: one is no whole number of 1 or more.
+    """
+
+    responses_per_step: int | None = None
+    samples_per_prompt: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("responses_per_step", self.responses_per_step),
+            ("samples_per_prompt", self.samples_per_prompt),
+        ):
+            if value is not None and not is_whole(value, 1):
+                raise InputError(f"{name} is {as_given(value)}; a whole number of 1 or more is needed")
+
+
+def drawn_logs(log: ImportedLog, sizes: StepSizes) -> list[OpenedLog]:
+    """Return logs with drawn lengths for a log that has scalars alone: ``DRAWS`` of every family, the heavy tail first.
+
+    Of more than ``MAX_STEPS`` steps evenly chosen ones are drawn. The logs have the scalars of all steps.
+
+    Raises:
+        TraceError: the scalars lack the mean or the longest length, or the number of responses, or contradict each other.
+    """
+    steps = {int(row["step"]): _step_lengths(log, row, sizes) for _, row in log.scalars.iterrows() if _has_lengths(row)}
+    if not steps:
+        raise TraceError(
+            f"{log.source}: has no responses, and its scalars lack the mean and the longest response of a step, so no lengths "
+            "can be drawn; the rollout log of the same run is needed"
+        )
+    chosen = evenly(sorted(steps), MAX_STEPS)
+    samples = sizes.samples_per_prompt or 1
+    drawn = []
+    for family in FAMILIES:
+        for number in range(DRAWS):
+            random = np.random.default_rng([number, FAMILIES.index(family)])
+            rows = [_rows(step, steps[step], family, samples, random) for step in chosen]
+            drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, log.format.name, log.summary))
+    return drawn
+
+
+def drawn_lengths(step: StepLengths, family: Family, random: np.random.Generator) -> np.ndarray:
+    """Return (responses,) lengths in tokens: the longest one is the logged one, and as many are clipped as were.
+
+    Draws are stratified, one from each of ``responses`` equal parts of the distribution, so that their mean is near the logged.
+    """
+    spread, scale = _fitted(step, family)
+    strata = (np.arange(step.responses) + random.uniform(size=step.responses)) / step.responses
+    lengths = _clipped(step, scale * np.exp(spread * np.array([_logarithm(family, share) for share in strata])))
+    clipped = max(1, round(step.truncated * step.responses))
+    lengths[-clipped:] = step.longest
+    uncut = step.longest - 1 if step.truncated > 0 else step.longest
+    lengths[:-clipped] = np.minimum(lengths[:-clipped], max(step.shortest, uncut))
+    return random.permutation(np.maximum(1, lengths.round()).astype(np.int64))
+
+
+def _fitted(step: StepLengths, family: Family) -> tuple[float, float]:
+    """The spread and the scale with the step's mean, and its share above the longest length, by bisection over the spread."""
+    above = step.truncated if step.truncated > 0 else math.log(2) / step.responses
+    grid, cut = _standard(family, GRID), _logarithm(family, 1.0 - above)
+
+    def mean_of(spread: float) -> float:
+        return float(_clipped(step, step.longest * np.exp(spread * (grid - cut))).mean())
+
+    low, high = (1e-3, 8.0)  # from nearly equal lengths to a few long ones
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_of(middle) > step.mean else (low, middle)
+    return low, step.longest * math.exp(-low * cut)
+
+
+@lru_cache
+def _standard(family: Family, count: int) -> np.ndarray:
+    """The (count,) middle quantiles of the logarithm of the family's unit distribution."""
+    return np.array([_logarithm(family, (i + 0.5) / count) for i in range(count)])
+
+
+def _logarithm(family: Family, share: float) -> float:
+    """A quantile of the logarithm of the unit distribution: of a normal one, or of an exponential one, to be spread."""
+    share = min(max(share, 1e-12), 1 - 1e-12)
+    return NormalDist().inv_cdf(share) if family == "lognormal" else math.log(-math.log1p(-share))
+
+
+def _clipped(step: StepLengths, lengths: np.ndarray) -> np.ndarray:
+    return np.clip(lengths, step.shortest, step.longest)
+
+
+def _has_lengths(row: pd.Series) -> bool:
+    return all(pd.notna(row.get(name)) for name in ("response_tokens_mean", "response_tokens_max"))
+
+
+def _step_lengths(log: ImportedLog, row: pd.Series, sizes: StepSizes) -> StepLengths:
+    step = int(row["step"])
+
+    def number(name: str, default: float) -> float:
+        value = row.get(name)
+        return default if value is None or pd.isna(value) else float(value)
+
+    mean, longest = float(row["response_tokens_mean"]), float(row["response_tokens_max"])
+    shortest, truncated = number("response_tokens_min", 1.0), number("truncation_rate", 0.0)
+    if not 0 < shortest <= mean <= longest or not 0 <= truncated <= 1 or not math.isfinite(longest):
+        raise TraceError(
+            f"{log.source}: step {step} has responses of {shortest:g} to {longest:g} tokens, {mean:g} on average, "
+            f"{truncated:g} of them cut off; a mean between the shortest and the longest, and a share of 0 to 1 are needed"
+        )
+    prompt_tokens, total = number("prompt_tokens_mean", 0.0), number(TOTAL_TOKENS, 0.0)
+    responses = sizes.responses_per_step or round(number("responses", total / (mean + prompt_tokens)))
+    if responses < 1:
+        raise TraceError(
+            f"{log.source}: the scalars do not say how many responses step {step} has ('{TOTAL_TOKENS}' is missing); give "
+            "--responses-per-step"
+        )
+    return StepLengths(mean, shortest, longest, truncated, responses, prompt_tokens)
+
+
+def _rows(step: int, lengths: StepLengths, family: Family, samples: int, random: np.random.Generator) -> pd.DataFrame:
+    tokens = drawn_lengths(lengths, family, random)
+    number = np.arange(len(tokens))
+    limit = lengths.longest if lengths.truncated > 0 else math.inf
+    return pd.DataFrame(
+        {
+            "step": step,
+            "prompt_id": [f"{step}-{prompt}" for prompt in number // samples],
+            "sample": number % samples,
+            "prompt_tokens": round(lengths.prompt_tokens),
+            "response_tokens": tokens,
+            "finish_reason": np.where(tokens >= limit, "length", "stop"),
+        }
+    )
+
+
+def _trace(log: ImportedLog, rollouts: pd.DataFrame, sizes: StepSizes) -> Trace:
+    samples = "in groups of unknown size" if sizes.samples_per_prompt is None else f"{sizes.samples_per_prompt} per prompt"
+    each = rollouts.groupby("step").size()
+    said = (
+        "The log has no responses. Their lengths are drawn, so that every step has its logged mean, longest response and share "
+        f"of cut responses: {int(each.median()):,} per step ({samples}), {DRAWS} times each from a lognormal and a Weibull "
+        "distribution. Ranges cover all draws. Which prompts are long is unknown, and so is whether responses to one are alike."
+    )
+    meta = {"imported_from": log.source.name, "framework": log.format.name, "dispatch_order": "unknown", DRAWN: said}
+    return Trace(rollouts.reset_index(drop=True), meta=meta, source=str(log.source))

@@ -1,0 +1,40 @@
+"""Numbers of learning per step, from the details of a trace's spans and events: mismatch, and held-out evaluations."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from rlhfless.trace.io import Trace
+
+COLUMNS = ("mismatch_mean", "eval_reward_mean", "eval_accuracy")
+
+
+def learning_numbers(trace: Trace) -> pd.DataFrame:
+    """Return one row per step of a run of ``rlhfless train``: ``step`` and ``COLUMNS``, NaN where a step has none.
+
+    ``mismatch_mean`` is the mean absolute difference of the log-probabilities of engine and learner under the same weights.
+    Evaluations are those after a step's learning.
+
+    Example:
+        >>> from rlhfless.trace import read_trace
+        >>> learning_numbers(read_trace("data/traces/arithmetic-grpo"))["step"].is_unique
+        True
+    """
+    rows: dict[int, dict[str, float]] = {int(step): {} for step in trace.steps}
+    spans, events = trace.spans, trace.events
+    if len(spans):
+        of_learning = spans[(spans["phase"] == "learn") & spans["detail"].notna()]
+        for step, detail in zip(of_learning["step"], of_learning["detail"], strict=True):
+            learned = json.loads(detail).get("learning")
+            if isinstance(learned, dict) and "mismatch_mean" in learned:
+                rows.setdefault(int(step), {})["mismatch_mean"] = float(learned["mismatch_mean"])
+    if len(events):
+        for step, detail in events.loc[events["name"] == "evaluation", ["step", "detail"]].itertuples(index=False):
+            numbers = json.loads(detail)
+            if numbers.get("after_steps") == int(step) + 1:
+                known = {f"eval_{name}": value for name, value in numbers.items() if f"eval_{name}" in COLUMNS}
+                rows.setdefault(int(step), {}).update(known)
+    table = [{"step": step, **numbers} for step, numbers in sorted(rows.items())]
+    return pd.DataFrame(table, columns=["step", *COLUMNS]).astype(dict.fromkeys(COLUMNS, float))

@@ -1,0 +1,97 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) by the package ``peft``: what is trained, and merged weights.
+
+A layer computes W x + (alpha / rank) B A x. W is frozen; A and B are trained. The policy that generates has whole weights,
+into which the adapters are merged after every update. Needs peft, which is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from rlhfless.errors import InputError, missing_extra
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.training.config.learning import UpdateOptions
+
+ADAPTER = "default"
+SEED = 0  # of the first A; B is zero, so that training begins with the model as it is
+
+
+def check_lora() -> None:
+    """Check that adapters can be made in this installation.
+
+    Raises:
+        MissingExtra: peft is not installed.
+    """
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("LoRA (lora_rank)", error.name, "lora") from None
+
+
+def with_adapters(base: Any, options: UpdateOptions) -> Any:
+    """Return a model of the same class with new adapters, whose other weights are those of ``base``, in the same memory.
+
+    Args:
+        base: a transformers model whose weights never change.
+        options: with ``lora_rank``, ``lora_alpha`` and ``lora_targets``.
+
+    Raises:
+        InputError: no layer has one of the names in ``lora_targets``, or peft cannot adapt it.
+        MissingExtra: peft is not installed.
+    """
+    check_lora()
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layers = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)}
+    output = base.get_output_embeddings()
+    head = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if module is output}
+    targets = list(options.lora_targets) or sorted(layers - head)
+    if unknown := [name for name in targets if name not in layers]:
+        raise InputError(
+            f"lora_targets names {', '.join(map(repr, unknown))}, but the model's linear layers are {', '.join(sorted(layers))}"
+        )
+    shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
+    assert options.lora_rank is not None
+    alpha = 2.0 * options.lora_rank if options.lora_alpha is None else options.lora_alpha
+    config = LoraConfig(r=options.lora_rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        adapted = inject_adapter_in_model(config, copy.deepcopy(base, shared), adapter_name=ADAPTER)
+    for name, parameter in adapted.named_parameters():
+        parameter.requires_grad_(is_adapter(name))
+    return adapted
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a parameter of this name is of an adapter."""
+    return ".lora_" in name
+
+
+def has_adapters(module: Any) -> bool:
+    """Return whether a module, or a part of it, has adapters."""
+    return any(is_adapter(name) for name, _ in module.named_parameters())
+
+
+@torch.no_grad()
+def merge_into(model: Any, adapted: Any) -> None:
+    """Set a model's weights to the base weights of ``adapted`` with its adapters merged: W + (alpha / rank) B A."""
+    for name, weight, delta in _deltas(adapted):
+        model.get_submodule(name).weight.copy_(weight + delta.to(weight.dtype))
+
+
+def _deltas(adapted: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield name, frozen weight and change of each adapted layer."""
+    from peft.tuners.lora import LoraLayer
+
+    for name, module in adapted.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module.get_base_layer().weight, module.get_delta_weight(ADAPTER)

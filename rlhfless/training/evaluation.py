@@ -1,0 +1,140 @@
+"""Evaluates weights on held-out problems during training: one sampled response to each, scored by the run's rewards.
+
+It runs in the trainer's process, with a torch engine on the trained model's device, also where actors of a pool generate. The
+virtual clock does not move. Every evaluation draws the same random numbers, so that two differ by their weights only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlhfless.training import missing_torch
+
+try:
+    import torch
+except ImportError as error:
+    raise missing_torch(error) from None
+
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.iteration_clock import MEASURED
+from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.sampling import Sampling
+from rlhfless.executor import StepRecord
+from rlhfless.training.config import TrainConfig, TrainError
+from rlhfless.training.random_state import streams_of
+from rlhfless.training.responses import make_requests, read_responses
+from rlhfless.training.rewards import Rewards
+from rlhfless.training.tasks import Problem, Task
+from solver.model.admission import Admission
+from solver.model.plurals import counted
+
+EVENT = "evaluation"
+SLOTS = 128  # responses that are decoded at once
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """Evaluates a run's weights.
+
+    Attributes:
+        problems: held out; none: nothing is evaluated.
+        every: evaluate after so many steps, and after the last of ``steps``.
+        rewards: of the run. rule: 1 for a right answer, for accuracy; None where the problems have no answers.
+        precision: name of the number format in which responses are generated, as in the run.
+    """
+
+    problems: Sequence[Problem]
+    every: int
+    steps: int
+    rewards: Rewards
+    rule: Any
+    tokenizer: Any
+    sampling: Sampling
+    max_response_tokens: int
+    precision: str
+    seed: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, task: Task, rewards: Rewards, tokenizer: Any, precision: str) -> Evaluator:
+        """Return the evaluator of a run.
+
+        Raises:
+            TrainError: the task has too few problems that are not trained on.
+        """
+        problems: Sequence[Problem] = ()
+        if config.eval_every is not None:
+            problems = held_out_problems(task, config.task.prompts, config.task.eval_prompts)
+        answered = bool(problems) and all(problem.answer not in ("", None) for problem in problems)
+        rollout = config.rollout
+        return cls(
+            problems, config.eval_every or 1, config.steps, rewards, task.reward if answered else None, tokenizer,
+            Sampling(temperature=rollout.temperature), rollout.max_response_tokens, precision, config.seed,
+        )  # fmt: skip
+
+    def due(self, after_steps: int) -> bool:
+        """Return whether the weights after so many steps are evaluated: the first, the last, and those of whole intervals."""
+        return bool(self.problems) and (after_steps % self.every == 0 or after_steps == self.steps)
+
+    def of_weights(self, model: Any, after_steps: int) -> dict[str, float]:
+        """Return the numbers of a model's weights, none where they are not due.
+
+        Returns:
+            ``reward_mean``, ``accuracy`` (share of right answers by the task's own rule, where there are answers),
+            ``response_tokens_mean``, ``problems``, and ``seconds`` measured here. Responses that could not be judged do not
+            count.
+        """
+        if not self.due(after_steps):
+            return {}
+        began = time.perf_counter()
+        with one_thread(model.device), streams_of(self.seed, 0):
+            completions = self._generate(model)
+            responses = read_responses(self.problems, completions, self.tokenizer, 1)
+            values = self.rewards.score(responses).values
+        numbers = {"reward_mean": float(np.nanmean(values)) if not np.isnan(values).all() else math.nan}
+        if self.rule is not None:
+            right = [self.rule(response.problem, response.text) >= 1.0 for response in responses]
+            numbers["accuracy"] = float(np.mean(right))
+        numbers["response_tokens_mean"] = float(np.mean([response.tokens for response in responses]))
+        return {**numbers, "problems": float(len(responses)), "seconds": time.perf_counter() - began}
+
+    def enter(self, record: StepRecord, numbers: Mapping[str, float], after_steps: int) -> None:
+        """Enter an evaluation as an event of a step, at its start or, after its learning, at its end."""
+        if numbers:
+            time_s = record.start_s if after_steps == record.step else record.end_s
+            record.event(time_s, EVENT, None, after_steps=after_steps, **numbers)
+
+    def _generate(self, model: Any) -> dict[int, Any]:
+        requests = make_requests(self.problems, self.tokenizer, 1, self.max_response_tokens, self.seed, 0)
+        longest = max(request.prompt_tokens for request in requests) + self.max_response_tokens
+        weights = DecoderModel(model, longest, getattr(torch, self.precision))
+        admission = Admission(min(SLOTS, len(requests)), 1 << 30)
+        engine = TorchEngine(weights, admission, MEASURED, eos_id=self.tokenizer.eos_token_id, sampling=self.sampling)
+        try:
+            engine.add(requests)
+            return {done.response: done for done in engine.advance(math.inf).completions}
+        finally:
+            engine.close()
+
+
+def held_out_problems(task: Task, prompts: int, count: int) -> Sequence[Problem]:
+    """Return problems that are not trained on: those of ``task.held_out``, or the ones after the first ``prompts``.
+
+    Raises:
+        TrainError: there are too few.
+    """
+    if hasattr(task, "held_out"):
+        found: Sequence[Problem] = task.held_out(count)
+    else:
+        found = task.problems[prompts : prompts + count]
+    if len(found) < count:
+        raise TrainError(
+            f"eval_prompts is {count}, but task {task.name!r} has {counted(len(found), 'problem')} beside the {prompts} that "
+            f"are trained on; give at most {len(found)}, or fewer prompts"
+        )
+    return found

@@ -1,0 +1,40 @@
+"""Bytes of the weights that generation will get, known before a model is loaded: what a Ray cluster is started for."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rlhfless.training.config.learning import Precision
+
+ITEM_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
+HEADER_BYTES = 8  # that say how long the header of a safetensors file is
+
+
+def generated_weight_bytes(model: str | Path | tuple[Any, Any] | None, folder: Path | None, precision: Precision) -> int:
+    """Return the bytes of the weights that actors receive in every step; 0 where only the loaded model will say.
+
+    Args:
+        model: a folder of transformers, or a model with its tokenizer; None: a new one is warmed up, which is tiny.
+        folder: of the run that is resumed, whose own weights are used; None starts one.
+        precision: number format of generation.
+    """
+    resumed = None if folder is None else folder / "warm"
+    if isinstance(model, tuple):
+        return sum(int(weight.numel()) for weight in model[0].parameters()) * ITEM_BYTES[precision]
+    source = resumed if resumed is not None and resumed.is_dir() else model
+    if source is None:
+        return 0
+    return sum(map(weights_of_file, Path(source).glob("*.safetensors"))) * ITEM_BYTES[precision]
+
+
+def weights_of_file(path: Path) -> int:
+    """Return the number of weights in a safetensors file, by its header; 0 for a damaged file, which loading reports."""
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(HEADER_BYTES), "little")))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (OSError, ValueError, OverflowError, MemoryError, KeyError, TypeError):
+        return 0

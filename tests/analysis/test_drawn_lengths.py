@@ -1,0 +1,173 @@
+"""Lengths drawn from scalars have the scalars, and findings from them cover those of the responses that were left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from error_messages import refused, refused_command
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhfless.analysis.drawn_lengths import DRAWN, FAMILIES, Family, StepLengths, StepSizes, drawn_lengths, drawn_logs
+from rlhfless.cli import main
+from rlhfless.errors import InputError
+from rlhfless.trace import LogWithoutResponses, TraceError, import_log, open_log
+
+
+def scalars(lengths: np.ndarray, limit: int, **changes: Any) -> dict[str, Any]:
+    """What verl logs of a step with these lengths, after prompts of 40 tokens."""
+    cut = np.minimum(lengths, limit)
+    data = {
+        "response_length/mean": float(cut.mean()),
+        "response_length/max": int(cut.max()),
+        "response_length/min": int(cut.min()),
+        "response_length/clip_ratio": float((lengths >= limit).mean()),
+        "prompt_length/mean": 40.0,
+        "perf/total_num_tokens": int(cut.sum()) + 40 * len(cut),
+    }
+    return {key: value for key, value in (data | changes).items() if value is not None}
+
+
+def written(folder: Path, *steps: dict[str, Any]) -> Path:
+    path = folder / "run.jsonl"
+    path.write_text("".join(json.dumps({"step": n + 1, "data": step}) + "\n" for n, step in enumerate(steps)))
+    return path
+
+
+def imported(path: Path) -> Any:
+    with pytest.raises(LogWithoutResponses) as error:
+        open_log(path)
+    return error.value.log
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(FAMILIES), st.integers(64, 600), st.floats(0.1, 1.6), st.floats(3.5, 6.5), st.booleans(),
+    st.integers(0, 10**6),
+)  # fmt: skip
+def test_a_draw_has_the_mean_the_longest_and_the_cut_share(
+    family: Family, responses: int, spread: float, middle: float, limited: bool, seed: int
+) -> None:
+    """Whatever distribution the true lengths had: lognormal ones, of either family."""
+    true = np.exp(np.random.default_rng(seed).normal(middle, spread, responses)).round().clip(1)
+    limit = float(np.quantile(true, 0.9).round()) if limited else float(true.max()) + 1
+    logged = np.minimum(true, limit)
+    truncated = float((true >= limit).mean())
+    step = StepLengths(float(logged.mean()), float(logged.min()), float(logged.max()), truncated, responses, 0.0)
+    found = drawn_lengths(step, family, np.random.default_rng(seed))
+    assert len(found) == responses
+    assert found.max() == logged.max()
+    assert found.min() >= logged.min()
+    if limited:
+        assert (found == logged.max()).sum() == round(truncated * responses)
+    assert found.mean() == pytest.approx(logged.mean(), rel=0.15, abs=1)
+
+
+def test_the_number_of_responses_comes_from_the_tokens(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(0).integers(5, 200, 96)
+    log = imported(written(tmp_path, scalars(lengths, 150), scalars(lengths[:48], 500)))
+    drawn = drawn_logs(log, StepSizes(samples_per_prompt=4))
+    assert len(drawn) == 4
+    for one in drawn:
+        rollouts = one.trace.rollouts
+        assert rollouts.groupby("step").size().tolist() == [96, 48]
+        assert rollouts.groupby(["step", "prompt_id"]).size().unique().tolist() == [4]
+        assert (rollouts["prompt_tokens"] == 40).all()
+        assert (rollouts["finish_reason"] == "length").sum() == (lengths >= 150).sum()
+        assert not one.dispatch_order_known
+        assert "96 per step" not in one.trace.meta[DRAWN], "72 is the median"
+        assert len(one.scalars) == 2
+    assert not drawn[0].trace.rollouts.equals(drawn[1].trace.rollouts)
+    assert drawn_logs(log, StepSizes(responses_per_step=10))[0].trace.rollouts.groupby("step").size().tolist() == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"perf/total_num_tokens": None}, ("step 1", "perf/total_num_tokens", "--responses-per-step")),
+        ({"response_length/mean": 900.0}, ("step 1", "900")),
+        ({"response_length/clip_ratio": 1.5}, ("step 1", "1.5")),
+        ({"response_length/max": None}, ("no responses", "longest")),
+    ],
+)
+def test_scalars_that_give_no_lengths_are_refused(changes: dict[str, Any], sentence: tuple[str, ...], tmp_path: Path) -> None:
+    log = imported(written(tmp_path, scalars(np.arange(10, 90), 500, **changes)))
+    with refused(TraceError, *sentence):
+        drawn_logs(log, StepSizes())
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with refused(InputError, "samples_per_prompt", "0"):
+        StepSizes(samples_per_prompt=0)
+    with refused(InputError, "responses_per_step", "'many'"):
+        StepSizes(responses_per_step="many")  # type: ignore[arg-type]
+
+
+@pytest.mark.full
+def test_the_report_of_scalars_covers_what_the_responses_say(tmp_path: Path) -> None:
+    """A run's idle share of its GPUs lies within the range that its scalars alone give."""
+    from dataclasses import replace
+
+    from rlhfless.latency import load_profile
+    from rlhfless.report.drawn_study import study_drawn
+    from rlhfless.report.study import Assumptions, calibrate_log, study_log
+    from rlhfless.simulate import SimulationConfig
+    from rlhfless.trace import OpenedLog, Trace
+    from solver.model.cluster import Cluster
+
+    random = np.random.default_rng(3)
+    steps = [np.exp(random.normal(4.6, 0.8, 64)).round().astype(int).clip(8, 600) for _ in range(2)]
+    path = written(tmp_path, *(scalars(lengths, 600) for lengths in steps))
+    rows = pd.concat(
+        pd.DataFrame(
+            {
+                "step": n + 1, "prompt_id": [f"{n}-{i}" for i in range(64)], "sample": 0, "prompt_tokens": 40,
+                "response_tokens": lengths,
+            }
+        )
+        for n, lengths in enumerate(steps)
+    )  # fmt: skip
+    latency = load_profile("l40s-qwen2.5-3b-tp2")
+    setting = SimulationConfig(Cluster(1, 8, 2, latency.kind, 1.0), latency)
+    drawn = study_drawn(drawn_logs(imported(path), StepSizes()), setting, Assumptions(), 2).findings
+    log = OpenedLog(
+        replace(Trace(rows.reset_index(drop=True)), meta={"dispatch_order": "unknown"}), imported(path).scalars, "verl-scalars"
+    )
+    true = study_log(log, setting, Assumptions(), 2).findings
+    low, high = drawn.idle_shares
+    assert low < high
+    assert low - 0.02 <= true.account.idle_share <= high + 0.02
+    assert calibrate_log(log, setting, Assumptions()).phases.basis == drawn.phases.basis
+    columns = [name for name in drawn.given_back.columns if name.endswith((" low", " high"))]
+    assert (drawn.given_back["time low"] <= drawn.given_back["time high"]).all()
+    assert len(columns) == 4
+
+
+def test_a_page_is_written_from_scalars_and_says_so(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(0).integers(5, 200, 32)
+    path = written(tmp_path, scalars(lengths, 150))
+    out = tmp_path / "report.html"
+    arguments = ["report", str(path), "--gpus", "4", "--profile", "l40s-qwen2.5-3b-tp2", "--steps", "1", "-o", str(out)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    page = out.read_text()
+    assert "The log has no responses. Their lengths are drawn" in page
+    assert "32 per step" in page
+    notebook = CliRunner().invoke(main, [*arguments[:-1], str(tmp_path / "report.ipynb")])
+    refused_command(notebook, "scalars alone", ".html")
+
+
+def test_sizes_are_for_scalars(tmp_path: Path) -> None:
+    rows = [{"step": 0, "prompt_id": "a", "sample": s, "response_tokens": 5 + s} for s in range(2)]
+    pd.DataFrame(rows).to_csv(tmp_path / "log.csv", index=False)
+    result = CliRunner().invoke(
+        main, ["report", str(tmp_path / "log.csv"), "--samples-per-prompt", "2", "-o", str(tmp_path / "a.html")]
+    )
+    refused_command(result, "--samples-per-prompt", "this log has responses")
+    assert import_log(tmp_path / "log.csv").rollouts is not None

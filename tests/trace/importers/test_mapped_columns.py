@@ -1,0 +1,133 @@
+"""Mappings to joined columns, constants and row numbers, conditions on rows, and the mappings that a refusal offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from error_messages import refused, refused_command
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_samples import PUBLIC_DATA
+
+from rlhfless.cli import main
+from rlhfless.trace import ImportOptions, TraceError, import_log
+from rlhfless.trace.importers.mapped_columns import joined
+
+AZURE = PUBLIC_DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv"
+TASKS = pd.DataFrame(
+    {
+        "task": ["gsm8k", "gsm8k", "math", "math", "math"],
+        "problem": [0, 1, 0, 1, 1],
+        "output_toks": [10, 20, 30, 40, 50],
+        "split": ["train", "test", "train", "train", "test"],
+    }
+)
+MAPPING: dict[str, Any] = {"prompt_id": "task+problem", "response_tokens": "output_toks", "step": 3}
+
+
+@pytest.fixture(params=["csv", "jsonl", "parquet"])
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Prompts of two benchmarks, numbered in each, in one table without steps."""
+    path = tmp_path / f"log.{request.param}"
+    if request.param == "csv":
+        TASKS.to_csv(path, index=False)
+    elif request.param == "jsonl":
+        TASKS.to_json(path, orient="records", lines=True)
+    else:
+        TASKS.to_parquet(path)
+    return path
+
+
+def test_columns_are_joined_and_a_constant_is_in_every_row(log: Path) -> None:
+    found = import_log(log, ImportOptions(mapping=MAPPING))
+    assert found.rollouts is not None
+    assert found.rollouts["prompt_id"].tolist() == ["gsm8k/0", "gsm8k/1", "math/0", "math/1", "math/1"]
+    assert found.rollouts["step"].unique().tolist() == [3]
+    assert found.rollouts["sample"].tolist() == [0, 0, 0, 0, 1]
+    assert found.rollouts["task"].tolist() == TASKS["task"].tolist(), "columns that are joined stay"
+    assert {"prompt_id: joined from task, problem", "step: 3 in every row"} <= set(found.summary.notes)
+
+
+def test_only_rows_with_the_condition_are_read(log: Path) -> None:
+    found = import_log(log, ImportOptions(mapping=MAPPING, where="split == 'train' and not output_toks < 30"))
+    assert found.rollouts is not None
+    assert found.rollouts["response_tokens"].tolist() == [30, 40]
+    assert "rows: 2 of 5 are read, those with split == 'train' and not output_toks < 30" in found.summary.notes
+
+
+def test_the_number_of_the_row_is_a_prompt_and_a_text_in_quotes_is_a_constant(log: Path) -> None:
+    mapping = {"prompt_id": "row", "response_tokens": "output_toks", "step": "0", "run": "'night'"}
+    found = import_log(log, ImportOptions(mapping=mapping, where="split == 'test'"))
+    assert found.rollouts is not None
+    assert found.rollouts["prompt_id"].tolist() == ["2", "5"], "rows are counted in the file"
+    assert found.rollouts["run"].tolist() == ["night", "night"]
+
+
+@given(st.lists(st.tuples(*[st.text("a/\\", max_size=4)] * 2), min_size=2, max_size=12))
+def test_joined_values_are_equal_only_where_all_parts_are(pairs: list[tuple[str, str]]) -> None:
+    left, right = (pd.Series([pair[i] for pair in pairs], dtype=object) for i in (0, 1))
+    assert joined([left, right]).nunique() == len(set(pairs))
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("split", ("split", "neither true nor false", "example")),
+        ("output_toks", ("output_toks", "neither true nor false")),
+        ("len(split) == 5", ("len(split)", "comparisons", "example")),
+        ("split.str == 'x'", ("split.str", "comparisons")),
+        ("@pd == 1", ("@pd == 1", "no condition")),
+        ("split ==", ("split ==", "no condition", "example")),
+        ("'a' == 'a'", ("names no column",)),
+        ("kind == 'train'", ("'kind'", "task, problem, output_toks, split")),
+        ("output_toks > 'x'", ("output_toks > 'x'", "cannot be applied")),
+        ("output_toks > 900", ("none of its 5 rows",)),
+        (7, ("7", "example")),
+    ],
+)
+def test_a_wrong_condition_is_refused(where: Any, sentence: tuple[str, ...], tmp_path: Path) -> None:
+    TASKS.to_csv(tmp_path / "log.csv", index=False)
+    with refused(TraceError, *sentence):
+        import_log(tmp_path / "log.csv", ImportOptions(mapping=MAPPING, where=where))
+
+
+@pytest.mark.parametrize("theirs", ["task+kind", "kind", "train", None])
+def test_a_mapping_that_names_nothing_is_refused(theirs: Any, tmp_path: Path) -> None:
+    TASKS.to_csv(tmp_path / "log.csv", index=False)
+    with refused(TraceError, str(theirs), "needed"):
+        import_log(tmp_path / "log.csv", ImportOptions(mapping={**MAPPING, "prompt_id": theirs}))
+
+
+def test_a_condition_is_for_tables(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text('{"input": "a", "output": "b", "gts": 1, "score": 1.0, "step": 1, "uid": "a_0_0"}\n')
+    with refused(TraceError, "--where is for tables", "--from table"):
+        import_log(tmp_path, ImportOptions(where="step == 1"))
+
+
+def test_a_refusal_offers_mappings_which_read_the_table(tmp_path: Path) -> None:
+    """What the message says is what helps."""
+    TASKS.rename(columns={"problem": "prompt_index"}).drop(columns="task").to_csv(tmp_path / "log.csv", index=False)
+    runner = CliRunner()
+    result = runner.invoke(main, ["import", str(tmp_path / "log.csv"), "--preview"])
+    options = ["--map", "step=0", "--map", "prompt_id=prompt_index", "--map", "response_tokens=output_toks"]
+    refused_command(result, " ".join(options))
+    result = runner.invoke(main, ["import", str(tmp_path / "log.csv"), "--preview", *options, "--where", "split == 'train'"])
+    assert result.exit_code == 0, result.output
+    assert "3 responses to 2 prompts in 1 step" in result.output
+
+
+@pytest.mark.skipif(not AZURE.exists(), reason=f"public data absent: {AZURE.name}")
+def test_a_public_log_of_requests_is_read_as_its_refusal_says() -> None:
+    with pytest.raises(TraceError) as error:
+        import_log(AZURE)
+    assert "--map step=0 --map prompt_id=row --map response_tokens=GeneratedTokens --map prompt_tokens=ContextTokens" in str(
+        error.value
+    )
+    mapping = {"step": "0", "prompt_id": "row", "response_tokens": "GeneratedTokens", "prompt_tokens": "ContextTokens"}
+    found = import_log(AZURE, ImportOptions(mapping=mapping, where="ContextTokens > 4000"))
+    assert found.rollouts is not None
+    assert found.rollouts["prompt_tokens"].min() > 4000

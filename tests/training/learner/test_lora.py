@@ -1,0 +1,107 @@
+"""Adapters: what is generated with is what is trained, nothing else changes, and runs with them are resumed bit for bit."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from error_messages import refused
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from learning_samples import noise_batch, small_model  # noqa: E402
+from training_samples import config, same_weights  # noqa: E402
+
+from rlhfless.errors import InputError, MissingExtra  # noqa: E402
+from rlhfless.training.algorithms.lora import check_lora, has_adapters, is_adapter  # noqa: E402
+from rlhfless.training.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from rlhfless.training.config import TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.learner.learner import LocalLearner  # noqa: E402
+from rlhfless.training.logprobs import token_logprobs  # noqa: E402
+from rlhfless.training.loop import train  # noqa: E402
+
+HAS_PEFT = importlib.util.find_spec("peft") is not None
+with_peft = pytest.mark.skipif(not HAS_PEFT, reason="peft is not installed: pip install 'rlhfless[lora]'")
+KINDS: dict[str, dict[str, Any]] = {"grpo": {"kl_coef": 0.1}, "ppo": {"critic": "model"}}
+
+
+def learner(name: str, model: Any, **options: Any) -> LocalLearner:
+    return LocalLearner.make(name, model, **{"learning_rate": 1e-2, "lora_rank": 4, **KINDS[name], **options})
+
+
+@with_peft
+@pytest.mark.full
+@pytest.mark.parametrize("name", KINDS)
+def test_merged_weights_are_the_adapter_model_and_only_adapters_are_trained(name: str, tmp_path: Path) -> None:
+    model, before = small_model(), small_model().state_dict()
+    one = learner(name, model, lora_targets=["q_proj", "up_proj"])
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    batches = [noise_batch(small_model(), seed=seed) for seed in range(3)]
+    for batch in batches[:2]:
+        one.learn(batch)
+    trained = one.algorithm.trained.policy if name == "ppo" else one.algorithm.trained
+    ids = torch.arange(2, 12)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(token_logprobs(model, ids), token_logprobs(trained, ids), atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(token_logprobs(model, ids), token_logprobs(small_model(), ids), atol=1e-3)
+    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert {key.split(".")[-2] for key in changed} == {"q_proj", "up_proj"}
+    assert has_adapters(trained)
+    if name == "grpo":
+        assert all(torch.equal(p, q) for p, q in zip(one.algorithm.reference.parameters(), small_model().parameters()))  # type: ignore[attr-defined]  # noqa: B905
+    # a checkpoint has what is trained, and goes on bit for bit
+    save_checkpoint(tmp_path, 2, one)
+    again_model = small_model()
+    again = learner(name, again_model, lora_targets=["q_proj", "up_proj"])
+    load_checkpoint(tmp_path, 2, again)
+    assert all(is_adapter(key) or key.startswith("critic.") for key in again._parameters())
+    for each in (one, again):
+        each.learn(batches[2])
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again_model.parameters(), strict=True))
+    with refused(TrainError, "lora_rank", "4", "8"):
+        load_checkpoint(tmp_path, 2, learner(name, small_model(), lora_rank=8, lora_targets=["q_proj", "up_proj"]))
+
+
+@with_peft
+def test_a_run_with_adapters_is_resumed_bit_for_bit(tmp_path: Path, model: Path) -> None:
+    run: dict[str, Any] = {"policy": "static", "gpus": 1, "steps": 2, "lora_rank": 2, "kl_coef": 0.1}
+    train(config(**run), tmp_path / "whole", model=model)
+    train(config(**{**run, "steps": 1}), tmp_path / "parts", model=model)
+    assert not same_weights(tmp_path / "whole", tmp_path / "parts")
+    train(config(**run), tmp_path / "parts", resume=True)
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+@with_peft
+def test_layers_that_are_not_there_are_one_sentence() -> None:
+    with refused(InputError, "lora_targets", "'w_q'", "q_proj"):
+        learner("grpo", small_model(), lora_targets=["w_q"])
+
+
+@pytest.mark.skipif(HAS_PEFT, reason="peft is installed")
+def test_without_peft_one_sentence_says_what_to_install() -> None:
+    with refused(MissingExtra, "LoRA", "peft", "rlhfless[lora]"):
+        check_lora()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lora_rank": 0}, ("lora_rank is 0", "at least 1")),
+        ({"lora_rank": 2.5}, ("lora_rank", "2.5", "whole number")),
+        ({"lora_rank": 4, "lora_alpha": 0}, ("lora_alpha", "above 0")),
+        ({"lora_rank": 4, "lora_targets": "q_proj"}, ("lora_targets", "list of texts")),
+        ({"lora_alpha": 8.0}, ("lora_alpha is 8.0", "lora_rank")),
+        ({"lora_targets": ["q_proj"]}, ("lora_targets", "lora_rank")),
+        ({"lora_rank": 4, "learner_processes": 2}, ("lora_rank is 4", "2 learner_processes")),
+        ({"lora_rank": 4, "executor": "local", "pipeline": 2}, ("lora_rank is 4", "pipeline")),
+        ({"lora_rank": 4, "executor": "local", "learning": "stream", "learner_grows": True}, ("learner_grows", "lora_rank 4")),
+        ({"lora_rank": 4, "kl_coef": 0.1, "offload_reference": True}, ("offload_reference", "lora_rank 4")),
+    ],
+)
+def test_wrong_options_of_adapters_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
+    with refused(TrainError, *said):
+        TrainConfig.from_options(**changes)
