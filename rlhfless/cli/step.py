@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlhfless.cli.group import main
+from rlhfless.cli.lever_options import LeverOptions, lever_options
 from rlhfless.cli.options import format_option, seed_option
 from rlhfless.cli.step_options import StepGpus, StepModels, batch_options, gpus_options, models_options
 from rlhfless.errors import InputError
@@ -27,6 +28,7 @@ OURS = "this plan"
 @models_options
 @batch_options
 @gpus_options
+@lever_options
 @click.option(
     "--compare", metavar="NAME[,NAME...]", default="",
     help="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]",
@@ -40,6 +42,7 @@ def step(
     models: StepModels,
     batch: StepBatch,
     hardware: StepGpus,
+    lever: LeverOptions,
     compare: str,
     gap: float,
     work: int | None,
@@ -61,9 +64,15 @@ def step(
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
+    levers, workload = lever.names, lever.workload()
+    if names and workload is not None:
+        raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
+    batch = lever.batch(batch, workload)
     costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
     memory_bytes = hardware.memory_bytes(costs)
-    plan = plan_step(graph, cluster, costs, memory_bytes=memory_bytes, gap=gap, work=WORK if work is None else work, seed=seed)
+    generation = lever.generation(costs, workload)
+    search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": WORK if work is None else work, "seed": seed}
+    plan = plan_step(graph, cluster, costs, **search, generation=generation, levers=levers)
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
     table = compare_step_plans(plans, hardware.price_usd)

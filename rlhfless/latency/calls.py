@@ -177,6 +177,21 @@ class CallTable:
             0.0, kv + self._layer_bytes(model, cut, prefilled) + self._logit_bytes(call, model, cut, sequences), copy
         )
 
+    def updates(self, call: Call, layout: Layout) -> tuple[int, float]:
+        """Return the updates of a training per step, and the seconds of each: gradients over the link, and the optimizer.
+
+        These are in ``seconds``, too. What is left of it is in proportion to the responses' tokens.
+
+        Example:
+            >>> from solver.dataflow import Call, Layout, Mesh, Strategy
+            >>> from rlhfless.latency import CallTable, StepBatch
+            >>> costs = CallTable("a100", {"actor": "llama2-7b"}, StepBatch(256, 128, 384))
+            >>> steps, seconds = costs.updates(Call("train", "actor", "train"), Layout(Mesh(0, 8), Strategy(4, 2, 1)))
+            >>> steps, round(seconds, 3)
+            (4, 0.153)
+        """
+        return self.batch.mini_batches, self._update_s(self.model(call.role), layout.strategy)
+
     def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
         """Return the seconds and bytes of sending a role's weights from one layout to another.
 
@@ -259,11 +274,14 @@ class CallTable:
         pass_s = model.times[cut.tp].prefill_s(sequences, tokens, options.all_reduce_share) / cut.pp
         hop_s = self._hop_s(model, cut, sequences * tokens)
         stages_s = passes * (cut.pp + micro - 1) * (PASSES[options.recompute] * pass_s + 2 * hop_s)
+        return self.batch.mini_batches * (stages_s + self._update_s(model, cut))
+
+    def _update_s(self, model: ModelTables, cut: Strategy) -> float:
         link = self.node_bytes_per_s if cut.gpus <= self.gpus_per_node else self.network_bytes_per_s
         of_gpu = model.parameters / (cut.tp * cut.pp)
         gradients_s = 2 * WEIGHT_BYTES * of_gpu * (cut.dp - 1) / cut.dp / link
         optimizer_s = 2 * STATE_BYTES * of_gpu / cut.dp / self.tables.memory_bytes_per_s
-        return self.batch.mini_batches * (stages_s + gradients_s + optimizer_s)
+        return gradients_s + optimizer_s
 
     def _fetch_s(self, call: Call, model: ModelTables, cut: Strategy) -> float:
         """Return the seconds of fetching the weights of an offloaded role from host memory."""

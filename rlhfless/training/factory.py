@@ -223,7 +223,8 @@ def resolve(
     if pool is not None and (hardware.preparation == "overlap" or hardware.preparation_actors != 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     if overrides.step_plan is not None:
-        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None)
+        drafts = drafting is not None
+        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name
