@@ -16,7 +16,8 @@ from solver.dataflow.remake import moved_state_bytes, why_again
 
 __all__ = [
     "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepPlan", "Strategy", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo", "remax", "strategies", "why_again",
+    "StepPlan", "Strategy", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo", "remax",
+    "strategies", "why_again",
 ]  # fmt: skip
 
 
