@@ -57,7 +57,9 @@ def fused_bound(setting: SimulationConfig, logged: LoggedStep) -> StepBound | No
     if setting.work is None:
         return None
     work = _work(setting, logged)
-    return step_bound(setting.problem(logged.truth), replace(work, learner_grows=bool(work.learner_gpus)))
+    return step_bound(
+        setting.problem(logged.truth), replace(work, learner_grows=bool(work.learner_gpus)), bound_work=setting.bound_work
+    )
 
 
 def _work(setting: SimulationConfig, logged: LoggedStep) -> PhaseWork:

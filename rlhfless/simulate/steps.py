@@ -21,6 +21,7 @@ from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster
@@ -138,6 +139,20 @@ class LoggedStep:
     truth: Workload
     has_history: bool
     forecast: LengthForecast
+    _bounds: dict[tuple[object, ...], ClairvoyantBound] = field(default_factory=dict, init=False, repr=False)
+
+    def bound(self, setting: SimulationConfig) -> ClairvoyantBound:
+        """Return the clairvoyant bound on generating this step; computed once for settings that follow each other and
+        have the same GPUs, profile and work.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        key = (setting.cluster, setting.latency, setting.admission, setting.bound_work)
+        if key not in self._bounds:
+            self._bounds.clear()
+            self._bounds[key] = clairvoyant_bound(setting.problem(self.truth), work=setting.bound_work)
+        return self._bounds[key]
 
     def inputs(self, setting: SimulationConfig, clairvoyant: bool = False) -> tuple[PlanningProblem, PlanningOptions]:
         """Return what a policy plans this step with: ``policy.plan(*step.inputs(setting, policy.clairvoyant))``.

@@ -223,7 +223,8 @@ def resolve(
     if pool is not None and (hardware.preparation == "overlap" or hardware.preparation_actors != 1):
         raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     if overrides.step_plan is not None:
-        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None)
+        drafts = drafting is not None
+        check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
     meta = meta_of(config, cluster, planner, device) | {"given": overrides.names()} | ({} if pool is None else pool.meta)
     given = overrides.task or overrides.dataset
     meta["run"] = config.task.name if given is None else given.name
@@ -309,7 +310,7 @@ def _of_the_model(
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids)
     engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"

@@ -107,6 +107,9 @@ class ClusterConfig(Options):
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
+    learner_placement: Literal["local", "ray"] = "local"
+    """Start learner processes on this machine (local), or where Ray has room for them (ray). ``ray`` shards over the machines
+    of a Ray cluster, with executor ray. The first process stays on this machine."""
     preparation_tp: Count | None = None
     """Run the learner's passes before an update (reference, old log-probabilities, values) in this many tensor-parallel parts.
     The weights are sent there and the passes run in learner_processes / preparation_tp copies of the model; the update stays
@@ -125,9 +128,12 @@ class ClusterConfig(Options):
     ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     learner_threads: Count | Literal["auto"] | None = None
     """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
-    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; auto with vllm."""
+    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
+    weight_sync: Literal["folder", "ipc"] = "folder"
+    """Send weights to vLLM by a folder in memory, or from the model's GPU, which its actor shares (ipc). ``ipc`` needs executor
+    local, device cuda and one GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
     an object stays on its device. A run may be resumed on another device, but not bit for bit."""
@@ -164,6 +170,13 @@ class ClusterConfig(Options):
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
                 "choose engine 'torch' or 'transformers'"
             )
+        shares = self.engine == "vllm" and self.executor == "local" and self.device == "cuda" and self.gpus == 1
+        if self.weight_sync == "ipc" and not shares:
+            raise TrainError(
+                f"weight_sync is 'ipc' with engine {self.engine!r}, executor {self.executor!r}, device {self.device!r} and "
+                f"{counted(self.gpus, 'GPU')}, but weights pass within a GPU that vLLM shares with the learner; choose 'vllm', "
+                "'local', 'cuda' and 1, or weight_sync 'folder'"
+            )
         if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
             why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
             why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
@@ -178,6 +191,11 @@ class ClusterConfig(Options):
             )
         if self.gpus % self.gpus_of_node:
             raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")
+        if self.learner_placement == "ray" and (self.executor != "ray" or self.learner_processes == 1):
+            raise TrainError(
+                f"learner_placement is 'ray' with executor {self.executor!r} and learner_processes {self.learner_processes}; "
+                "executor 'ray' and several learner_processes are needed"
+            )
         self._check_preparation()
         self._check_learning()
         self._check_pipeline()
