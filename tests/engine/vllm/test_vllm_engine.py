@@ -30,6 +30,8 @@ from vllm_samples import (
 )
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
@@ -257,6 +259,34 @@ def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) ->
     assert sum(s.tokens for s in spans if s.phase == "decode") == sum(c.response_tokens for c in found.values())
     assert sum(s.tokens for s in spans if s.phase == "prefill") == sum(c.prefill_tokens_computed for c in found.values())
     assert all(s.batch_mean <= s.slots == ROOMY.max_batch for s in spans)
+
+
+PENALISED, ENDS = Sampling(temperature=0, repetition_penalty=30.0), (EOS, 20, 22)
+
+
+def decode_penalised(folder: Path, wanted: Sequence[Request]) -> dict[int, Completion]:
+    """With several stop tokens, and cut after some tokens, so that what was generated comes back as a part of the context."""
+    engine = replace(factory_of(folder, 0, PENALISED), eos_id=ENDS)(LATENCY, ROOMY)
+    engine.add(wanted)
+    completions: list[Completion] = []
+    for _ in range(5):
+        completions += engine.advance(engine.peek_next_event_s()).completions
+    cut, progress = engine.cut(engine.clock_s)
+    assert any(r.generated_tokens for r in cut)
+    engine.add(cut)
+    completions += [*progress.completions, *engine.advance(math.inf).completions]
+    engine.close()
+    return by_response(completions)
+
+
+@pytest.mark.full
+def test_a_penalty_and_several_stop_tokens_are_those_of_the_torch_engine(call: Call, first: Path) -> None:
+    wanted = requests(6)
+    engine = TorchEngine(DecoderModel(model_of(3), LONGEST), ROOMY, LATENCY, eos_id=ENDS, sampling=PENALISED)
+    engine.add(wanted)
+    expected = by_response(engine.advance(math.inf).completions)
+    assert {int(c.token_ids[-1]) for c in expected.values()} == set(ENDS)
+    assert_same(call(decode_penalised, first, wanted), expected)
 
 
 @pytest.mark.full
