@@ -1,5 +1,6 @@
 """Latency profiles: shipped, fitted, generated from measured operators; costs of a step's model calls; GPU prices."""
 
+from rlhfless.latency.call_generation import generation_latency
 from rlhfless.latency.call_tables import list_call_kinds, load_call_tables
 from rlhfless.latency.calls import CallTable
 from rlhfless.latency.gpu_pools import mixed_pools
@@ -15,6 +16,7 @@ __all__ = [
     "PriceError",
     "ProfileError",
     "StepBatch",
+    "generation_latency",
     "list_call_kinds",
     "list_prices",
     "list_profiles",

@@ -34,6 +34,7 @@ from solver.stage_fusion.token_work import TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
 FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding
+LEARNER_STARTS = ("step", "needed")
 MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
@@ -55,6 +56,8 @@ class SimulationConfig:
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
         fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
             (``rlhfless.simulate.fused_steps``).
+        learner_start: when the learner's GPUs of ``work`` are allocated, which are held to the end: for the whole ``step``, or
+            when they are ``needed``, by the predicted lengths (``solver.latest_start``).
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:
@@ -81,6 +84,7 @@ class SimulationConfig:
     drafts: SimulatedDrafts | None = None
     work: TokenWork | None = None
     fuse: str = "none"
+    learner_start: str = "step"
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
 
     def __post_init__(self) -> None:
@@ -97,6 +101,12 @@ class SimulationConfig:
             raise InputError(f"work is {as_given(self.work)}; TokenWork(...) or None is needed")
         if self.fuse not in FUSIONS:
             raise InputError(f"fuse {as_given(self.fuse)} is unknown; choose one of {', '.join(FUSIONS)}")
+        if self.learner_start not in LEARNER_STARTS:
+            raise InputError(
+                f"learner_start {as_given(self.learner_start)} is unknown; choose one of {', '.join(LEARNER_STARTS)}"
+            )
+        if self.learner_start == "needed" and (self.work is None or not self.work.learner_gpus):
+            raise InputError("learner_start is 'needed', but no GPUs are the learner's alone; give work with learner_gpus")
         if self.work is None and self.fuse != "none":
             raise InputError(f"fuse is {self.fuse!r}, but there is no work to fuse; give seconds per token as work")
         if self.work is not None and self.phases != NonGenerationPhases():

@@ -7,14 +7,18 @@ order of calls. What a call takes is given by ``CallCosts``.
 from solver.dataflow.generation import StepGeneration
 from solver.dataflow.graph import Call, Graph, dpo, grpo, ppo, remax
 from solver.dataflow.layout import Layout, Mesh, Strategy, meshes, missing_share, strategies
+from solver.dataflow.lever_space import DividedCosts
+from solver.dataflow.levers import Lever
 from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.dataflow.planner import plan_step
 from solver.dataflow.remake import moved_state_bytes, why_again
+from solver.dataflow.with_levers import WithLevers
 
 __all__ = [
-    "Call", "CallCosts", "CallMemory", "Graph", "Layout", "Mesh", "PlannedCall", "StepGeneration", "StepPlan", "Strategy",
-    "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo", "remax", "strategies", "why_again",
+    "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
+    "StepPlan", "Strategy", "WithLevers", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo",
+    "remax", "strategies", "why_again",
 ]  # fmt: skip
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from solver.dataflow.generation import GenerationPlans, StepGeneration, generated_options
 from solver.dataflow.graph import Graph
-from solver.dataflow.options import CallCosts
+from solver.dataflow.options import CallCosts, CallOptions
 from solver.dataflow.plan import StepPlan
 from solver.dataflow.searched import Asked, searched
 from solver.model.cluster import Cluster
@@ -23,9 +24,17 @@ ROUNDS = 3
 SETTLED = 1e-3  # relative change of the period at which no further round is made
 
 
+class JoinedPlan(NamedTuple):
+    """A step plan, the options that it was chosen from, and the generation plans of its generate calls, by name."""
+
+    plan: StepPlan
+    options: CallOptions
+    generation: Mapping[str, GenerationPlans]
+
+
 def plan_with_generation(
     graph: Graph, cluster: Cluster, costs: CallCosts, generation: Mapping[str, StepGeneration], asked: Asked
-) -> StepPlan:
+) -> JoinedPlan:
     """Return the best step plan, with the generation plans of its generate calls.
 
     Args:
@@ -34,19 +43,21 @@ def plan_with_generation(
     Raises:
         PlanningError: no plan fits into memory, or nothing can generate.
     """
-    phases, best, bound_s = NonGenerationPhases(), None, 0.0
+    phases, bound_s = NonGenerationPhases(), 0.0
+    best: JoinedPlan | None = None
     for _ in range(ROUNDS):
         plans = {name: GenerationPlans(one, cluster.gpus_per_node, phases, asked.seed) for name, one in generation.items()}
-        found = _with_plans(searched(generated_options(graph, cluster, costs, plans), asked), plans)
-        settled = best is not None and abs(found.period_s - best.period_s) < SETTLED * best.period_s
+        options = generated_options(graph, cluster, costs, plans)
+        found = _with_plans(searched(options, asked), plans)
+        settled = best is not None and abs(found.period_s - best.plan.period_s) < SETTLED * best.plan.period_s
         bound_s = max(bound_s, found.lower_bound_s)
-        if best is None or found.period_s < best.period_s:
-            best = found
+        if best is None or found.period_s < best.plan.period_s:
+            best = JoinedPlan(found, options, plans)
         phases = found.phases()
         if settled or all(one.objective == Objective(time_weight=1.0) for one in generation.values()):
             break
     assert best is not None, "there is at least one round"
-    return replace(best, lower_bound_s=min(bound_s, best.period_s))
+    return best._replace(plan=replace(best.plan, lower_bound_s=min(bound_s, best.plan.period_s)))
 
 
 def _with_plans(plan: StepPlan, plans: Mapping[str, GenerationPlans]) -> StepPlan:

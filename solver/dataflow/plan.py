@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from solver.dataflow.graph import GENERATE, TRAIN, Graph
 from solver.dataflow.layout import Layout
+from solver.dataflow.levers import Lever
+from solver.dataflow.parts import CallParts
 from solver.model.errors import shown
 from solver.model.html_tables import rows_table
 from solver.model.objective import NonGenerationPhases
@@ -34,6 +36,7 @@ class PlannedCall:
             role is trained, the seconds of that, and the bytes; 0 where nothing is sent. The start may be before the step's.
         generation: what a generate call was planned as, with GPU ids from the first GPU of the mesh; None: a call like others.
         release_s: seconds from its start until each GPU of the mesh is free; empty: all are held to its end.
+        parts: how it is divided; its ``seconds`` are then those from its first start to its last end. None: it runs as a whole.
     """
 
     name: str
@@ -49,10 +52,13 @@ class PlannedCall:
     reallocate_bytes: float = 0.0
     generation: Plan | None = field(default=None, repr=False)
     release_s: tuple[float, ...] = ()
+    parts: CallParts | None = field(default=None, repr=False)
 
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds for which it holds its GPUs."""
+        if self.parts is not None:
+            return self.parts.gpu_seconds(self.layout.mesh.gpus)
         return sum(self.release_s) if self.release_s else self.seconds * self.layout.mesh.gpus
 
     @property
@@ -66,7 +72,7 @@ class StepPlan:
     """A plan of whole training steps.
 
     Attributes:
-        graph: name of the algorithm. gpus, gpus_per_node: of the cluster. calls: in order of their start.
+        gpus, gpus_per_node: of the cluster. calls: in order of their start.
         dataflow: the calls in the order of the algorithm, and what each waits for.
         period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
         first_steps_s: seconds of the first five steps together, the number that ReaL reports.
@@ -76,9 +82,9 @@ class StepPlan:
         peak_bytes: of every GPU.
         history: (evaluated plans, period) of every improvement.
         order: of ready calls: ``longest path``, or ``fifo`` (as they became ready).
+        levers: that the plan was allowed, with what each is expected to save; see ``solver.dataflow.levers``.
     """
 
-    graph: str
     gpus: int
     calls: tuple[PlannedCall, ...]
     period_s: float
@@ -90,6 +96,20 @@ class StepPlan:
     gpus_per_node: int
     history: tuple[tuple[int, float], ...] = ()
     order: str = "longest path"
+    levers: tuple[Lever, ...] = ()
+
+    def uses(self, lever: str) -> bool:
+        """Return whether it uses a lever, by its name."""
+        return any(one.used for one in self.levers if one.name == lever)
+
+    def explain(self) -> str:
+        """Return one line per lever that the plan was allowed: what it does, and what it is expected to save."""
+        return "\n".join(map(str, self.levers))
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.dataflow.name
 
     @property
     def gap(self) -> float:
@@ -141,9 +161,21 @@ class StepPlan:
         """Return the plan as JSON: its numbers, and ``calls`` with the rows of ``to_frame``."""
         numbers = {
             name: getattr(self, name)
-            for name in ("graph", "gpus", "period_s", "lower_bound_s", "gap", "first_steps_s", "status", "order", "gpu_seconds")
+            for name in (
+                "algorithm",
+                "gpus",
+                "period_s",
+                "lower_bound_s",
+                "gap",
+                "first_steps_s",
+                "status",
+                "order",
+                "gpu_seconds",
+            )
         }
-        return json.dumps({**numbers, "peak_bytes": self.peak_bytes, "calls": [self._row(call) for call in self.calls]})
+        levers = {"levers": [asdict(lever) for lever in self.levers]} if self.levers else {}
+        calls = {"calls": [self._row(call) for call in self.calls]}
+        return json.dumps({**numbers, **levers, "peak_bytes": self.peak_bytes, **calls}, allow_nan=False)
 
     def _row(self, call: PlannedCall) -> dict[str, object]:
         mesh, strategy = call.layout.mesh, call.layout.strategy
@@ -158,13 +190,14 @@ class StepPlan:
         widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
         lines = ["  ".join(map(str.ljust, row[:TEXTS], widths)) for row in rows]
         numbers = ["  ".join(map(str.rjust, row[TEXTS:], widths[TEXTS:])) for row in rows]
-        return "\n".join([self._summary(), *(f"{text}  {number}" for text, number in zip(lines, numbers, strict=True))])
+        table = (f"{text}  {number}" for text, number in zip(lines, numbers, strict=True))
+        return "\n".join([self._summary(), *table, *map(str, self.levers)])
 
     def _repr_html_(self) -> str:
-        return rows_table(self._summary(), HEAD, self._table())
+        return rows_table("; ".join([self._summary(), *map(str, self.levers)]), HEAD, self._table())
 
     def _summary(self) -> str:
-        head = f"Step plan of {self.graph} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"
+        head = f"Step plan of {self.algorithm} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"
         if not self.lower_bound_s:
             return f"{head} ({self.status}, no bound)"
         proof = f"at most {self.gap:.1%} above the shortest" if self.gap > 1e-9 else "proven shortest"

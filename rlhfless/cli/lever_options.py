@@ -1,0 +1,119 @@
+"""Options of ``rlhfless step`` that let a plan use levers: which, for which lengths, and what drafts accept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhfless.cli.draft_options import named_acceptance
+from rlhfless.cli.options import Command, together
+from rlhfless.errors import InputError
+from solver.dataflow.levers import DRAFTS, LEVERS, lever_names
+from solver.model.errors import PlanningError
+
+if TYPE_CHECKING:
+    from rlhfless.latency import CallTable, StepBatch
+    from solver.dataflow import WithLevers
+    from solver.model.acceptance import Acceptance
+    from solver.model.workload import Workload
+
+
+@dataclass(frozen=True)
+class LeverOptions:
+    """The levers of a step plan as a user states them."""
+
+    levers: str
+    lengths: Path | None
+    drafts: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The levers that are named; ``all`` has drafts only if something says what they accept.
+
+        Raises:
+            InputError: a name is unknown, or what a lever needs is not given.
+        """
+        try:
+            names = lever_names(self.levers)
+        except PlanningError as error:
+            raise InputError(f"--{error}") from None
+        if self.levers == "all" and self.drafts is None:
+            names = tuple(name for name in LEVERS if name != DRAFTS)
+        if names and self.lengths is None:
+            raise InputError(f"--levers {self.levers} follows responses to their ends; --lengths LOG is needed")
+        if DRAFTS in names and self.drafts is None:
+            raise InputError("--levers has drafts, but not how many are accepted; --drafts weak, strong or A0.7 is needed")
+        if DRAFTS not in names and self.drafts is not None:
+            raise InputError(f"--drafts is {self.drafts}, but the plan may not draft; --levers all or drafts is needed")
+        return names
+
+    @property
+    def acceptance(self) -> Acceptance | None:
+        """What drafts accept.
+
+        Raises:
+            InputError: it is no acceptance.
+        """
+        if self.drafts is None:
+            return None
+        if (found := named_acceptance(self.drafts)) is None:
+            raise InputError(f"--drafts {self.drafts}: is no acceptance; weak, strong, or a rate such as A0.7 is needed")
+        return found
+
+    def workload(self) -> Workload | None:
+        """Return the last step of the log, with lengths predicted from the steps before it; None without a log."""
+        from rlhfless.cli.log_options import LogOptions
+        from rlhfless.simulate import logged_steps
+
+        if not self.names and self.lengths is None:
+            return None
+        assert self.lengths is not None, "levers need lengths"
+        rows = LogOptions().open(self.lengths).trace.rollouts
+        return next(logged_steps(rows, steps=[int(rows["step"].max())])).predicted.points
+
+    def batch(self, given: StepBatch, workload: Workload | None) -> StepBatch:
+        """Return the batch of a step: as given, or the number of responses and the mean lengths of the log's."""
+        if workload is None:
+            return given
+        prompt_tokens = round(float(workload.prompt_tokens[workload.prompt_of].mean()))
+        response_tokens = round(float(workload.response_tokens.mean()))
+        return replace(
+            given,
+            responses=len(workload),
+            prompt_tokens=max(1, prompt_tokens),
+            response_tokens=max(1, response_tokens),
+        )
+
+    def generation(self, costs: CallTable, workload: Workload | None) -> WithLevers | None:
+        """Return what is generated, by the tables of the costs, with the levers; None without a log."""
+        from rlhfless.latency import generation_latency
+        from solver.dataflow import StepGeneration, WithLevers
+
+        if workload is None:
+            return None
+        return WithLevers(StepGeneration(workload, generation_latency(costs), drafts=self.acceptance), self.names)
+
+
+def lever_options(command: Command) -> Command:
+    """Add --levers, --lengths and --drafts, as the argument ``lever``."""
+    options = [
+        click.option(
+            "--levers", default="none", show_default=True, metavar="all|none|NAME[,NAME...]",
+            help="Let the plan use these levers where they make steps shorter: drafts, fuse (passes over responses prompt by "
+            "prompt, on GPUs that generation gave back) and stream (learning prompt by prompt).",
+        ),
+        click.option(
+            "--lengths", type=click.Path(path_type=Path), metavar="LOG",
+            help="Plan for the responses of the last step of this log, with lengths predicted from its earlier steps, in place "
+            "of --responses, --prompt-tokens and --response-tokens.",
+        ),
+        click.option(
+            "--drafts", metavar="A0.7|weak|strong",
+            help="Let drafts accept this share of drafted tokens, or as measured on MATH-500 (weak) or on the shipped run "
+            "(strong, a character task).  [default: no drafts]",
+        ),
+    ]  # fmt: skip
+    return together("lever", lambda: LeverOptions, options)(command)
