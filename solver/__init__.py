@@ -41,6 +41,7 @@ from solver.replanning.replan import Replan, replan
 from solver.stage_fusion.bound import StepBound, phase_bound_s, step_bound
 from solver.stage_fusion.cut import CutCandidate, CutPlan, choose_cut
 from solver.stage_fusion.follow import PhaseRow, PhaseSchedule, follow
+from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerCandidate, LearnerPlan, choose_learner
 from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
@@ -73,6 +74,7 @@ __all__ = [
     "HistoryEntry",
     "IterationTable",
     "KnownLengths",
+    "LateStart",
     "Latencies",
     "LatencyModel",
     "LearnerCandidate",
@@ -124,6 +126,7 @@ __all__ = [
     "from_samples",
     "from_scenarios",
     "known_lengths",
+    "latest_start",
     "length_table",
     "mixed_clairvoyant_bound",
     "offers_of",

@@ -18,7 +18,7 @@ from rlhfless.analysis.calibration import Calibration, calibration
 from rlhfless.analysis.savings import StepTotals, compared
 from rlhfless.latency import scaled
 from rlhfless.scheduling import PlanningOptions
-from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate_steps
+from rlhfless.simulate import Simulation, SimulationConfig, execute_steps, logged_steps
 from rlhfless.trace import Trace
 from rlhfless.trace.metrics.step_metrics import interval_union_s
 from solver.model.latency import LatencyModel
@@ -140,13 +140,14 @@ def calibrated_by_spans(
     changed = set(trace.events.loc[trace.events["name"].isin(CHANGES), "step"])
     actors = trace.rollouts.get("actor")
     with_actors = set() if actors is None else set(trace.rollouts["step"]) - set(trace.rollouts.loc[actors.isna(), "step"])
-    work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0), bound_work=0)
+    work_only = replace(setting, latency=replace(setting.latency, start_s=0.0, sync_s=0.0))
     usable = [step for step in steps if step in with_actors and step not in changed]
     simulated = {}
     for logged in logged_steps(trace.rollouts, max_response_tokens=setting.max_response_tokens, steps=usable):
         names = tuple(logged.rows["actor"].astype(str))
         if len(set(names)) <= setting.cluster.max_actors:
-            simulated[logged.step] = float(simulate_steps([logged], work_only, [AsExecuted(names)]).steps["time_s"].iloc[0])
+            ((record, _),) = next(iter(execute_steps([logged], work_only, [AsExecuted(names)]).values()))
+            simulated[logged.step] = record.end_s - record.start_s
     measured = pd.DataFrame({"step": took["step"], "generate_s": took["working_s"]})
     simulated_s = pd.Series({step: time_s for step, time_s in simulated.items() if time_s > 0}, dtype=float)
     fitted = calibration(measured, simulated_s)

@@ -39,26 +39,33 @@ class FrameworkDefaults:
     Attributes:
         dispatch: one of ``DISPATCHES``. colocated: actors and learner take turns on the same GPUs.
         synchronous: a step's learning waits for the step's last response. assumption: the assumption in words.
+        phase_times: how the framework logs seconds of its phases, and the file that has them then; empty where no importer
+            reads them.
     """
 
     dispatch: str
     colocated: bool
     synchronous: bool
     assumption: str
+    phase_times: str = ""
 
 
 FRAMEWORK_DEFAULTS = {
     "verl": FrameworkDefaults("least-loaded", True, True, "verl sends a request to the replica with the fewest in "
                                                           "flight (releases before "
-                  "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs"),
+                  "its asynchronous rollout cut the batch into equal chunks) and learns on the same GPUs",
+                              "verl logs them with trainer.logger=[console,file], in {experiment}.jsonl"),
     "trl": FrameworkDefaults("static", True, True,
-                 "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs"),
-    "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs"),
+                 "TRL cuts the batch into equal chunks and, where vLLM is colocated, learns on its GPUs",
+                 "TRL logs them with report_to='wandb', in wandb/run-*/run-*.wandb (WANDB_MODE=offline included)"),
+    "nemo-rl": FrameworkDefaults("static", True, True, "NeMo-RL cuts the batch into equal chunks and learns on the same GPUs",
+                                 "NeMo-RL logs them with logger.tensorboard_enabled=true, beside train_data_step*.jsonl"),
     "areal": FrameworkDefaults("least-loaded", False, False, "AReaL assigns requests to its servers round-robin, which is "
                                                              "simulated as fewest responses in flight (both give every "
                                                              "server equally many), and learns on other GPUs"),
     "slime": FrameworkDefaults("least-loaded", False, True, "slime's router balances requests in flight; the learner "
-                                                            "has other GPUs"),
+                                                            "has other GPUs",
+                               "slime logs them with --use-tensorboard or --use-wandb"),
     "prime-rl": FrameworkDefaults("least-loaded", False, False, "prime-rl balances requests in flight and learns on "
                                                                 "other GPUs"),
 }  # fmt: skip

@@ -41,13 +41,13 @@ def compare_step_plans(plans: Mapping[str, StepPlan], usd_per_gpu_hour: float = 
         raise InputError(f"usd_per_gpu_hour is {as_given(usd_per_gpu_hour)}; a number of 0 or more is needed")
     best: dict[tuple[str, int], float] = {}
     for plan in plans.values():
-        best[plan.graph, plan.gpus] = max(best.get((plan.graph, plan.gpus), 0.0), plan.lower_bound_s)
+        best[plan.algorithm, plan.gpus] = max(best.get((plan.algorithm, plan.gpus), 0.0), plan.lower_bound_s)
     rows = []
     for label, plan in plans.items():
         held_gpu_s = plan.gpus * plan.period_s
         calls_gpu_s = sum(call.gpu_seconds for call in plan.calls)
         gpu_s = (calls_gpu_s, plan.gpu_seconds - calls_gpu_s, max(0.0, held_gpu_s - plan.gpu_seconds))
-        bound_s = best[plan.graph, plan.gpus] or math.nan
+        bound_s = best[plan.algorithm, plan.gpus] or math.nan
         cost_usd = held_gpu_s * usd_per_gpu_hour / 3600
         rows.append((str(label), plan.period_s, bound_s, *gpu_s, max(plan.peak_bytes, default=0.0), cost_usd, plan.status))
     return pd.DataFrame(rows, columns=COLUMNS)

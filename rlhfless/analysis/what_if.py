@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pandas as pd
 
 from rlhfless.latency import PriceError, list_prices, list_profiles, load_profile, read_profile, scaled, usd_per_gpu_hour
 from rlhfless.scheduling import SchedulingPolicy, make_policy
-from rlhfless.simulate import LoggedStep, SimulationConfig, simulate_steps
+from rlhfless.simulate import LoggedStep, SimulationConfig, execute_steps, policy_metrics
+from rlhfless.simulate.traces import Executed
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
@@ -83,22 +85,27 @@ def what_if(logged: Sequence[LoggedStep], every: Sequence[Variant]) -> pd.DataFr
         Rows ``change, policy, gpus, actors`` (mean over steps), ``time_s, gpu_s, usd, time_share, usd_share`` (of the first
         row), ``missing``: why a variant cannot run, or the empty text.
     """
-    rows = []
-    for variant in every:
-        cluster = variant.setting.cluster
+    executed: dict[tuple[int, str], Executed] = {}
+    missing = {}
+    for number, variant in enumerate(every):
         try:
-            steps = simulate_steps(logged, replace(variant.setting, bound_work=0), variant.policies).steps
+            executed |= {(number, name): of for name, of in execute_steps(logged, variant.setting, variant.policies).items()}
         except PlanningError as error:
-            rows.append({"change": variant.change, "policy": "", "gpus": cluster.gpus, "missing": str(error)})
-            continue
-        for policy, of_policy in steps.groupby("policy", sort=False):
-            time_s = float(of_policy["time_s"].sum())
-            gpu_s = cluster.gpus * time_s if variant.held else float(of_policy["gpu_seconds"].sum())
+            missing[number] = str(error)
+    billed = dict(list(policy_metrics(executed).groupby("policy", sort=False)))
+    rows = []
+    for number, variant in enumerate(every):
+        cluster = variant.setting.cluster
+        if number in missing:
+            rows.append({"change": variant.change, "policy": "", "gpus": cluster.gpus, "missing": missing[number]})
+        for key in (key for key in executed if key[0] == number):
+            time_s = float(np.sum([record.end_s - record.start_s for record, _ in executed[key]]))
+            gpu_s = cluster.gpus * time_s if variant.held else float(billed[key]["gpu_seconds"].sum())
             usd = gpu_s * cluster.usd_per_gpu_hour / 3600.0
             rows.append(
                 {
-                    "change": variant.change, "policy": policy, "gpus": cluster.gpus,
-                    "actors": float(of_policy["actors"].mean()), "time_s": time_s, "gpu_s": gpu_s, "usd": usd, "missing": "",
+                    "change": variant.change, "policy": key[1], "gpus": cluster.gpus,
+                    "actors": float(billed[key]["actors"].mean()), "time_s": time_s, "gpu_s": gpu_s, "usd": usd, "missing": "",
                 }
             )  # fmt: skip
     table = pd.DataFrame(rows)

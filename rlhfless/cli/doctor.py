@@ -29,6 +29,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "export": (("kaleido",), "images of figures: PNG, SVG, PDF (HTML works without)"),
     "datasets": (("datasets",), "data sets from the hub (jsonl and parquet files work without)"),
     "pipeline": (("numba",), "a faster memory search of pipeline schedules (it works without)"),
+    "lora": (("peft",), "adapters (LoRA) in training"),
     "loggers": (("tensorboard",), "metrics of training in TensorBoard"),
 }
 LOW_MEMORY_GIB = 4.0

@@ -30,6 +30,8 @@ def figures(names: tuple[str, ...], out: str, fast: bool, logs: str | None, png:
     """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those with the NAMEs of the paper (2b, 3c, ...).
 
     The NAME real_main makes the main figure of ReaL (arXiv 2406.14088): planned steps against Megatron's rule, in some minutes.
+    rlhfuse_cut and rlhfuse_schedules make figures of RLHFuse (arXiv 2409.13221): latency over the share of the batch at which
+    responses migrate, in seconds, and the 12 published pipelines, in minutes.
 
     Writes a page and a table of each figure, pictures where they can be drawn, and index.html with all captions. The first line
     of the output says which public logs the lengths come from.

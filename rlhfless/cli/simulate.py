@@ -69,6 +69,13 @@ if TYPE_CHECKING:
 @phases_options
 @fusion_options
 @click.option(
+    "--learner-start",
+    type=click.Choice(["step", "needed"]),
+    default="step",
+    show_default=True,
+    help="Allocate --learner-gpus for the whole step, or so late that it is expected to end at most 0.5 % later.",
+)
+@click.option(
     "--migration",
     type=click.Choice(["cheaper", "move", "recompute"]),
     default="cheaper",
@@ -96,6 +103,7 @@ def simulate(
     drafts: DraftOptions,
     phases: NonGenerationPhases,
     fusion: FusionOptions,
+    learner_start: str,
     migration: str,
     time_limit_s: float,
     seed: int,
@@ -137,6 +145,7 @@ def simulate(
         seed=seed,
         work=work,
         fuse=fusion.fuse,
+        learner_start=learner_start,
     )
     if out is not None and out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out}: exists and is not empty; choose a new folder for -o")

@@ -33,10 +33,8 @@ OURS = "this plan"
     "--compare", metavar="NAME[,NAME...]", default="",
     help="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]",
 )  # fmt: skip
-@click.option("--gap", type=float, default=0.01, show_default=True, help="Stop once no plan can be better by this share.")
-@click.option(
-    "--work", type=click.IntRange(1), default=500_000, show_default=True, help="Stop after bounding this many partial plans."
-)
+@click.option("--gap", type=float, default=0.01, show_default=True, help="Prove that no plan is better by this share.")
+@click.option("--work", type=click.IntRange(1), help="Stop after bounding this many partial plans.  [default: 20,000,000]")
 @seed_option
 @format_option
 @click.option("-o", "--out", type=click.Path(), help="Draw the plans as a page without network (.html), or as a picture.")
@@ -47,7 +45,7 @@ def step(
     lever: LeverOptions,
     compare: str,
     gap: float,
-    work: int,
+    work: int | None,
     seed: int,
     form: str,
     out: str | None,
@@ -62,6 +60,7 @@ def step(
     from rlhfless.latency import CallTable
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
     from solver.dataflow import plan_step
+    from solver.dataflow.searched import WORK
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
@@ -72,7 +71,7 @@ def step(
     costs = CallTable(hardware.kind, models.of_roles(), batch, gpus_per_node=hardware.node_gpus)
     memory_bytes = hardware.memory_bytes(costs)
     generation = lever.generation(costs, workload)
-    search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": work, "seed": seed}
+    search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": WORK if work is None else work, "seed": seed}
     plan = plan_step(graph, cluster, costs, **search, generation=generation)
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
@@ -82,8 +81,9 @@ def step(
         _draw(plans, memory_bytes, assumptions, out)
         click.echo(f"wrote {out}", err=True)
     if form == "json":
-        about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": memory_bytes}
-        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}))
+        limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
+        about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": limit}
+        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
         click.echo(f"{plan!r}\n\n{_text(table, hardware)}")
 

@@ -25,7 +25,9 @@ HEADINGS["Cluster"] += ["gpus_per_actor"]
 @click.option("--resume", is_flag=True, help="Continue the run in OUT after its last checkpoint.")
 @click.option("--resume-from", type=int, help="Continue the run in OUT after this many steps.  [default: the last checkpoint]")
 @click.option(
-    "--model", type=click.Path(path_type=Path), help="Train the model in this folder.  [default: a tiny model, warmed up first]"
+    "--model",
+    type=click.Path(path_type=Path),
+    help="Train the model in this folder, or OWNER/NAME of the hub.  [default: a tiny model, warmed up first]",
 )
 @click.option(
     "--log",

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rlhfless.errors import reason
 from rlhfless.latency.profile import ProfileError, data_folders
-from solver.model.errors import PlanningError, as_given, is_number
+from solver.model.errors import PlanningError, as_given, is_number, is_whole
 from solver.model.iteration_table import IterationTable
 
 SCHEMA = "rlhfless-call-tables"
@@ -112,7 +112,7 @@ class KindTables:
         Raises:
             ProfileError: there are none; the message names the models that have some.
         """
-        if name not in self.models:
+        if not isinstance(name, str) or name not in self.models:
             raise ProfileError(
                 f"model {as_given(name)} has no table for GPU kind {self.kind!r}; choose from {', '.join(sorted(self.models))}"
             )
@@ -131,7 +131,7 @@ class KindTables:
             0.0793
         """
         model = self.model(name)
-        if tp not in model.times:
+        if not is_whole(tp, 1) or tp not in model.times:
             raise ProfileError(
                 f"model {name!r} has no table for tensor-parallel size {as_given(tp)} on {self.kind!r}; it has "
                 f"{', '.join(map(str, sorted(model.times)))}"
@@ -155,7 +155,6 @@ def list_call_kinds() -> list[str]:
     return sorted(_shipped())
 
 
-@cache
 def load_call_tables(kind: str) -> KindTables:
     """Return the tables of a GPU kind.
 
@@ -170,7 +169,12 @@ def load_call_tables(kind: str) -> KindTables:
     shipped = _shipped()
     if not isinstance(kind, str) or kind not in shipped:
         raise ProfileError(f"GPU kind {as_given(kind)} has no tables of model calls; choose from {', '.join(sorted(shipped))}")
-    return read_call_tables(shipped[kind])
+    return _read_once(shipped[kind])
+
+
+@cache
+def _read_once(path: Path) -> KindTables:
+    return read_call_tables(path)
 
 
 def read_call_tables(path: str | Path) -> KindTables:

@@ -4,13 +4,16 @@ A batch has B responses of s tokens with their prompts, g of them generated. P i
 decode iteration, both of the whole model on tp GPUs. A stage takes 1/pp of them, and ``hop`` sends activations to the next one.
 As in the estimate of ReaL (arXiv:2406.14088):
 
-- generate: (2 pp - 1) (P / pp + hop) + (g - 1) (max(mean D, host) + pp hop), with B / (dp pp) responses at once.
-- inference: (2 pp - 1) (P / pp + hop), with B / (dp pp) sequences.
+- generate: r (2 pp - 1) (P / pp + hop) + (g - 1) (max(mean D, host) + pp hop), with B / (dp pp) responses at once.
+- inference: r (2 pp - 1) (P / pp + hop), with B / (dp pp) sequences.
 - train: M mini-batches of m = 2 pp micro-batches (one without stages), each
-  (pp + m - 1) (4 P / pp + 2 hop) + gradients over the link + optimizer. Four passes: forward, two for backward, recomputation.
+  r (pp + m - 1) (4 P / pp + 2 hop) + gradients over the link + optimizer. The 4 are forward, two for backward, recomputation.
 
-A part that is not whole counts as the largest one. The number of micro-batches is by this rule, whatever a strategy says.
-Backward and optimizer are assumed, not measured.
+Where sequences have more than ``micro_batch_tokens`` tokens together, they go through in r rounds, and P and hop are of one
+round; else r is 1. A part that is not whole counts as the largest one. Backward and optimizer are assumed, not measured.
+
+Activations are divided by tp. That assumes sequence parallelism, which also cuts layer norms and dropouts over the tp GPUs
+(arXiv:2205.05198, section 4.2.2). Without it, 10 of the 34 bytes per token and hidden unit of a layer stay whole.
 """
 
 from __future__ import annotations
@@ -26,14 +29,17 @@ import numpy as np
 from rlhfless.latency.call_tables import KindTables, ModelTables, ModelTimes, load_call_tables
 from rlhfless.latency.step_batch import CostOptions, StepBatch
 from solver.dataflow import Call, CallMemory, Layout, Strategy, missing_share
+from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given
+from solver.model.plurals import counted
 
 WEIGHT_BYTES = 2  # of a number in bf16
 TRAINED_BYTES = 4  # weights and gradients
 STATE_BYTES = 20  # optimizer state per weight, over the copies
-LAYER_BYTES = 34  # activations of a layer per token and hidden unit (arXiv:2205.05198, equation 2, without attention scores)
+LAYER_BYTES = 34  # activations of a layer per token and hidden unit, without attention scores (arXiv:2205.05198, table 2)
 LOGIT_BYTES = 6  # fp32 and bf16
 HOP_BASE_S = 10e-6
+ANY_KIND = "gpu"  # of a cluster whose kind is not stated
 PASSES = {True: 4, False: 3}  # of a training step, with and without recomputation
 
 
@@ -98,6 +104,22 @@ class CallTable:
         if role not in self.models:
             raise PlanningError(f"role {as_given(role)} has no model; models are given for {', '.join(sorted(self.models))}")
         return self.tables.model(self.models[role])
+
+    def check_cluster(self, cluster: Cluster) -> None:
+        """Refuse a cluster whose nodes or GPUs these costs are not of; a kind of ``gpu`` (the default) is any.
+
+        Raises:
+            PlanningError: the message names both.
+        """
+        if cluster.gpus_per_node != min(self.gpus_per_node, cluster.gpus):
+            raise PlanningError(
+                f"costs are of nodes of {counted(self.gpus_per_node, 'GPU')}, but the cluster's nodes have "
+                f"{cluster.gpus_per_node}; give CallTable gpus_per_node={cluster.gpus_per_node}"
+            )
+        if cluster.kind not in (ANY_KIND, self.kind) and not cluster.kind.startswith(f"{self.kind}-"):
+            raise PlanningError(
+                f"costs are of GPU kind {self.kind!r}, but the cluster has {cluster.kind!r}; give one kind to both"
+            )
 
     def seconds(self, call: Call, layout: Layout) -> float:
         """Return the seconds of a call.

@@ -26,7 +26,7 @@ from rlhfless.latency.batch_changes import BatchChangeTrial, RunTrial, measure_c
 from rlhfless.latency.compose import KvLink, ProfiledActor, ProfiledTimes, ProfileOrigin, compose_profile
 from rlhfless.latency.profile import ProfileError, kv_capacity
 from rlhfless.latency.stopwatch import stopwatch
-from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder
+from rlhfless.system.model_folders import NO_CODE, code_refused, from_folder, local_folder
 from solver.model.iteration_table import IterationTable
 
 TINY = "tiny-qwen2"
@@ -54,8 +54,8 @@ class CausalLM:
     """One replica of a transformers causal LM: its sizes, and the times to start it and to sync weights.
 
     Args:
-        model: a local folder with a model's ``config.json``, or ``tiny-qwen2`` (the shipped one). The weights are
-            random: times do not depend on them.
+        model: a local folder with a model's ``config.json``, a model of the hub, or ``tiny-qwen2`` (the shipped one). The
+            weights are random: times do not depend on them.
         device: torch device, ``cpu`` or ``cuda``. On the CPU this process computes with one thread from then on. It is the one
             that the stopwatch sees, and the engine's iterations have no other.
 
@@ -70,12 +70,13 @@ class CausalLM:
         self._transformers = transformers = _require("transformers")
         if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
             raise ProfileError(f"device {device!r} cannot be used here; give cpu, or cuda where torch finds a GPU")
+        named, model = model, model if model == TINY else str(local_folder(model, weights=False))
         if model != TINY and not Path(model, "config.json").is_file():
             raise ProfileError(f"{model!r} is not a model; give a local folder with a config.json, or the name {TINY}")
         if device == "cpu":
             torch.set_num_threads(1)
         self.device = torch.device(device)
-        self.name = model if model == TINY else Path(model).resolve().name
+        self.name = model if model == TINY else Path(named).resolve().name
         self._dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.precision = str(self._dtype).removeprefix("torch.")
         try:

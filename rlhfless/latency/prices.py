@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 
 from rlhfless.latency.profile import data_folders
+from solver.model.errors import as_given
+
+WITH_MEMORY = {"a100": "a100-80g"}  # kinds that have tables of model calls, as the price table names them
 
 
 class PriceError(ValueError):
@@ -23,14 +26,17 @@ def list_prices() -> list[dict[str, str]]:
 def usd_per_gpu_hour(kind: str, market: str = "on-demand") -> float:
     """Return the list price of one GPU of a kind for an hour, in USD.
 
+    The A100 of the tables of model calls has 80 GB, so ``a100`` is ``a100-80g``.
+
     Raises:
         PriceError: the table lacks the kind, or lacks it in this market.
     """
     prices = {(row["kind"], row["market"]): float(row["usd_per_gpu_hour"]) for row in list_prices()}
-    if (kind, market) in prices:
+    kind = WITH_MEMORY.get(kind, kind) if isinstance(kind, str) else kind
+    if isinstance(kind, str) and (kind, market) in prices:
         return prices[kind, market]
     markets = sorted({of_market for of_kind, of_market in prices if of_kind == kind})
     if markets:
         raise PriceError(f"GPU kind {kind!r} has no price on market {market!r}; choose from {', '.join(markets)}")
     kinds = sorted({of_kind for of_kind, _ in prices})
-    raise PriceError(f"GPU kind {kind!r} has no price; the kinds are {', '.join(kinds)}")
+    raise PriceError(f"GPU kind {as_given(kind)} has no price; the kinds are {', '.join(kinds)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from solver.model.errors import PlanningError, as_given, check_flags, is_number, is_whole
+from solver.model.plurals import counted
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StepBatch:
         if self.responses % self.mini_batches:
             fits = max(n for n in range(1, self.mini_batches) if self.responses % n == 0)
             raise PlanningError(
-                f"{self.mini_batches} mini-batches do not divide {self.responses} responses; "
+                f"{self.mini_batches} mini-batches do not divide {counted(self.responses, 'response')}; "
                 f"the next smaller number that does is {fits}"
             )
 

@@ -23,6 +23,8 @@ from rlhfless.paper import (
     figure_16,
     figure_17,
     real_main,
+    rlhfuse_cut,
+    rlhfuse_schedules,
 )
 from rlhfless.paper.paper_figure import PaperFigure
 
@@ -34,7 +36,9 @@ FIGURES: dict[str, PaperFigure[Any]] = {
         figure_16.FIGURE, figure_17.FIGURE,
     )
 }  # fmt: skip
-OTHER_FIGURES: dict[str, PaperFigure[Any]] = {figure.name: figure for figure in (real_main.FIGURE,)}
+OTHER_FIGURES: dict[str, PaperFigure[Any]] = {
+    figure.name: figure for figure in (real_main.FIGURE, rlhfuse_cut.FIGURE, rlhfuse_schedules.FIGURE)
+}
 """Figures of other papers: made when they are named."""
 
 

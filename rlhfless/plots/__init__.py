@@ -23,6 +23,7 @@ from rlhfless.plots.export.files import save, save_data
 from rlhfless.plots.export.notebook_page import write_notebook_page
 from rlhfless.plots.export.print_style import paper_style
 from rlhfless.plots.export.render import why_no_pictures
+from rlhfless.plots.fusion_front import FusionFrontInfo, fusion_front_info, plot_fusion_front
 from rlhfless.plots.gap_history import GapInfo, gap_info, plot_gap_history
 from rlhfless.plots.gpu_kinds import KindsInfo, kinds_info, plot_kinds
 from rlhfless.plots.gpu_seconds import AccountInfo, account_info, plot_account
@@ -69,6 +70,7 @@ __all__ = [
     "CutSurfaceInfo",
     "DraftLengthInfo",
     "FrontInfo",
+    "FusionFrontInfo",
     "GapInfo",
     "KindsInfo",
     "LearningInfo",
@@ -104,6 +106,7 @@ __all__ = [
     "cut_surface_info",
     "draft_length_info",
     "front_info",
+    "fusion_front_info",
     "gap_info",
     "kinds_info",
     "learning_info",
@@ -123,6 +126,7 @@ __all__ = [
     "plot_cut_surface",
     "plot_draft_length",
     "plot_front",
+    "plot_fusion_front",
     "plot_gap_history",
     "plot_kinds",
     "plot_learning",

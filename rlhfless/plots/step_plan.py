@@ -206,7 +206,7 @@ def _heading(plan: Any) -> str:
 def _title(info: StepPlanInfo) -> str:
     first, last = info.plans.iloc[0], info.plans.iloc[-1]
     if len(info.plans) == 1:
-        return f"{TITLE} of {clean(first['graph'], 30)}: {number(first['period_s'], 's')} per step"
+        return f"{TITLE} of {clean(first['algorithm'], 30)}: {number(first['period_s'], 's')} per step"
     faster = first["period_s"] / last["period_s"]
     return f"{number(last['period_s'], 's')} per step, {faster:.2f}x as fast as {clean(first['plan'], 30)}"
 

@@ -37,7 +37,7 @@ class StepPlanInfo(NamedTuple):
             runs, and in all for a reallocation. A call whose GPUs are free at different times has several rectangles side by
             side; one of them is the ``largest``.
         memory: one row per GPU of every plan: ``plan, gpu, peak_bytes``.
-        plans: one row per plan: ``plan, graph, gpus, gpus_per_node, period_s, bound_s, status``. ``bound_s`` is the
+        plans: one row per plan: ``plan, algorithm, gpus, gpus_per_node, period_s, bound_s, status``. ``bound_s`` is the
             largest proven one of all plans with this graph and number of GPUs, NaN where none is proven.
         missing: why there is nothing to show, or the empty text.
     """
@@ -59,13 +59,13 @@ def step_plan_info(plans: Plans) -> StepPlanInfo:
     memory = [(label, gpu, peak) for label, plan in labelled.items() for gpu, peak in enumerate(plan.peak_bytes)]
     bounds = compare_step_plans(labelled)["bound_s"]
     rows = [
-        (label, plan.graph, plan.gpus, plan.gpus_per_node, plan.period_s, bound_s, plan.status)
+        (label, plan.algorithm, plan.gpus, plan.gpus_per_node, plan.period_s, bound_s, plan.status)
         for (label, plan), bound_s in zip(labelled.items(), bounds, strict=True)
     ]
     return StepPlanInfo(
         pd.DataFrame(bars, columns=BAR_COLUMNS),
         pd.DataFrame(memory, columns=["plan", "gpu", "peak_bytes"]),
-        pd.DataFrame(rows, columns=["plan", "graph", "gpus", "gpus_per_node", "period_s", "bound_s", "status"]),
+        pd.DataFrame(rows, columns=["plan", "algorithm", "gpus", "gpus_per_node", "period_s", "bound_s", "status"]),
         "" if rows else NONE,
     )
 

@@ -210,10 +210,12 @@ def _add_decoding(fig: go.Figure, pieces: pd.DataFrame, **cell: int) -> str:
     }
     _bar(fig, pieces, BAR, "decode", shades, rank, showlegend=False, legendgroup="decode", **cell)
     for i, (share, name) in enumerate(SAMPLES):
-        fig.add_bar(
-            x=[None], y=[None], name=name, orientation="h", legendgroup="decode", legendrank=rank + i / 10,
-            marker={"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}}, hoverinfo="skip", **cell,
-        )  # fmt: skip
+        sample = {
+            "type": "bar", "x": [None], "y": [None], "name": name, "orientation": "h", "legendgroup": "decode",
+            "legendrank": rank + i / 10, "hoverinfo": "skip",
+            "marker": {"color": f"rgba(0,114,178,{share})", "line": {"color": OUTLINE, "width": 1}},
+        }  # fmt: skip
+        fig.add_trace(sample, **cell)
     return "decoding: the paler, the more slots are empty"
 
 
@@ -226,11 +228,14 @@ def _bar(
     legendrank: int = 0,
     **further: Any,
 ) -> None:
-    fig.add_bar(
-        base=bars["start_s"].to_numpy(), x=(bars["end_s"] - bars["start_s"]).to_numpy(), y=bars["row"].to_numpy(),
-        offset=place[0], width=place[1], orientation="h", name=name, marker=marker, legendrank=legendrank,
-        hovertext=bars["hover"].tolist(), hoverinfo="text", **further,
-    )  # fmt: skip
+    cell = {key: further.pop(key) for key in ("row", "col") if key in further}
+    start_s = bars["start_s"].to_numpy()
+    bar = {
+        "type": "bar", "base": start_s, "x": bars["end_s"].to_numpy() - start_s, "y": bars["row"].to_numpy(),
+        "offset": place[0], "width": place[1], "orientation": "h", "name": name, "marker": marker, "legendrank": legendrank,
+        "hovertext": bars["hover"].tolist(), "hoverinfo": "text", **further,
+    }  # fmt: skip
+    fig.add_trace(bar, **cell)  # a dict: plotly checks and copies an object of its own twice
 
 
 def _add_events(fig: go.Figure, info: TimelineInfo, place: Mapping[int, float]) -> None:

@@ -6,16 +6,17 @@ Input is any trace. Actor i of a plan is the holder ``actor-i``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from rlhfless.plots.last_response import LastResponse, last_response
 from rlhfless.plots.occupancy import decode_pieces
 from rlhfless.plots.style import clean, hover, number, usd
 from rlhfless.plots.tables import stacked
-from rlhfless.trace import DecodeCapacity, Trace, allocation_metrics, decode_capacity
+from rlhfless.trace import DecodeCapacity, Trace, decode_capacity
+from rlhfless.trace.metrics.step_metrics import billed_allocations
 
 ALLOCATION_COLUMNS = "row start_s end_s gpu_seconds idle_gpu_seconds slot_idle_gpu_seconds hover"
 NO_CAPACITY = DecodeCapacity(0.0, 0.0, 0.0)
@@ -83,7 +84,7 @@ def of_roles(trace: Trace, roles: Collection[str]) -> Trace:
     def of_holders(table: pd.DataFrame) -> pd.DataFrame:
         return table[pd.MultiIndex.from_frame(table[["run", "step", "holder"]]).isin(keys)]
 
-    return replace(trace, allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
+    return trace.with_rows(allocations=held, spans=of_holders(trace.spans), events=of_holders(trace.events))
 
 
 def timeline_info(
@@ -102,15 +103,15 @@ def timeline_info(
         between_s: leave out the spans and events outside this part of the step, in seconds since its start. Sums are always of
             the whole step.
     """
-    steps = trace.steps
-    run = (trace.runs or [""])[0] if run is None else run
-    step = (steps or [0])[-1] if step is None else step
-    held, spans, events, rollouts = (
-        table[(table["run"] == run) & (table["step"] == step)]
-        for table in (allocation_metrics(trace), trace.spans, trace.events, trace.rollouts)
+    run = str(trace.rollouts["run"].iloc[0]) if run is None else run
+    step = trace.steps[-1] if step is None else step
+    allocations, spans, events, rollouts = (
+        of_step(table, run, step) for table in (trace.allocations, trace.spans, trace.events, trace.rollouts)
     )
+    held = billed_allocations(allocations, spans)
     recorded = held if len(held) else spans
     if recorded.empty:
+        steps = trace.steps
         missing = f"Step {step} has no allocations or spans: the log holds lengths, without times of GPUs."
         if step not in steps:
             missing = f"There is no step {step}; " + (
@@ -154,6 +155,12 @@ def timeline_info(
         last=last_response(rollouts, row_of, start_s),
         generation_s=float(generating.max()) - start_s,
     )
+
+
+def of_step(table: pd.DataFrame, run: str, step: int) -> pd.DataFrame:
+    """Return the rows of a step of one run."""
+    rows = (table["step"].to_numpy() == step) & (table["run"].to_numpy() == run)
+    return table if rows.all() else table[rows]
 
 
 def sorted_by_end(info: TimelineInfo) -> TimelineInfo:
@@ -201,12 +208,16 @@ def _allocation_bars(held: pd.DataFrame, row_of: Mapping[str, int], start_s: flo
 
 
 def _span_bars(spans: pd.DataFrame, row_of: Mapping[str, int], start_s: float, with_hover: bool) -> pd.DataFrame:
-    bars = spans[["phase", "start_s", "end_s", "background"]].reset_index(drop=True)
-    bars[["start_s", "end_s"]] -= start_s
-    bars.insert(0, "row", spans["holder"].map(row_of).to_numpy())
+    phase = spans["phase"].to_numpy()
     in_use = spans["batch_mean"].to_numpy(dtype=float) / spans["slots"].to_numpy(dtype=float, na_value=float("nan"))
-    bars["in_use"] = pd.Series(in_use).where(bars["phase"] == "decode")
-    return bars.assign(hover=list(_span_hovers(spans, start_s)) if with_hover else "")
+    return pd.DataFrame(
+        {
+            "row": spans["holder"].map(row_of).to_numpy(), "phase": phase, "start_s": spans["start_s"].to_numpy() - start_s,
+            "end_s": spans["end_s"].to_numpy() - start_s, "background": spans["background"].to_numpy(),
+            "in_use": np.where(phase == "decode", in_use, float("nan")),
+            "hover": list(_span_hovers(spans, start_s)) if with_hover else "",
+        }
+    )  # fmt: skip
 
 
 def _decode_bars(

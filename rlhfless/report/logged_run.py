@@ -43,10 +43,7 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
         )
     yield from savings_in_short(findings)
     if findings.phases.basis == "unknown":
-        yield (
-            "The log has no times of preparation and learning, so all shares are of generation alone; shares of whole steps "
-            "are smaller. State the times with --prepare-s and --learn-s, or import the run's scalar log as well."
-        )
+        yield times_unknown(setup.framework)
     else:
         generation = findings.account.steps["generation_s"].mean()
         yield (
@@ -58,6 +55,16 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
             "This run trains asynchronously, on responses of older weights, so learning does not wait for a step's last "
             "response. Learning overlaps generation and is left out here."
         )
+
+
+def times_unknown(framework: str) -> str:
+    """Return what to do where the log has no times of preparation and learning; with the framework's option that logs them."""
+    logged = FRAMEWORK_DEFAULTS[framework].phase_times if framework in FRAMEWORK_DEFAULTS else ""
+    return (
+        "The log has no times of preparation and learning, so all shares are of generation alone; shares of whole steps are "
+        "smaller. State the times with --prepare-s and --learn-s, or import the run's scalar log into the same trace folder"
+        + (f": {logged}." if logged else ".")
+    )
 
 
 def _kind(kind: str) -> str:

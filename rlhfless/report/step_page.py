@@ -43,7 +43,7 @@ def write_step_page(
     """
     path = page_path(out, InputError)
     last = list(plans.values())[-1]
-    page = Page(f"A step of {last.graph} on {last.gpus} GPUs", LEAD)
+    page = Page(f"A step of {last.algorithm} on {last.gpus} GPUs", LEAD)
     page.section("Which call runs where")
     page.figure(plot_step_plan(plans, memory_bytes=memory_bytes))
     page.section("What a step takes")

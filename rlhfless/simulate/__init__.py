@@ -7,13 +7,16 @@ bound.
 
 from rlhfless.simulate.draft_fronts import DraftFronts, draft_fronts
 from rlhfless.simulate.drafts import STRONG, WEAK, DrawnDrafts, SimulatedDrafts
+from rlhfless.simulate.fusion_front import FusionFront, fusion_front
 from rlhfless.simulate.results import Simulation
-from rlhfless.simulate.run import simulate, simulate_steps
+from rlhfless.simulate.run import execute_steps, simulate, simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
+from rlhfless.simulate.traces import policy_metrics
 
 __all__ = [
-    "STRONG", "WEAK", "DraftFronts", "DrawnDrafts", "LoggedStep", "SimulatedDrafts", "Simulation", "SimulationConfig",
-    "draft_fronts", "logged_steps", "simulate", "simulate_steps",
+    "STRONG", "WEAK", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
+    "SimulationConfig", "draft_fronts", "execute_steps", "fusion_front", "logged_steps", "policy_metrics", "simulate",
+    "simulate_steps",
 ]  # fmt: skip
 
 

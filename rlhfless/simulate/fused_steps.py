@@ -9,6 +9,8 @@ from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from solver.model.plan import Plan
 from solver.stage_fusion.bound import StepBound, step_bound
+from solver.stage_fusion.late_start import latest_start
+from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 
 
@@ -22,12 +24,29 @@ def fused_items(setting: SimulationConfig, logged: LoggedStep, policy: Schedulin
     if setting.work is None:
         return []
     fuse = getattr(policy, "fuse", setting.fuse)
-    work = _work(setting, logged)
+    work = _fused(setting.work, fuse)
+    of_step = work.of(logged.truth, setting.cluster.gpus_per_actor)
+    if setting.learner_start == "needed":
+        of_step = replace(of_step, learner_from_s=_start_s(setting, logged, work, plan, after=fuse == "none"))
+    return phase_work_items(of_step, setting.cluster, len(plan.actors), overlaps=fuse != "none")
+
+
+def _fused(work: TokenWork, fuse: str) -> TokenWork:
+    """Return what of the work overlaps with decoding."""
     if fuse != "learn":
         work = replace(work, unlock="batch")
-    if fuse == "none" and work.learner_gpus:
-        work = replace(work, place="learner")
-    return phase_work_items(work, setting.cluster, len(plan.actors), overlaps=fuse != "none")
+    return replace(work, place="learner") if fuse == "none" and work.learner_gpus else work
+
+
+def _start_s(setting: SimulationConfig, logged: LoggedStep, work: TokenWork, plan: Plan, *, after: bool) -> float:
+    """Return when the learner is needed, by the predicted lengths and by the plan as if its rule never acted.
+
+    Args:
+        after: all work comes after generation.
+    """
+    if after:
+        work = replace(work, prepare_per_token_s=0.0, learn_per_token_s=work.prepare_per_token_s + work.learn_per_token_s)
+    return latest_start(plan, logged.inputs(setting)[0], work).from_s
 
 
 def fused_bound(setting: SimulationConfig, logged: LoggedStep) -> StepBound | None:
@@ -38,7 +57,9 @@ def fused_bound(setting: SimulationConfig, logged: LoggedStep) -> StepBound | No
     if setting.work is None:
         return None
     work = _work(setting, logged)
-    return step_bound(setting.problem(logged.truth), replace(work, learner_grows=bool(work.learner_gpus)))
+    return step_bound(
+        setting.problem(logged.truth), replace(work, learner_grows=bool(work.learner_gpus)), bound_work=setting.bound_work
+    )
 
 
 def _work(setting: SimulationConfig, logged: LoggedStep) -> PhaseWork:

@@ -5,6 +5,7 @@ Input are the policies' traces with their measured steps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,12 @@ class Simulation:
             planning_delay_s, moves``. The method is ``configuration LP`` or ``closed form``; ``with drafts`` where the policy
             drafts: a bound on all policies with these drafts. Planning takes ``planning_s`` on this machine; of that,
             ``planning_delay_s`` delay generation (not part of ``time_s``), as planning overlaps the step before's learning.
-        traces: the trace of every policy.
+        traces: the trace of every policy, made when it is first read.
         logged: the steps as planning saw them; bounds: the clairvoyant bound of each, on generation alone.
     """
 
     steps: pd.DataFrame
-    traces: dict[str, Trace]
+    traces: Mapping[str, Trace]
     logged: tuple[LoggedStep, ...] = ()
     bounds: tuple[ClairvoyantBound, ...] = ()
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from rlhfless.engine.simulated.disturbances import FaultInjectingFactory, SimulatedEngines
 from rlhfless.engine.simulated.engine import SimulatedEngine
+from rlhfless.engine.simulated.requests import Requests
 from rlhfless.errors import InputError
 from rlhfless.executor import StepRecord, run_step
 from rlhfless.executor.step.shared_links import NodeLinks
@@ -25,8 +26,9 @@ from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.fused_steps import fused_bound, fused_items
 from rlhfless.simulate.results import Simulation
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig, logged_steps
-from rlhfless.trace import Trace, TraceError, step_metrics
-from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from rlhfless.simulate.traces import Executed, SimulatedTraces, policy_metrics
+from rlhfless.trace import TraceError
+from solver.bounds.clairvoyant import ClairvoyantBound
 from solver.bounds.clairvoyant_drafted import DraftedClairvoyantBound
 from solver.model.plan import Plan
 from solver.stage_fusion.bound import StepBound
@@ -67,43 +69,22 @@ def simulate_steps(
     on_step: Callable[[int], object] | None = None,
 ) -> Simulation:
     """``simulate`` for steps that are predicted already, in another setting for example; the same policies and exceptions."""
-    if isinstance(policies, str) or not policies:
-        raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
-    chosen = [as_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) for p in policies]
-    names = [p.name for p in chosen]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
-    records: dict[str, list[tuple[StepRecord, pd.DataFrame]]] = {p.name: [] for p in chosen}
-    clock_s = dict.fromkeys(records, 0.0)
+    chosen = _chosen(setting, policies)
+    executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
+    clock_s = dict.fromkeys(executed, 0.0)
     facts: list[dict[str, Any]] = []
     seen: list[tuple[LoggedStep, ClairvoyantBound]] = []
     for logged in logged_steps:
-        without = clairvoyant_bound(setting.problem(logged.truth), work=setting.bound_work)
+        without = logged.bound(setting)
         whole = fused_bound(setting, logged)
         with_drafts: dict[int, DraftedClairvoyantBound] = {}  # by the longest draft
         seen.append((logged, without))
         requests = logged.requests()
         for policy in chosen:
-            began = time.perf_counter()
-            plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
-            planning_s = time.perf_counter() - began
-            record = run_step(
-                plan,
-                requests,
-                engines_of(setting, logged, plan, policy.clairvoyant),
-                setting.latency,
-                setting.cluster,
-                run=str(logged.rows["run"].iloc[0]),
-                step=logged.step,
-                start_s=clock_s[policy.name],
-                phases=setting.phases,
-                work=fused_items(setting, logged, policy, plan),
-                admission=setting.admission,
-                migration=setting.migration,
-                links=links_of(setting),
-            )
+            record, planning_s = _execute(policy, logged, setting, requests, clock_s[policy.name])
+            plan = record.plan
             clock_s[policy.name] = record.end_s
-            records[policy.name].append((record, rollout_rows(record, logged)))
+            executed[policy.name].append((record, logged))
             bound: ClairvoyantBound | DraftedClairvoyantBound = without
             if plan.drafting is not None:
                 most = plan.drafting.max_draft_tokens
@@ -118,7 +99,7 @@ def simulate_steps(
                     **_bound_columns(setting, record, bound, whole),
                     "time_s": record.end_s - record.start_s,
                     "predicted_makespan_s": plan.makespan_s,
-                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if records[policy.name][1:] else 0.0)),
+                    **vars(PlanningTime.overlapping(planning_s, setting.phases.seconds if executed[policy.name][1:] else 0.0)),
                     "moves": record.moves,
                 }
             )
@@ -126,11 +107,65 @@ def simulate_steps(
             on_step(logged.step)
     if not seen:
         raise TraceError("no step to simulate; steps that the log has are needed")
-    traces = {p.name: trace_of(records[p.name], setting, p.name) for p in chosen}
-    measured = pd.concat([step_metrics(trace).assign(policy=name) for name, trace in traces.items()], ignore_index=True)
-    columns = ["policy", "step", "actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
-    table = pd.DataFrame(facts).merge(measured[columns], on=["policy", "step"])
+    table = pd.DataFrame(facts).merge(policy_metrics(executed), on=["policy", "step"], how="left")
+    traces = SimulatedTraces(executed, setting)
     return Simulation(table, traces, tuple(step for step, _ in seen), tuple(bound for _, bound in seen))
+
+
+def execute_steps(
+    logged_steps: Iterable[LoggedStep],
+    setting: SimulationConfig,
+    policies: Sequence[str | SchedulingPolicy | PolicyFunction],
+) -> dict[str, Executed]:
+    """Plan and run steps under every policy, without metrics and bounds (``policy_metrics`` takes many settings at once).
+
+    The arguments and exceptions are those of ``simulate_steps``.
+    """
+    chosen = _chosen(setting, policies)
+    executed: dict[str, list[tuple[StepRecord, LoggedStep]]] = {p.name: [] for p in chosen}
+    for logged in logged_steps:
+        setting.problem(logged.truth)  # refuses responses that fit on no actor
+        requests = logged.requests()
+        for policy in chosen:
+            before = executed[policy.name]
+            start_s = before[-1][0].end_s if before else 0.0
+            before.append((_execute(policy, logged, setting, requests, start_s)[0], logged))
+    return dict(executed)
+
+
+def _chosen(setting: SimulationConfig, policies: Sequence[str | SchedulingPolicy | PolicyFunction]) -> list[SchedulingPolicy]:
+    if isinstance(policies, str) or not policies:
+        raise PolicyError(f"policies is {policies!r}; a list of at least one is needed, such as ['static', 'solver']")
+    chosen = [as_policy(p, tau=setting.tau, static_actors=setting.static_actors, hold=setting.hold) for p in policies]
+    names = [p.name for p in chosen]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise PolicyError(f"policies are {', '.join(names)}; {twice[0]!r} is there twice, so give one of them another name")
+    return chosen
+
+
+def _execute(
+    policy: SchedulingPolicy, logged: LoggedStep, setting: SimulationConfig, requests: Requests, start_s: float
+) -> tuple[StepRecord, float]:
+    """Plan and run one step; returns its record, and the seconds of planning."""
+    began = time.perf_counter()
+    plan = policy.plan(*logged.inputs(setting, policy.clairvoyant))
+    planning_s = time.perf_counter() - began
+    record = run_step(
+        plan,
+        requests,
+        engines_of(setting, logged, plan, policy.clairvoyant),
+        setting.latency,
+        setting.cluster,
+        run=str(logged.rows["run"].iloc[0]),
+        step=logged.step,
+        start_s=start_s,
+        phases=setting.phases,
+        work=fused_items(setting, logged, policy, plan),
+        admission=setting.admission,
+        migration=setting.migration,
+        links=links_of(setting),
+    )
+    return record, planning_s
 
 
 def _bound_columns(
@@ -141,8 +176,11 @@ def _bound_columns(
     if whole is not None and not drafts:
         gpu_s, method = whole.gpu_seconds((record.end_s - record.start_s) * (1 + 1e-9)), "whole step"
     else:
-        gpu_s = bound.gpu_seconds(record.makespan_s) + setting.phases.step_gpu_s(record.makespan_s, 0.0)
-        method = "with drafts" if isinstance(bound, DraftedClairvoyantBound) else bound.method(record.makespan_s)
+        if isinstance(bound, DraftedClairvoyantBound):
+            least_gpu_s, method = bound.gpu_seconds(record.makespan_s), "with drafts"
+        else:
+            least_gpu_s, method = bound.with_method(record.makespan_s)
+        gpu_s = least_gpu_s + setting.phases.step_gpu_s(record.makespan_s, 0.0)
     return {"bound_gpu_seconds": gpu_s, "bound_method": method}
 
 
@@ -167,51 +205,3 @@ def links_of(setting: SimulationConfig) -> NodeLinks | None:
     """Return the links that the transfers of one execution of a step share; None if they share none."""
     contention = None if setting.effects is None else setting.effects.contention
     return None if contention is None else NodeLinks(contention.carries)
-
-
-def rollout_rows(record: StepRecord, logged: LoggedStep) -> pd.DataFrame:
-    """Return the log's rows of a step with the times of this execution instead of the logged times."""
-    completed, actor_of = record.completions, record.actor_of
-    done = [completed[i] for i in range(len(logged.rows))]
-    times = pd.DataFrame(
-        {
-            "prefill_tokens_computed": [one.prefill_tokens_computed for one in done],
-            "actor": [actor_of[i] for i in range(len(done))],
-            "start_s": [one.start_s for one in done],
-            "first_token_s": [one.first_token_s for one in done],
-            "end_s": [one.time_s for one in done],
-        },
-        index=logged.rows.index,
-    )
-    if all(one.passes is not None for one in done):
-        for name in ("passes", "drafted_tokens", "accepted_tokens"):
-            times[name] = [getattr(one, name) for one in done]
-    kept = logged.rows.drop(columns=[c for c in times.columns if c in logged.rows], errors="ignore")
-    return pd.concat([kept, times], axis=1).assign(predicted_tokens=logged.predicted.response_tokens.astype(float))
-
-
-def trace_of(records: Sequence[tuple[StepRecord, pd.DataFrame]], setting: SimulationConfig, policy: str) -> Trace:
-    """Return one trace of all steps under one policy."""
-    return Trace(
-        rollouts=pd.concat([rows for _, rows in records], ignore_index=True),
-        allocations=pd.DataFrame([row for record, _ in records for row in record.allocations]),
-        spans=pd.DataFrame([row for record, _ in records for row in record.spans]),
-        events=pd.DataFrame([row for record, _ in records for row in record.events]),
-        plans=[{"step": record.step, **record.plan.to_dict()} for record, _ in records],
-        meta=describe(setting, policy),
-    )
-
-
-def describe(setting: SimulationConfig, policy: str) -> dict[str, Any]:
-    """Return the contents of ``meta.json`` for a simulated run."""
-    return {
-        "seeds": {"policy": setting.seed},
-        "cluster": vars(setting.cluster),
-        "profile": setting.latency.name,
-        "policy": policy,
-        "objective": vars(setting.objective),
-        "clock": "virtual",
-        "charging": "profile",
-        "engine": "simulated",
-        "device": "none",
-    }

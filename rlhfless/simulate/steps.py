@@ -21,6 +21,7 @@ from rlhfless.scheduling import PlanningOptions
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.trace import TraceError
 from rlhfless.trace.schema.validation import refuse_several_runs
+from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
 from solver.bounds.exact_clairvoyant import DEFAULT_WORK as WORK_OF_ONE_BOUND
 from solver.lengths.forecast import LengthForecast, check_forecast
 from solver.model.cluster import Cluster
@@ -33,6 +34,7 @@ from solver.stage_fusion.token_work import TokenWork
 
 SCENARIOS = 8  # samples of lengths, around the predictions, that plans are timed with
 FUSIONS = ("none", "prepare", "learn")  # what of preparation and learning overlaps with decoding
+LEARNER_STARTS = ("step", "needed")
 MAX_NEW_PROMPTS = 0.5  # a step with a larger share of prompts that were never seen has no history
 
 
@@ -54,6 +56,8 @@ class SimulationConfig:
         work: preparation and learning per token, which run inside the step, in place of the constants of ``phases``.
         fuse: what of it overlaps with decoding under policies that do not say so themselves: ``none``, ``prepare`` or ``learn``
             (``rlhfless.simulate.fused_steps``).
+        learner_start: when the learner's GPUs of ``work`` are allocated, which are held to the end: for the whole ``step``, or
+            when they are ``needed``, by the predicted lengths (``solver.latest_start``).
         bound_work: counted work granted to the bound of each step (``solver.bounds.exact_clairvoyant``); 0: its closed form.
 
     Raises:
@@ -80,6 +84,7 @@ class SimulationConfig:
     drafts: SimulatedDrafts | None = None
     work: TokenWork | None = None
     fuse: str = "none"
+    learner_start: str = "step"
     bound_work: int = WORK_OF_ONE_BOUND // 5  # results have dozens of steps
 
     def __post_init__(self) -> None:
@@ -96,6 +101,12 @@ class SimulationConfig:
             raise InputError(f"work is {as_given(self.work)}; TokenWork(...) or None is needed")
         if self.fuse not in FUSIONS:
             raise InputError(f"fuse {as_given(self.fuse)} is unknown; choose one of {', '.join(FUSIONS)}")
+        if self.learner_start not in LEARNER_STARTS:
+            raise InputError(
+                f"learner_start {as_given(self.learner_start)} is unknown; choose one of {', '.join(LEARNER_STARTS)}"
+            )
+        if self.learner_start == "needed" and (self.work is None or not self.work.learner_gpus):
+            raise InputError("learner_start is 'needed', but no GPUs are the learner's alone; give work with learner_gpus")
         if self.work is None and self.fuse != "none":
             raise InputError(f"fuse is {self.fuse!r}, but there is no work to fuse; give seconds per token as work")
         if self.work is not None and self.phases != NonGenerationPhases():
@@ -128,6 +139,20 @@ class LoggedStep:
     truth: Workload
     has_history: bool
     forecast: LengthForecast
+    _bounds: dict[tuple[object, ...], ClairvoyantBound] = field(default_factory=dict, init=False, repr=False)
+
+    def bound(self, setting: SimulationConfig) -> ClairvoyantBound:
+        """Return the clairvoyant bound on generating this step; computed once for settings that follow each other and
+        have the same GPUs, profile and work.
+
+        Raises:
+            PlanningError: the step cannot be planned on this cluster; the message says why.
+        """
+        key = (setting.cluster, setting.latency, setting.admission, setting.bound_work)
+        if key not in self._bounds:
+            self._bounds.clear()
+            self._bounds[key] = clairvoyant_bound(setting.problem(self.truth), work=setting.bound_work)
+        return self._bounds[key]
 
     def inputs(self, setting: SimulationConfig, clairvoyant: bool = False) -> tuple[PlanningProblem, PlanningOptions]:
         """Return what a policy plans this step with: ``policy.plan(*step.inputs(setting, policy.clairvoyant))``.

@@ -1,4 +1,4 @@
-"""Loads local model folders of transformers as data only: Python code in a folder is never run.
+"""Finds and loads model folders of transformers as data only: Python code in a folder is never run.
 
 transformers would ask on the terminal whether to run such code; here it is refused without asking. Does not load transformers.
 """
@@ -7,14 +7,44 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlhfless.errors import InputError
+from rlhfless.errors import InputError, reason
 
 NO_CODE = {"trust_remote_code": False}  # where an ``Auto`` class is not given it, transformers asks on the terminal
 NAMES_CODE = ("config.json", "tokenizer_config.json")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name
+TEXTS = ("*.json", "*.txt", "*.model", "*.jinja")
+WEIGHTS = "*.safetensors"
+
+
+def local_folder(name: str | Path, *, weights: bool = True) -> Path:
+    """Return the folder of a model: the one of this name, or the copy of a model of the hub, which is loaded once.
+
+    Where to look is the hub client's setting, as everywhere: ``HF_ENDPOINT``, ``HF_HOME``, ``HF_HUB_OFFLINE``. Weights are
+    safetensors, and no code is loaded.
+
+    Args:
+        name: a path, or ``owner/name`` on the hub if there is no such path. weights: whether they are needed.
+
+    Raises:
+        InputError: the name could be of the hub, but no folder has it and the hub gave none.
+    """
+    path = Path(name)
+    if path.exists() or not HUB_NAME.fullmatch(str(name)):
+        return path
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(str(name), allow_patterns=[*TEXTS, *[WEIGHTS] * weights], ignore_patterns="*/*"))
+    except Exception as error:  # whatever the client or the network says
+        raise InputError(
+            f"{name}: is neither a folder here nor a model that the hub gave ({reason(error)}); name a folder with a model of "
+            "transformers, or a model of a hub that can be reached"
+        ) from error
 
 
 def from_folder(kind: Any, folder: str | Path, **options: Any) -> Any:

@@ -55,6 +55,17 @@ class Trace:
             name = str(Path(self.source) / f"{table}.parquet") if self.source else table
             object.__setattr__(self, table, validate(table, getattr(self, table), name))
 
+    def with_rows(self, **tables: pd.DataFrame) -> Trace:
+        """Return the trace with only some rows of its tables; they are not validated again.
+
+        Args:
+            tables: rows of this trace's table, by its name. Other tables stay whole.
+        """
+        part = object.__new__(Trace)
+        rows = {table: frame.reset_index(drop=True) for table, frame in tables.items()}
+        part.__dict__.update({**vars(self), **rows})
+        return part
+
     @property
     def steps(self) -> list[int]:
         """The steps, in order."""

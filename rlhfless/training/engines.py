@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import torch
 
 from rlhfless.engine.torch.capacity import admission_within
+from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.engine.torch.worker_backend import cuda_devices
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
@@ -111,6 +111,7 @@ class VllmEngines:
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
+        by_ipc: the folder has the first weights, and each step's come from the GPU of the model, which actors share.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class VllmEngines:
         keeps_last: bool,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
+        by_ipc: bool = False,
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
         self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
         self._last: Path | None = None
+        self._by_ipc, self._first = by_ipc, dict[int, Path]()  # the folder with which replicas start, by version
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
 
     def of_step(self, model: Any, step: int) -> Any:
@@ -134,18 +137,25 @@ class VllmEngines:
         """
         from rlhfless.engine.vllm.factory import VllmEngineFactory
         from rlhfless.engine.vllm.weight_folders import write_weights
+        from rlhfless.engine.vllm.weight_transfer import shared_by_ipc
 
-        folder = write_weights(model, self._folder.path, step, keep=self._last)
+        transferred = None
+        if self._by_ipc:
+            self._first = self._first or {step: write_weights(model, self._folder.path, step)}
+            ((version, folder),) = self._first.items()
+            transferred = shared_by_ipc(model, version)
+        else:
+            folder = write_weights(model, self._folder.path, step, keep=self._last)
         if self._keeps_last:
             self._last = folder
         return VllmEngineFactory(
             str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
-            drafting=self._drafting,
+            drafting=self._drafting, transferred=transferred,
         )  # fmt: skip
 
     def release(self) -> None:
         """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
-        if not self._keeps_last:
+        if not self._keeps_last and not self._by_ipc:
             from rlhfless.engine.vllm.weight_folders import remove_weights
 
             remove_weights(self._folder.path)
@@ -280,6 +290,7 @@ def make_engines(
     if config.engine == "vllm":
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
-        return VllmEngines(eos_id, max_tokens, sampling, precision, config.prewarm != "none", drafting, options)
+        prewarms, by_ipc = config.prewarm != "none", config.weight_sync == "ipc"
+        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, by_ipc)
     forward = "own" if config.engine == "torch" else config.engine
     return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)

@@ -23,7 +23,8 @@ except ImportError as error:
 
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import DecoderModel, one_thread
+from rlhfless.engine.torch.model import one_thread
+from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import StepRecord
 from rlhfless.training.config import TrainConfig, TrainError
@@ -46,7 +47,8 @@ class Evaluator:
         problems: held out; none: nothing is evaluated.
         every: evaluate after so many steps, and after the last of ``steps``.
         rewards: of the run. rule: 1 for a right answer, for accuracy; None where the problems have no answers.
-        precision: name of the number format in which responses are generated, as in the run.
+        sampling, precision, stop_ids: as in the run's engines; precision is the name of a number format.
+        forward: whose forward pass decodes, see ``row_model``.
     """
 
     problems: Sequence[Problem]
@@ -58,10 +60,21 @@ class Evaluator:
     sampling: Sampling
     max_response_tokens: int
     precision: str
+    stop_ids: Sequence[int] | int
+    forward: str
     seed: int
 
     @classmethod
-    def of(cls, config: TrainConfig, task: Task, rewards: Rewards, tokenizer: Any, precision: str) -> Evaluator:
+    def of(
+        cls,
+        config: TrainConfig,
+        task: Task,
+        rewards: Rewards,
+        tokenizer: Any,
+        sampling: Sampling,
+        precision: str,
+        stop_ids: Sequence[int] | int,
+    ) -> Evaluator:
         """Return the evaluator of a run.
 
         Raises:
@@ -71,10 +84,10 @@ class Evaluator:
         if config.eval_every is not None:
             problems = held_out_problems(task, config.task.prompts, config.task.eval_prompts)
         answered = bool(problems) and all(problem.answer not in ("", None) for problem in problems)
-        rollout = config.rollout
+        forward = "own" if config.cluster.engine == "torch" else "transformers"  # vLLM has models that only the latter has
         return cls(
-            problems, config.eval_every or 1, config.steps, rewards, task.reward if answered else None, tokenizer,
-            Sampling(temperature=rollout.temperature), rollout.max_response_tokens, precision, config.seed,
+            problems, config.eval_every or 1, config.steps, rewards, task.reward if answered else None, tokenizer, sampling,
+            config.rollout.max_response_tokens, precision, stop_ids, forward, config.seed,
         )  # fmt: skip
 
     def due(self, after_steps: int) -> bool:
@@ -112,9 +125,9 @@ class Evaluator:
     def _generate(self, model: Any) -> dict[int, Any]:
         requests = make_requests(self.problems, self.tokenizer, 1, self.max_response_tokens, self.seed, 0)
         longest = max(request.prompt_tokens for request in requests) + self.max_response_tokens
-        weights = DecoderModel(model, longest, getattr(torch, self.precision))
+        weights = row_model(self.forward, model, longest, getattr(torch, self.precision))
         admission = Admission(min(SLOTS, len(requests)), 1 << 30)
-        engine = TorchEngine(weights, admission, MEASURED, eos_id=self.tokenizer.eos_token_id, sampling=self.sampling)
+        engine = TorchEngine(weights, admission, MEASURED, eos_id=self.stop_ids, sampling=self.sampling)
         try:
             engine.add(requests)
             return {done.response: done for done in engine.advance(math.inf).completions}

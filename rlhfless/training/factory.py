@@ -48,6 +48,7 @@ from rlhfless.training.engines import (
     same_bits,
 )
 from rlhfless.training.evaluation import Evaluator
+from rlhfless.training.freed_preparation import check_freed
 from rlhfless.training.learner.process_group import check_learner
 from rlhfless.training.planned_calls import check_step_plan
 from rlhfless.training.rewards import Rewards, as_rewards
@@ -157,6 +158,8 @@ def resolve(
     """
     hardware = config.cluster
     check_engine(hardware.engine)
+    if hardware.preparation == "freed" and (hardware.executor != "virtual" or overrides.executor is not None):
+        check_freed(config, given=overrides.algorithm is not None)
     if overrides.algorithm is not None and not isinstance(overrides.model, tuple):
         raise TrainError("algorithm needs its model; give model=(model, tokenizer) as well")
     if overrides.algorithm is None:
@@ -217,10 +220,8 @@ def resolve(
         if resume is not False and (options := options_for(error)):
             raise PlanningError(f"{error}: completed steps are kept, and --resume {options} continues after them") from error
         raise
-    if pool is not None and (hardware.preparation, hardware.preparation_actors) != ("after", 1):
-        raise TrainError(
-            f"preparation {hardware.preparation!r} and several preparation_actors need the virtual clock; leave out executor"
-        )
+    if pool is not None and (hardware.preparation == "overlap" or hardware.preparation_actors != 1):
+        raise TrainError("preparation 'overlap' and several preparation_actors need the virtual clock; leave out executor")
     if overrides.step_plan is not None:
         drafts = drafting is not None
         check_step_plan(overrides.step_plan, config, cluster, latency, on_pool=pool is not None, drafts=drafts)
@@ -309,7 +310,7 @@ def _of_the_model(
     max_context_tokens = context_tokens(rollout, max(len(tokenizer.encode(p.prompt)) for p in problems))
     sampling = Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.min_p, rollout.repetition_penalty)
     precision, stop_ids = precision_of(config, device.type, origin.checkpoint_dtype), stop_ids_of(origin.model, tokenizer)
-    evaluator = Evaluator.of(config, task, rewards, tokenizer, precision)
+    evaluator = Evaluator.of(config, task, rewards, tokenizer, sampling, precision, stop_ids)
     engines = make_engines(hardware, origin.model, stop_ids, max_context_tokens, sampling, precision, overrides.drafting)
     if hardware.memory_gib is not None:
         assert isinstance(engines, TorchEngines), "the configuration refuses others"

@@ -157,9 +157,9 @@ class Trainer:
         with contextlib.ExitStack() as ends:  # all of them, whatever one raises
             ends.callback(self.engines.close)
             ends.callback(self.rewards.close)
-            ends.callback(self.state.close)
             if self.actor_pool is not None and self._owns_pool:
                 ends.callback(self.actor_pool.close)
+            ends.callback(self.state.close)  # before the pool leaves Ray, where the learner's processes may be
             if not self._closed:
                 self._closed = True
                 for callback in reversed(self.callbacks):

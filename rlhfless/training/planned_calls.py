@@ -55,8 +55,10 @@ def check_step_plan(
     hardware = config.cluster
     if on_pool:
         raise TrainError("a step plan charges the virtual clock, but actors run on the wall clock; leave out executor")
-    if plan.graph != config.algorithm.name:
-        raise TrainError(f"the step plan is of {plan.graph!r}, but the algorithm is {config.algorithm.name!r}; plan that one")
+    if plan.algorithm != config.algorithm.name:
+        raise TrainError(
+            f"the step plan is of {plan.algorithm!r}, but the algorithm is {config.algorithm.name!r}; plan that one"
+        )
     decided = {"preparation": "after", "preparation_actors": 1, "learning": "batch", "charging": "profile"}
     for name, usual in decided.items():
         if getattr(hardware, name) != usual:

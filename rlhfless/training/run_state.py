@@ -84,8 +84,8 @@ class RunState:
             options = config.learner_options()
             learner = make_learner(
                 config.algorithm.name, origin.model, processes=config.cluster.learner_processes,
-                threads=learner_threads(config), preparation_tp=config.cluster.preparation_tp,
-                pipeline=config.pipeline_options(), **options,
+                placement=config.cluster.learner_placement, threads=learner_threads(config),
+                preparation_tp=config.cluster.preparation_tp, pipeline=config.pipeline_options(), **options,
             )  # fmt: skip
         else:
             learner = LocalLearner(algorithm)

@@ -1,8 +1,11 @@
-"""Decides the learner's GPUs for one step: as the options say, or as ``solver.choose_learner`` plans by the step's forecast."""
+"""Decides the learner's GPUs for one step: as the options say, or as the solver plans by the step's forecast.
+
+``choose_learner`` decides all of it (``auto``), ``latest_start`` when given GPUs are needed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlhfless.executor import WorkGpus, WorkServer
 from rlhfless.training.algorithms.token_counts import BACKWARD
@@ -10,6 +13,7 @@ from rlhfless.training.config import PpoConfig, TrainConfig
 from rlhfless.training.step_learning import LearningParts
 from solver.model.objective import Objective
 from solver.model.problem import PlanningProblem
+from solver.stage_fusion.late_start import LateStart, latest_start
 from solver.stage_fusion.learner import LearnerPlan, choose_learner, speed_up
 from solver.stage_fusion.token_work import TokenWork
 
@@ -22,6 +26,7 @@ class StepLearner:
         gpus: ``servers`` that run a group each. speed: of each server, relative to the GPUs of one actor alone.
         streams: groups are learned from when they are complete; else when all are.
         plan: what chose it, with the step that it expects; None: the options did.
+        late: when the learner was planned to start, and what that saves; None: it was not asked for.
         optimizer: on the wall clock with several servers, where the optimizer steps: on the GPUs of the first one. None: one
             server does everything.
     """
@@ -32,6 +37,7 @@ class StepLearner:
     streams: bool = True
     plan: LearnerPlan | None = None
     optimizer: WorkGpus | None = None
+    late: LateStart | None = None
 
 
 def step_learner(parts: LearningParts) -> StepLearner:
@@ -40,52 +46,99 @@ def step_learner(parts: LearningParts) -> StepLearner:
     Raises:
         PlanningError: ``auto``, but the plan's actors hold their GPUs after they are done.
     """
-    options, size = parts.config.cluster, parts.latency.gpus_per_actor
-    loss, load_s = options.learner_loss_per_doubling, options.learner_load_s
-    if options.learner_gpus == "auto":
-        prepare, learn = passes_of(parts.config)
-        per_token_s, workload = parts.latency.prefill_per_token_s, parts.workload
-        tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
-        judging_s = options.reward_s_per_response / float(tokens.mean())  # per token
-        work = TokenWork(prepare * per_token_s + judging_s, learn * per_token_s, unlock="group", load_s=load_s)
-        problem = PlanningProblem(workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
-        freed = options.engine != "vllm"
-        plan = choose_learner(parts.plan, problem, work, gpus=_own_gpus(parts), freed=freed, loss_per_doubling=loss)
-        own, from_s, grows, streams = plan.chosen.gpus, plan.chosen.from_s, plan.chosen.grows, plan.chosen.learning == "stream"
-    else:
-        own, from_s, grows, streams, plan = options.learner_gpus or size, 0.0, options.learner_grows, True, None
-        if not grows:
-            return StepLearner(_alone(parts, own), speed_up(own / size, loss))
+    options = parts.config.cluster
+    return _planned(parts) if options.learner_gpus == "auto" else _given(parts, options.learner_gpus or _size(parts))
+
+
+def _planned(parts: LearningParts) -> StepLearner:
+    """Return the learner that the solver chooses."""
+    options = parts.config.cluster
+    freed, loss = options.engine != "vllm", options.learner_loss_per_doubling
+    problem, work = _problem(parts), _work(parts)
+    plan = choose_learner(parts.plan, problem, work, gpus=_own_gpus(parts), freed=freed, loss_per_doubling=loss)
+    chosen = plan.chosen
+    found = _servers(parts, chosen.gpus, chosen.from_s, chosen.grows, hold="step")
+    return replace(found, streams=chosen.learning == "stream", plan=plan)
+
+
+def _given(parts: LearningParts, own: int) -> StepLearner:
+    """Return a learner with the GPUs of the options."""
+    options, size = parts.config.cluster, _size(parts)
+    grows, hold = options.learner_grows, "step" if options.learner_start == "step" else "work"
+
+    def made(from_s: float) -> StepLearner:
+        if grows:
+            return _servers(parts, own, from_s, grows, hold)
+        return StepLearner(_alone(parts, own, from_s, hold), speed_up(own / size, options.learner_loss_per_doubling))
+
+    found = made(0.0)
+    if options.learner_start != "needed":
+        return found
+    work = _work(parts, 1.0 if parts.on_pool else found.speed, own, grows)
+    late = latest_start(parts.plan, _problem(parts), work, gpus_per_server=size if grows else own, whole_groups=True)
+    return replace(made(late.from_s), late=late)
+
+
+def _servers(parts: LearningParts, own: int, from_s: float, grows: bool, hold: str) -> StepLearner:
+    """Return a learner with a server for the GPUs of each actor."""
     if parts.on_pool:
-        return _on_pool(parts, own, from_s, grows, streams, plan)
-    servers = own // size + (len(parts.plan.actors) if grows else 0)
+        return _on_pool(parts, own, from_s, grows)
+    options, size = parts.config.cluster, _size(parts)
+    load_s, servers = options.learner_load_s, own // size + (len(parts.plan.actors) if grows else 0)
+    gpus = WorkGpus("learner", load_s=load_s)
     if own:
         gpus = WorkGpus.beside(
-            parts.cluster, "learner", size, servers=own // size, takes_freed=grows, hold="step", from_s=from_s, load_s=load_s
+            parts.cluster, "learner", size, servers=own // size, takes_freed=grows, hold=hold, from_s=from_s, load_s=load_s
         )
-    else:
-        gpus = WorkGpus("learner", load_s=load_s)
-    return StepLearner(gpus, speed_up(servers, loss) / servers, servers, streams, plan)
+    return StepLearner(gpus, speed_up(servers, options.learner_loss_per_doubling) / servers, servers)
 
 
-def _alone(parts: LearningParts, own: int, from_s: float = 0.0) -> WorkGpus:
-    return WorkGpus.beside(parts.cluster, "learner", own, keeps_state=True, in_this_process=1, from_s=from_s)
-
-
-def _on_pool(
-    parts: LearningParts, own: int, from_s: float, grows: bool, streams: bool, plan: LearnerPlan | None
-) -> StepLearner:
+def _on_pool(parts: LearningParts, own: int, from_s: float, grows: bool) -> StepLearner:
     """Return the trainer's learner with what joins it on the wall clock: a server for the GPUs of each actor."""
-    size = parts.latency.gpus_per_actor
+    size = _size(parts)
     if own == size and not grows:
-        return StepLearner(_alone(parts, own, from_s), 1.0, 1, streams, plan)
+        return StepLearner(_alone(parts, own, from_s), 1.0)
     gpus = WorkGpus.beside(
         parts.cluster, "learner", size, servers=own // size, takes_freed=grows, from_s=from_s, in_this_process=1
     )
     assert gpus.servers is not None
     optimizer = WorkGpus("learner", (WorkServer("learner", gpus.servers[0].gpu_ids),), in_this_process=1)
     servers = own // size + (len(parts.plan.actors) if grows else 0)
-    return StepLearner(gpus, 1.0, servers, streams, plan, optimizer)
+    return StepLearner(gpus, 1.0, servers, optimizer=optimizer)
+
+
+def _alone(parts: LearningParts, own: int, from_s: float = 0.0, hold: str = "work") -> WorkGpus:
+    """Return one server; the trainer's learner is there when the step begins, on the virtual clock a late one loads first."""
+    load_s = 0.0 if parts.on_pool else parts.config.cluster.learner_load_s
+    return WorkGpus.beside(
+        parts.cluster, "learner", own, keeps_state=True, in_this_process=1, from_s=from_s, hold=hold, load_s=load_s
+    )
+
+
+def _size(parts: LearningParts) -> int:
+    return parts.latency.gpus_per_actor
+
+
+def _problem(parts: LearningParts) -> PlanningProblem:
+    return PlanningProblem(parts.workload, parts.cluster, parts.latency, Objective(parts.config.planner.time_weight))
+
+
+def _work(parts: LearningParts, speed: float = 1.0, own: int = 0, grows: bool = False) -> TokenWork:
+    """Return the seconds per token of a group, by the profile, on servers of this speed.
+
+    Args:
+        own: GPUs of the learner beside the actors. Its groups are prepared where they are learned from.
+    """
+    options, (prepare, learn) = parts.config.cluster, passes_of(parts.config)
+    per_token_s, workload = parts.latency.prefill_per_token_s, parts.workload
+    tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
+    judging_s = options.reward_s_per_response / float(tokens.mean())  # per token
+    if not own:
+        learn_s = learn * per_token_s
+        return TokenWork(prepare * per_token_s + judging_s, learn_s, "group", load_s=options.learner_load_s)
+    each_s = judging_s + (prepare + learn) * per_token_s / speed
+    load_s = 0.0 if parts.on_pool and not grows else options.learner_load_s
+    return TokenWork(0.0, each_s, "group", own, learner_grows=grows, place="learner", load_s=load_s)
 
 
 def _own_gpus(parts: LearningParts) -> tuple[int, ...]:
@@ -95,7 +148,7 @@ def _own_gpus(parts: LearningParts) -> tuple[int, ...]:
     """
     if parts.pool is None:
         return ()
-    size, cluster = parts.latency.gpus_per_actor, parts.cluster
+    size, cluster = _size(parts), parts.cluster
     numbers = [size << k for k in range((cluster.gpus // size).bit_length())]
     others = {number: WorkGpus.beside(cluster, "learner", size, servers=number // size).servers or () for number in numbers}
     return tuple(number for number in numbers if number == size or parts.pool.has_room(others[number][1:], cluster))

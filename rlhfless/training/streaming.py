@@ -210,7 +210,14 @@ class StreamedLearning:
         add_work(record, items, self.parts.cluster)
 
     def _say_plan(self, record: StepRecord) -> None:
-        """Write what the plan chose and what it expected into the record, if it chose."""
+        """Write what was planned and expected of the learner into the record, if it was planned."""
+        if (late := self._on.late) is not None:
+            said = {
+                "learning": "stream", "gpus": sum(len(server.gpu_ids) for server in self._on.gpus.servers or ()),
+                "from_s": late.from_s, "grows": self._on.gpus.takes_freed, "planned_step_s": late.time_s,
+                "planned_gpu_s": late.gpu_seconds, "held_step_s": late.held_time_s, "held_gpu_s": late.held_gpu_seconds,
+            }  # fmt: skip
+            record.event(record.start_s, "learner", None, **said)
         if (plan := self._on.plan) is not None:
             one, batch = plan.chosen, plan.batch
             detail: dict[str, Any] = {

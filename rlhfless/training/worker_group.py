@@ -1,7 +1,9 @@
 """Processes of this machine that execute the trainer's orders together: start, orders, answers, failures, end.
 
-Each has a pipe to the trainer. Processes wait for each other inside an order, so what ends one of them ends all. What an order
-does is the business of the process's main function.
+Each has a pipe to the trainer. Processes wait for each other inside an order, so what ends one of them ends all: the trainer
+waits for answers and for ends at once, and kills the others when one ends. From a death to its error pass at most
+``SOON_S + 2 * END_S``, 9 s, and milliseconds where the machine buries its dead. What an order does is the business of the
+process's main function.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import multiprocessing
 import os
 import pickle
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,7 +26,7 @@ from rlhfless.training.config import LearnerError
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 READY, DONE, FAILED = "ready", "done", "failed"
-END_S = 5.0  # that a process that was killed may take to be gone
+END_S = 4.0  # that processes that were killed may take to be gone, all together
 SOON_S = 1.0  # in which the end of one process is noticed after another has failed because of it
 
 
@@ -91,9 +94,12 @@ class WorkerGroup:
     def _answers(self, expected: str, order: str) -> list[Any]:
         answers: dict[int, Any] = {}
         rank_of = {connection: rank for rank, (_, connection) in enumerate(self._members)}
+        sentinels = {process.sentinel: rank for rank, (process, _) in enumerate(self._members)}
         while len(answers) < len(self._members):
-            for connection in wait([c for c, rank in rank_of.items() if rank not in answers]):
-                assert isinstance(connection, Connection)
+            ready = wait([*(c for c, rank in rank_of.items() if rank not in answers), *sentinels])
+            for connection in ready:
+                if not isinstance(connection, Connection):
+                    continue
                 rank = rank_of[connection]
                 try:
                     kind, answer = connection.recv()
@@ -102,11 +108,13 @@ class WorkerGroup:
                 if kind == FAILED and not isinstance(answer, RuntimeError):
                     raise answer
                 if kind == FAILED:
-                    ended = wait([process.sentinel for process, _ in self._members], SOON_S)
-                    dead = [rank for rank, (process, _) in enumerate(self._members) if process.sentinel in ended]
+                    wait([each for each, other in sentinels.items() if other != rank], SOON_S)
+                    dead = [other for other, (process, _) in enumerate(self._members) if process.exitcode]
                     raise self._died(dead[0], order) if dead else answer  # its end makes the others fail
                 assert kind == expected
                 answers[rank] = answer
+            if ended := [sentinels[each] for each in ready if isinstance(each, int)]:
+                raise self._died(ended[0], order)  # whether or not it has answered, there is no further order
         return [answers[rank] for rank in range(len(self._members))]
 
     def _died(self, rank: int, order: str) -> LearnerError:
@@ -135,8 +143,9 @@ def _end(members: list[tuple[BaseProcess, Connection]]) -> None:
     for process, _ in members:
         if process.pid is not None:
             process.kill()
+    until_s = time.monotonic() + END_S
     for process, connection in members:
         if process.pid is not None:
-            process.join(END_S)
+            process.join(max(0.0, until_s - time.monotonic()))
         connection.close()
     members.clear()

@@ -24,7 +24,7 @@ from rlhfless.executor import StepRecord, run_step
 from rlhfless.predict import unknown_predictor
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, logged_steps
-from rlhfless.simulate.run import rollout_rows, trace_of
+from rlhfless.simulate.traces import trace_of
 from rlhfless.trace import Limits, Trace, TraceError, read_rollouts, read_trace
 from rlhfless.widgets.settings import PREDICTORS, Settings, default_settings
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
@@ -59,7 +59,7 @@ class PlannedRun:
     @cached_property
     def trace(self) -> Trace:
         """The execution as a trace; row i of its rollouts is response i."""
-        return trace_of([(self.record, rollout_rows(self.record, self.logged))], self.settings.setting, self.plan.policy)
+        return trace_of([(self.record, self.logged)], self.settings.setting, self.plan.policy)
 
     @cached_property
     def actors(self) -> pd.DataFrame:

@@ -7,6 +7,7 @@ a minorant at the corners of a cell is one inside it. With separate prefill an i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from solver.model.workload import Workload
 MIN_BATCH = 1e-30  # so far from every other that it has no weight
 
 
+@lru_cache(maxsize=64)  # many steps are bounded with the same latency model
 def affine_minorants(
     latency: LatencyModel, max_context: int, max_fed_tokens: int | None = None
-) -> list[tuple[float, float, float]]:
+) -> tuple[tuple[float, float, float], ...]:
     """Return (a, b, c) with ``a + b F + c K <= iteration_s`` for all iterations of up to ``max_fed_tokens`` fed tokens F and
     contexts up to ``max_context``. When None, F is at most as many as there are slots, or as the token budget allows.
 
@@ -29,7 +31,7 @@ def affine_minorants(
     """
     shrink = 1 - 1e-9
     if latency.table is None:
-        return [(latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink)]
+        return ((latency.base_s * shrink, latency.per_response_s * shrink, latency.per_kv_token_s * shrink),)
     from ortools.linear_solver import pywraplp
 
     table, max_fed_tokens = latency.table, max_fed_tokens or latency.token_budget or latency.max_batch
@@ -61,7 +63,7 @@ def affine_minorants(
             (base + load * size + kv * size * context - table_s).max()
         )  # the solver keeps limits to a tolerance only
         minorants.append((max(0.0, base - max(0.0, excess)), load, kv))
-    return minorants
+    return tuple(minorants)
 
 
 def prompt_token_s(latency: LatencyModel, per_fed_token_s: float) -> float:

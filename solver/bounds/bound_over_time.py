@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -39,6 +40,10 @@ class BoundOverTime(ABC):
 
     def shortest_s(self) -> float:
         """Return a lower bound on the time of any policy on the available actors, in seconds."""
+        return self._shortest_s
+
+    @cached_property
+    def _shortest_s(self) -> float:
         return self.least_time_s(math.inf)
 
     def least_time_s(self, cost: float) -> float:

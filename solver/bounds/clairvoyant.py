@@ -125,11 +125,11 @@ class ClairvoyantBound(BoundOverTime):
             PlanningError: ``time_s`` is no number.
         """
         check_real("time_s", time_s)
-        return self._bound(time_s)[0]
+        return self.with_method(time_s)[0]
 
     def method(self, time_s: float) -> str:
         """Return which bound ``gpu_seconds`` is at this time: ``configuration LP`` or ``closed form``."""
-        return self._bound(time_s)[1]
+        return self.with_method(time_s)[1]
 
     @cached_property
     def configuration(self) -> tuple[int, ConfigurationBound] | None:
@@ -141,8 +141,8 @@ class ClairvoyantBound(BoundOverTime):
         bound = configuration_bound(self.length, self.context, minorant, self.work)
         return None if bound is None else (best, bound)
 
-    def _bound(self, time_s: float) -> tuple[float, str]:
-        """Return GPU-seconds, and which bound they are."""
+    def with_method(self, time_s: float) -> tuple[float, str]:
+        """Return ``gpu_seconds`` and ``method`` at a time."""
         decode_s, method = time_s - self.ready_s, CLOSED_FORM
         if not self.length.any():
             return 0.0, method

@@ -16,29 +16,9 @@ from solver.dataflow.remake import moved_state_bytes, why_again
 from solver.dataflow.with_levers import WithLevers
 
 __all__ = [
-    "Call",
-    "CallCosts",
-    "CallMemory",
-    "DividedCosts",
-    "Graph",
-    "Layout",
-    "Lever",
-    "Mesh",
-    "PlannedCall",
-    "StepGeneration",
-    "StepPlan",
-    "Strategy",
-    "WithLevers",
-    "dpo",
-    "grpo",
-    "meshes",
-    "missing_share",
-    "moved_state_bytes",
-    "plan_step",
-    "ppo",
-    "remax",
-    "strategies",
-    "why_again",
+    "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
+    "StepPlan", "Strategy", "WithLevers", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo",
+    "remax", "strategies", "why_again",
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def step_plan(
     zero_s = float(start_s[: len(options.graph.calls)].min())
     planned = [_planned_call(options, plan, call, start_s - zero_s) for call in range(len(options.graph.calls))]
     return StepPlan(
-        options.graph.name, options.gpus, tuple(sorted(planned, key=lambda one: one.start_s)), period_s,
+        options.gpus, tuple(sorted(planned, key=lambda one: one.start_s)), period_s,
         min(lower_bound_s, period_s), float(times.step_end_s[0, FIRST_STEPS - 1]), status,
         tuple(options.peak_bytes(plan[None])[0].tolist()), options.graph, options.gpus_per_node, history, order,
     )  # fmt: skip

@@ -53,6 +53,10 @@ class Graph:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "calls", _calls(self.calls))
+        if not isinstance(self.name, str):
+            raise PlanningError(f"name of a graph is {as_given(self.name)}; a text is needed")
+        for call in self.calls:
+            _check_texts(call)
         names = [call.name for call in self.calls]
         for at, call in enumerate(self.calls):
             if call.name in names[:at]:
@@ -102,6 +106,15 @@ def _calls(calls: Iterable[Call]) -> tuple[Call, ...]:
     if not found or not all(isinstance(call, Call) for call in found):
         raise PlanningError(f"calls are {as_given(calls)}; at least one Call is needed")
     return found
+
+
+def _check_texts(call: Call) -> None:
+    """Refuse names that are no texts, and anything but a tuple or list of them as ``after``."""
+    for field in ("name", "role"):
+        if not isinstance(value := getattr(call, field), str) or not value:
+            raise PlanningError(f"{field} of call {as_given(call.name)} is {as_given(value)}; a text is needed")
+    if not isinstance(call.after, tuple | list) or not all(isinstance(name, str) for name in call.after):
+        raise PlanningError(f"after of call {call.name!r} is {as_given(call.after)}; a tuple of names of calls is needed")
 
 
 def ppo() -> Graph:

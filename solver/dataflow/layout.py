@@ -40,15 +40,11 @@ class Mesh:
 
 @dataclass(frozen=True, order=True)
 class Strategy:
-    """How a model is cut: ``dp`` copies, each of ``pp`` stages of layers, each of ``tp`` parts of every weight.
-
-    ``micro_batches`` is the number of parts of a copy's batch that follow each other through the stages.
-    """
+    """How a model is cut: ``dp`` copies, each of ``pp`` stages of layers, each of ``tp`` parts of every weight."""
 
     dp: int
     tp: int
     pp: int
-    micro_batches: int = 1
 
     @property
     def gpus(self) -> int:

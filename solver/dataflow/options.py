@@ -222,14 +222,15 @@ class CallOptions:
     def holds_s(self, plans: IntArray, seconds: FloatArray) -> FloatArray:
         """Return (P, T, T) seconds from the start of a task until it needs no GPU of another; minus infinity without any.
 
+        A task of no seconds, such as a reallocation where nothing is missing, needs no GPU.
+
         Args:
             seconds: (P, T) of the tasks.
         """
-        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], -math.inf)
+        holds = np.where(self.meeting(plans)[0], seconds[:, :, None], 0.0)
         for call, freed in self.freed_early.items():
-            release_s = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
-            holds[:, call] = np.where(release_s > 0, release_s, -math.inf)
-        return holds
+            holds[:, call] = np.where(self.blocks(plans), freed.release_s[plans[:, call]][:, None, :], 0.0).max(axis=2)
+        return np.where((holds > 0) & (seconds > 0)[:, None, :], holds, -math.inf)
 
     @cached_property
     def bounding(self) -> CallOptions:

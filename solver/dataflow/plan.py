@@ -72,7 +72,7 @@ class StepPlan:
     """A plan of whole training steps.
 
     Attributes:
-        graph: name of the algorithm. gpus, gpus_per_node: of the cluster. calls: in order of their start.
+        gpus, gpus_per_node: of the cluster. calls: in order of their start.
         dataflow: the calls in the order of the algorithm, and what each waits for.
         period_s: seconds per step when steps follow each other. lower_bound_s: no plan has a shorter period.
         first_steps_s: seconds of the first five steps together, the number that ReaL reports.
@@ -85,7 +85,6 @@ class StepPlan:
         levers: that the plan was allowed, with what each is expected to save; see ``solver.dataflow.levers``.
     """
 
-    graph: str
     gpus: int
     calls: tuple[PlannedCall, ...]
     period_s: float
@@ -106,6 +105,11 @@ class StepPlan:
     def explain(self) -> str:
         """Return one line per lever that the plan was allowed: what it does, and what it is expected to save."""
         return "\n".join(map(str, self.levers))
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm."""
+        return self.dataflow.name
 
     @property
     def gap(self) -> float:
@@ -157,11 +161,21 @@ class StepPlan:
         """Return the plan as JSON: its numbers, and ``calls`` with the rows of ``to_frame``."""
         numbers = {
             name: getattr(self, name)
-            for name in ("graph", "gpus", "period_s", "lower_bound_s", "gap", "first_steps_s", "status", "order", "gpu_seconds")
+            for name in (
+                "algorithm",
+                "gpus",
+                "period_s",
+                "lower_bound_s",
+                "gap",
+                "first_steps_s",
+                "status",
+                "order",
+                "gpu_seconds",
+            )
         }
         levers = {"levers": [asdict(lever) for lever in self.levers]} if self.levers else {}
         calls = {"calls": [self._row(call) for call in self.calls]}
-        return json.dumps({**numbers, **levers, "peak_bytes": self.peak_bytes, **calls})
+        return json.dumps({**numbers, **levers, "peak_bytes": self.peak_bytes, **calls}, allow_nan=False)
 
     def _row(self, call: PlannedCall) -> dict[str, object]:
         mesh, strategy = call.layout.mesh, call.layout.strategy
@@ -183,7 +197,7 @@ class StepPlan:
         return rows_table("; ".join([self._summary(), *map(str, self.levers)]), HEAD, self._table())
 
     def _summary(self) -> str:
-        head = f"Step plan of {self.graph} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"
+        head = f"Step plan of {self.algorithm} on {counted(self.gpus, 'GPU')}: {shown(self.period_s)} s per step"
         if not self.lower_bound_s:
             return f"{head} ({self.status}, no bound)"
         proof = f"at most {self.gap:.1%} above the shortest" if self.gap > 1e-9 else "proven shortest"

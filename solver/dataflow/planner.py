@@ -11,7 +11,7 @@ from solver.dataflow.joined import plan_with_generation
 from solver.dataflow.lever_search import plan_with_levers
 from solver.dataflow.options import CallCosts, CallOptions
 from solver.dataflow.plan import StepPlan
-from solver.dataflow.searched import Asked, searched
+from solver.dataflow.searched import MOST_GPUS, WORK, Asked, searched
 from solver.dataflow.with_levers import WithLevers
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
@@ -24,7 +24,7 @@ def plan_step(
     *,
     memory_bytes: float = math.inf,
     gap: float = 0.01,
-    work: int = 20_000_000,
+    work: int = WORK,
     seed: int = 0,
     generation: StepGeneration | Mapping[str, StepGeneration] | WithLevers | None = None,
 ) -> StepPlan:
@@ -34,9 +34,11 @@ def plan_step(
     search is exact: descents find a plan, and branch and bound proves how much shorter a period could be.
 
     Args:
-        graph: for example ``ppo()``. cluster: of one kind of GPUs; nodes of 1, 2, 4 or 8.
-        costs: seconds and bytes of calls in layouts, and of sending weights between layouts.
-        memory_bytes: of a GPU. gap: share of the period at which the search ends. work: partial plans that are bounded at most.
+        graph: for example ``ppo()``. cluster: of one kind of GPUs; nodes of 1, 2, 4 or 8; at most 256 GPUs.
+        costs: seconds and bytes of calls in layouts, and of sending weights between layouts. Costs that hold for some clusters
+            only have a method ``check_cluster(cluster)``, which refuses others.
+        memory_bytes: of a GPU. gap: share of the period that is to be proven; a little more work then looks for a tenth of it.
+        work: partial plans that are bounded at most.
         seed: of the descents; the same seed and work give the same plan.
         generation: what generate calls produce, or one for each of them by its name: their seconds are then those of generation
             plans, and GPUs of an actor that is done are free for calls that do not wait for all responses. None: the costs'.
@@ -89,7 +91,7 @@ def problem_options(graph: Graph, cluster: Cluster, costs: CallCosts, memory_byt
 
 
 def check_problem(graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes: float) -> None:
-    """Refuse what is no graph, no cluster, no costs, or no number of bytes.
+    """Refuse what is no graph, no cluster, no costs, or no number of bytes, and costs of another cluster.
 
     Raises:
         PlanningError: the sentence says which, and what is needed.
@@ -98,8 +100,12 @@ def check_problem(graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes
         raise PlanningError(f"graph is {as_given(graph)}; a Graph, such as ppo(), is needed")
     if not isinstance(cluster, Cluster):
         raise PlanningError(f"cluster is {as_given(cluster)}; a Cluster is needed")
+    if cluster.gpus > MOST_GPUS:
+        raise PlanningError(f"the cluster has {cluster.gpus:,} GPUs; steps are planned on {MOST_GPUS} at most")
     check_real("memory_bytes", memory_bytes)
     if not memory_bytes > 0:
         raise PlanningError(f"memory_bytes is {as_given(memory_bytes)}; more than 0 is needed")
     if missing := [name for name in ("seconds", "memory", "reallocate") if not callable(getattr(costs, name, None))]:
         raise PlanningError(f"costs are {as_given(costs)} without the method {missing[0]}; the methods of CallCosts are needed")
+    if callable(check := getattr(costs, "check_cluster", None)):
+        check(cluster)

@@ -1,9 +1,10 @@
 """Times of following steps, for many plans side by side: when every task of every step runs, and the period of steps.
 
-Tasks are scheduled one by one. A task can start once everything that it waits for has ended and its GPUs are free. Among all
-tasks the one that can start first is next. Where several can start first, the one with the longest remaining path is next: the
-seconds until the last step ends if nothing ever waited for GPUs. The released code of ReaL runs tasks in the order in which
-they became ready instead, and so does ``order="fifo"``.
+Tasks are scheduled one by one. A task can start once everything that it waits for has ended and its GPUs are free. A task of no
+seconds needs none, such as a reallocation where nothing is missing. Among all tasks the one that can start first is next. Where
+several can start first, the one with the longest remaining path is next: the seconds until the last step ends if nothing ever
+waited for GPUs. The released code of ReaL runs tasks in the order in which they became ready instead, and so does
+``order="fifo"``.
 
 Schedules repeat after a few steps: every task starts a fixed time after its start 1, 2 or 3 steps before. The period is that
 time per step, read from the last two windows of steps in which it holds. A schedule without such windows is not periodic yet;
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 
 Order = Literal["longest path", "fifo"]
+ORDERS: tuple[Order, ...] = ("longest path", "fifo")  # of calls that are ready
 STEPS = 8  # that are unrolled
 MORE_STEPS = 32  # where fewer do not repeat
 CYCLES = (1, 2, 3)  # steps after which schedules are tried for a repetition

@@ -6,9 +6,9 @@
 Then every call gets its strategy. A block of partial plans is extended at a time (``mesh_step.py``, ``strategy_step.py``). A
 partial plan is dropped if its bound is not below the best period by the gap that is asked for, or if its calls need too many
 bytes. The bound is that of ``bound.py``, with what ``least_sent.py`` knows of reallocations. Whole plans that are not dropped
-count with their bounds, not with their periods: another order of their calls may be shorter. What is left open when the counted
-work is used up counts, too. Gaps are proven one after the other, the largest first: a search for much better plans is
-short, and what it finds shortens the next one.
+are timed with calls in both orders. They count with their bounds, not with their periods: another order may be shorter still.
+What is left open when the counted work is used up counts, too. Gaps are proven one after the other, the largest first: a search
+for much better plans is short, and what it finds shortens the next one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from solver.dataflow.bound import period_bound_s
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.plan_space import PlanSpace
-from solver.dataflow.schedule import Order, periods_s
+from solver.dataflow.schedule import ORDERS, Order, periods_s
 from solver.dataflow.strategy_step import StrategyStep
 
 STARTS = 2  # descents from perturbed plans
@@ -35,24 +35,30 @@ class Found:
     """The best plan so far.
 
     Attributes:
-        plan: (K,) option of every call; None while none that fits is known. period_s: of it. bound_s: no plan has less.
+        plan: (K,) option of every call; None while none that fits is known. period_s: of it, with ready calls in ``order``.
+        bound_s: no plan has less.
         evaluated: plans whose times were computed. bounded: partial plans whose bounds were. history: (evaluated, period_s).
     """
 
     plan: IntArray | None = None
     period_s: float = math.inf
+    order: Order = ORDERS[0]
     bound_s: float = 0.0
     evaluated: int = 0
     bounded: int = 0
     history: list[tuple[int, float]] = field(default_factory=list)
 
-    def take(self, plans: IntArray, period_s: FloatArray) -> bool:
-        """Keep the best of these plans if it is better; return whether it is."""
+    def take(self, plans: IntArray, period_s: FloatArray, order: Order) -> bool:
+        """Keep the best of these plans if it is better; return whether it is.
+
+        Args:
+            plans: (P, K). period_s: (P,) of them in this order.
+        """
         self.evaluated += len(plans)
         if not len(plans) or not period_s.min() < self.period_s * (1 - 1e-12):
             return False
         best = int(period_s.argmin())
-        self.plan, self.period_s = plans[best].copy(), float(period_s[best])
+        self.plan, self.period_s, self.order = plans[best].copy(), float(period_s[best]), order
         self.history.append((self.evaluated, self.period_s))
         return True
 
@@ -87,7 +93,7 @@ class Search:
             tried = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
             tried = tried[period_bound_s(self.options, tried) < period_s]
             periods = periods_s(self.options, tried, self.order) if len(tried) else np.array([math.inf])
-            self.found.take(tried, periods)
+            self.found.take(tried, periods, self.order)
             best = int(periods.argmin())
             if periods[best] < period_s * (1 - 1e-9):
                 unchanged = 0 if plan[call] != tried[best, call] else unchanged + 1
@@ -139,7 +145,8 @@ class Search:
                     fits = self.options.peak_bytes(children).max(axis=1) <= self.limit_bytes
                     children, bound_s = children[fits], np.maximum(bound_s[fits], period_bound_s(self.options, children[fits]))
                 leaf_s = min(leaf_s, float(bound_s.min(initial=math.inf)))
-                found.take(children, periods_s(self.options, children, self.order))
+                for order in ORDERS:
+                    found.take(children, periods_s(self.options, children, order), order)
         left = [float(bounds.min()) for _, bounds, _ in open_ if len(bounds)]
         found.bound_s = max(found.bound_s, min([found.period_s * (1 - gap), leaf_s, *left]))
         return not open_

@@ -12,16 +12,18 @@ from solver.dataflow.graph import Call
 from solver.dataflow.layout import Layout, Mesh, strategies
 from solver.dataflow.options import CallOptions
 from solver.dataflow.plan import StepPlan
-from solver.dataflow.schedule import Order
 from solver.dataflow.search import Search
 from solver.model.errors import PlanningError
 from solver.model.plurals import counted
 
 FIRST_GAP = 0.2  # that is proven before plans are improved
 GAPS = (0.1, 0.05, 0.02)  # that are proven before the one that is asked for
+FINER = 0.1  # share of the proven gap that is then searched for
+MORE, MORE_BOUNDED = 0.5, 200_000  # with at most this share of the work again, or so many bounds
 BOUNDED_PER_EVALUATED = 100  # a plan's times take as long as so many bounds
 EQUAL = 1e-12  # share by which a bound may be off by rounding
-MOST_GPUS = 4096  # that an answer to a plan without room names
+MOST_GPUS = 256  # layouts and their pairs grow with the square of the GPUs: 600, 2,400 and 9,700 per call on 64, 128 and 256
+WORK = 20_000_000  # bounds; PPO on 128 A100 takes 18 million (3 CPU s) to prove 1 %, and up to 64 GPUs 0.03 to 1.3 million
 
 
 class Asked(NamedTuple):
@@ -46,9 +48,10 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
     search.improve(most)
     ended = ended and all(search.prove(gap, asked.work) for gap in (*(g for g in GAPS if g > asked.gap), asked.gap))
     found = search.found
+    if ended:
+        search.prove(asked.gap * FINER, min(asked.work, found.bounded + max(MORE_BOUNDED, int(MORE * found.bounded))))
     if found.plan is None:
         raise PlanningError(_nothing_fits(options, asked.memory_bytes, ended))
-    order: Order = "longest path"
     least_s = found.bound_s / (1 - asked.gap) * (1 + EQUAL)  # of a period whose gap is proven
     if found.period_s > least_s:
         # the search leaves out what is slower on the same GPUs; in the list schedule's order it may fit in better
@@ -56,10 +59,12 @@ def searched(options: CallOptions, asked: Asked) -> StepPlan:
     if found.period_s > least_s:
         other = Search(options, asked.memory_bytes, asked.seed, "fifo")
         other.descend(found.plan, most)
-        if other.found.plan is not None and found.take(other.found.plan[None], np.array([other.found.period_s])):
-            order = "fifo"
+        if other.found.plan is not None:
+            found.take(other.found.plan[None], np.array([other.found.period_s]), other.order)
     status = "optimal" if found.period_s <= least_s else "gap" if ended else "stopped"
-    return step_plan(options, found.plan, status=status, order=order, lower_bound_s=found.bound_s, history=tuple(found.history))
+    return step_plan(
+        options, found.plan, status=status, order=found.order, lower_bound_s=found.bound_s, history=tuple(found.history)
+    )
 
 
 def _nothing_fits(options: CallOptions, memory_bytes: float, ended: bool) -> str:

@@ -5,10 +5,10 @@ Knows nothing of problems and rules: ``listing.py`` builds the arrays and calls 
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
 LATE, STUCK = -1, -2
+NO_START = 1 << 62
 
 
 def list_pass(shape: Any, rule: Any, latest: int, state: Any) -> int:
@@ -28,15 +28,14 @@ def list_pass(shape: Any, rule: Any, latest: int, state: Any) -> int:
     delay, priority, most = rule
     ends, order, free = state
     devices, types = len(first) - 1, len(duration)
-    last_end = latest
     done = [0] * types
     flying = [0] * types
     held = [0.0] * devices
     placed = [0] * devices
-    start_of = [-1] * devices
+    start_of = [NO_START] * devices
     best_of = [-1] * devices
-    base = [0] * devices
     left = 0
+    base = [0] * devices
     for i in range(types):
         left += count[i]
         base[device[i]] += count[i]
@@ -44,50 +43,13 @@ def list_pass(shape: Any, rule: Any, latest: int, state: Any) -> int:
     for d in range(devices):
         base[d], at = at, at + base[d]
         free[d] = 0
-    heap = [0]
-    heap.pop()
-    touched = [0] * 4
-    first_time = True
     latency = 0
-    while left:
-        if first_time:
-            touches = devices
-        else:
-            key = heapq.heappop(heap) if len(heap) else -1
-            if key < 0:
-                return STUCK
-            start = key // devices
-            d = key - start * devices
-            if start != start_of[d]:
-                continue
-            i = best_of[d]
-            k = done[i]
-            end = start + duration[i]
-            if end + duration[i] * (count[i] - k - 1) + tails[i] > last_end:
-                return LATE
-            done[i] = k + 1
-            ends[offset[i] + k] = end
-            order[base[d] + placed[d]] = i
-            placed[d] += 1
-            free[d] = end
-            latency = max(latency, end)
-            held[d] += taken[i] - released[i]
-            if opens[i]:
-                flying[i] += 1
-            if frees[i] >= 0:
-                flying[frees[i]] -= 1
-            left -= 1
-            touches = 1
-            touched[0] = d
-            if after[i] >= 0 and device[after[i]] != d:
-                touched[touches] = device[after[i]]
-                touches += 1
-            if after_also[i] >= 0 and device[after_also[i]] != d:
-                touched[touches] = device[after_also[i]]
-                touches += 1
+    touched = list(range(max(devices, 3)))
+    touches = devices
+    while True:
         for number in range(touches):
-            d = number if first_time else touched[number]
-            best, best_key, best_start = -1, 0, -1
+            d = touched[number]
+            best, best_key, best_start = -1, 0, NO_START
             for place in range(first[d], first[d + 1]):
                 i = members[place]
                 k = done[i]
@@ -112,9 +74,37 @@ def list_pass(shape: Any, rule: Any, latest: int, state: Any) -> int:
                 if best < 0 or key < best_key or (key == best_key and priority[i] < priority[best]):
                     best, best_key, best_start = i, key, ready
             best_of[d] = best
-            if best_start != start_of[d] or not first_time:
-                start_of[d] = best_start
-                if best >= 0:
-                    heapq.heappush(heap, best_start * devices + d)
-        first_time = False
-    return latency
+            start_of[d] = best_start
+        if left == 0:
+            return latency
+        d, start = -1, NO_START
+        for other in range(devices):
+            if start_of[other] < start:
+                d, start = other, start_of[other]
+        if d < 0:
+            return STUCK
+        i = best_of[d]
+        k = done[i]
+        end = start + duration[i]
+        if end + duration[i] * (count[i] - k - 1) + tails[i] > latest:
+            return LATE
+        done[i] = k + 1
+        ends[offset[i] + k] = end
+        order[base[d] + placed[d]] = i
+        placed[d] += 1
+        free[d] = end
+        latency = max(latency, end)
+        held[d] += taken[i] - released[i]
+        if opens[i]:
+            flying[i] += 1
+        if frees[i] >= 0:
+            flying[frees[i]] -= 1
+        left -= 1
+        touches = 1
+        touched[0] = d
+        if after[i] >= 0 and device[after[i]] != d:
+            touched[touches] = device[after[i]]
+            touches += 1
+        if after_also[i] >= 0 and device[after_also[i]] != d:
+            touched[touches] = device[after_also[i]]
+            touches += 1

@@ -25,9 +25,9 @@ from solver.pipeline.problem import PipelineProblem
 OPERATION_S = 2e-6
 """Seconds of a list-scheduling pass per operation, in plain Python on one core of the reference machine."""
 
-COMPILED_OPERATION_S = 1e-7  # where numba has compiled it
+COMPILED_OPERATION_S = 6e-8  # where numba has compiled it
 
-PASS_S = 1e-4  # of a pass, whatever its size: changing the rule
+PASS_S = 6e-5  # of a pass, whatever its size: changing the rule
 
 NEIGHBOURS = 3  # stages that change together with one
 

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from solver.bounds.clairvoyant import ClairvoyantBound, clairvoyant_bound
+from solver.bounds.exact_clairvoyant import DEFAULT_WORK
 from solver.model.errors import PlanningError, check_real
 from solver.model.problem import PlanningProblem
 from solver.model.workload import FloatArray
@@ -114,11 +115,12 @@ class StepBound:
         return self.generation.gpu_seconds(time_s) + gpus * phases_s
 
 
-def step_bound(problem: PlanningProblem, work: PhaseWork) -> StepBound:
+def step_bound(problem: PlanningProblem, work: PhaseWork, *, bound_work: int = DEFAULT_WORK) -> StepBound:
     """Return lower bounds on a step of this workload with its true lengths, and with this preparation and learning.
 
     Args:
         problem: only workload, cluster (of one GPU kind), latency and admission rule count.
+        bound_work: counted work granted to the bound on generation, ``work`` of ``clairvoyant_bound``.
 
     Raises:
         PlanningError: ``work`` has another number of responses or GPUs per actor, or see ``clairvoyant_bound``.
@@ -131,7 +133,7 @@ def step_bound(problem: PlanningProblem, work: PhaseWork) -> StepBound:
         >>> round(bound.time_s, 3)
         4.8
     """
-    generation = clairvoyant_bound(problem)
+    generation = clairvoyant_bound(problem, work=bound_work)
     check_fits(problem, work)
     alone_s = np.max([terms.base_s * generation.length + terms.load for terms in generation.minorants], axis=0)
     completion_s = np.where(generation.length > 0, generation.ready_s + alone_s, 0.0) * (1 - ROUNDING)

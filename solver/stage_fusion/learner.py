@@ -24,6 +24,7 @@ from solver.model.problem import PlanningProblem, check_problem
 from solver.model.workload import FloatArray, Workload
 from solver.stage_fusion.cut_timeline import CutTimeline, Generated
 from solver.stage_fusion.follow import step_totals
+from solver.stage_fusion.late_start import by_group
 from solver.stage_fusion.token_work import TokenWork
 from solver.stage_fusion.work import PhaseWork
 
@@ -157,15 +158,11 @@ class _LearnerSearch:
     def _case(self, workload: Workload) -> tuple[Generated, FloatArray]:
         """Return generation with completions of items, and the (I,) seconds of each item on one server."""
         generated = CutTimeline(self.plan, workload, self.latency, self.problem.admission).uncut
-        per_token_s = self.work.prepare_per_token_s + self.work.learn_per_token_s
-        tokens = workload.prompt_tokens[workload.prompt_of] + workload.response_tokens
+        phases = replace(self.work, learner_gpus=0, learner_from_s=None, learner_grows=False, place="freed").of(workload)
         if self.work.unlock == "response":
-            return generated, np.asarray(tokens * per_token_s, dtype=float)
-        names, group = np.unique(workload.prompt_of, return_inverse=True)
-        completion_s = np.zeros(len(names))
-        np.maximum.at(completion_s, group, generated.completion_s)
-        seconds = np.bincount(group, weights=tokens * per_token_s)
-        return replace(generated, completion_s=completion_s), np.asarray(seconds, dtype=float)
+            return generated, phases.prepare_s + phases.learn_s
+        generated, phases = by_group(generated, phases)
+        return generated, phases.learn_s
 
     def best(self, gpus: tuple[int, ...], freed: bool) -> LearnerPlan:
         """Return the best candidate; see ``choose_learner``."""

@@ -21,6 +21,7 @@ GPU. Parts, in order:
 - ``greedy``: greedy tokens are those of ``generate``; ``memory``: bytes as plans count them and as tensors take them.
 - ``drafts``: tokens per second with drafts of 2, 4 and 8 tokens that are all accepted, against without.
 - ``training``: GRPO steps by phase; ``trl``: whole steps beside TRL's GRPOTrainer, where TRL is installed (`gpu_training.py`).
+- ``attention``: one layer's attention as decoding calls it, beside torch's variable-length kernel (`gpu_attention.py`).
 - ``flips``: how often tokens depend on the batch or on recomputation (`flip_rate.py`).
 
 A part that would not end within the budget is skipped. One that fails is noted with its error (so is a policy of ``replay`` or
@@ -48,6 +49,7 @@ import numpy as np
 import torch
 from flip_rate import RESPONSES as FLIP_RESPONSES
 from flip_rate import print_row, rates
+from gpu_attention import attention_ways
 from gpu_checks import drafts, greedy, memory
 from gpu_parts import Grid, measured_profile, reloaded, throughput
 from gpu_plans import POLICIES, PROFILE
@@ -68,7 +70,7 @@ GRID = Grid(
     joins=((1, 128), (1, 512), (16, 128), (16, 512), (64, 128), (256, 128)), most_rounds=5,
 )  # fmt: skip
 TINY_GRID = Grid(batches=(1, 4), contexts=(16, 32), joins=((1, 16), (4, 16)), most_rounds=2)
-PARTS = ("greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "flips")
+PARTS = ("greedy", "memory", "profile", "replay", "throughput", "drafts", "reload", "training", "trl", "attention", "flips")
 
 
 class Needs(NamedTuple):
@@ -83,6 +85,7 @@ class Needs(NamedTuple):
     reload_s: float = 20.0
     training_s: float = 60.0
     trl_s: float = 60.0
+    attention_s: float = 20.0
     flips_s: float = 60.0
 
 
@@ -212,6 +215,7 @@ def run(report: Report, device: str, sizes: list[str], only: list[str], policies
         ("reload", "reload", needs.reload_s, lambda: {"model": model().name, **reloaded(model())}),
         ("training", "training", needs.training_s, training),
         ("trl", "trl", needs.trl_s, lambda: {"model": model().name, **beside_trl(model(), lengths[:BESIDE_TRL, :])}),
+        ("attention", "attention", needs.attention_s, lambda: attention_ways(device, tiny)),
         ("flips", "flips", needs.flips_s, flips),
     ]
     for kind, name, needs_s, part in parts:

@@ -20,8 +20,11 @@ SMALLEST = {
     "step_search": "--tiny --markdown --json OUT",
     "step_levers": "--tiny --markdown --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
+    "group_deals": "--tiny --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
+    "learner_memory": "--tiny --json OUT",
+    "learner_nodes": "--tiny --json OUT",
     "replan_speed": "--tiny --markdown --json OUT",
     "mixed_clusters": "--tiny --markdown --json OUT",
     "uncertainty": "--tiny --markdown --json OUT",
@@ -35,7 +38,7 @@ SMALLEST = {
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
-    "gpu_engine": "--tiny --device cpu --only flips -o OUT",
+    "gpu_engine": "--tiny --device cpu --only attention,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
@@ -72,6 +75,8 @@ SLOW = (
     "fused_pipeline",
     "gpu_engine",
     "large_clusters",
+    "learner_memory",
+    "learner_nodes",
     "lifecycle_costs",
     "reallocation",
     "report_speed",
@@ -105,8 +110,17 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
-    parts = {"gpu_checks", "gpu_parts", "gpu_plans", "gpu_replay", "gpu_training", "gpu_workload", "step_stopwatch"}
-    parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
+    parts = {
+        "gpu_attention",
+        "gpu_checks",
+        "gpu_parts",
+        "gpu_plans",
+        "gpu_replay",
+        "gpu_training",
+        "gpu_workload",
+        "step_stopwatch",
+    }
+    parts |= {"gpu_attention", "policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
         "chaos",
         "uncertainty_logs",

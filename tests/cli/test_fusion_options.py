@@ -41,6 +41,12 @@ def test_fused_rows_stand_beside_the_others(two_visits: Path, tmp_path: Path) ->
     trace = read_trace(out / "rlhfuse+stream")
     assert {"prepare", "learner"} <= set(trace.allocations["role"])
     assert "freed" in set(trace.events["name"])
+    held, late = (
+        table(command("simulate", two_visits, *RATES, "--learner-gpus", 4, "--policies", "stream", "--learner-start", start))
+        for start in ("step", "needed")
+    )
+    assert held.loc["stream", "gpu_seconds"] == rows.loc["stream", "gpu_seconds"]
+    assert late.loc["stream", "gpu_seconds"] < held.loc["stream", "gpu_seconds"]
     freed = table(command("simulate", two_visits, *RATES, "--fuse", "learn", "--policies", "random"))
     after = table(command("simulate", two_visits, *RATES, "--policies", "random"))
     assert freed.loc["random", "time_s"] < after.loc["random", "time_s"]
@@ -61,6 +67,7 @@ WRONG = {
     "not finite": (("--learn-per-token-s", "inf"), ("learn_per_token_s", "inf")),
     "constants as well": ((*RATES, "--learn-s", "3"), ("--learn-s", "seconds per token")),
     "half an actor": ((*RATES, "--learner-gpus", "3"), ("learner_gpus", "3", "multiple")),
+    "needed by nobody": ((*RATES, "--learner-start", "needed"), ("learner_start", "learner_gpus")),
     "held": ((*RATES, "--fuse", "prepare", "--hold", "step"), ("static", "step")),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 from error_messages import refused_command
 
 from rlhfless.cli import main
+from solver.dataflow import plan_step
 
 SMALL = ("--algorithm", "grpo", "--model", "actor=llama2-7b", "--gpus", 8, "--kind", "h100", "--gap", 0.1)
 
@@ -36,6 +38,24 @@ def test_json_has_the_plan_those_of_others_and_what_was_assumed() -> None:
     assert json.loads(step(*SMALL, "--usd-per-gpu-hour", 2, "--format", "json").stdout)["comparison"][0]["cost_usd"] == (
         pytest.approx(shown["comparison"][1]["cost_usd"] * 2 / price)
     )
+
+
+def test_without_a_limit_of_memory_json_has_null_and_is_json() -> None:
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    done = step(*SMALL, "--memory-gib", "inf", "--compare", "megatron", "--format", "json")
+    assert json.loads(done.stdout, parse_constant=refuse)["memory_bytes"] is None
+
+
+def test_a100_has_a_price() -> None:
+    shown = json.loads(step(*SMALL, "--kind", "a100", "--format", "json").stdout)
+    assert shown["comparison"][0]["cost_usd"] > 0
+
+
+def test_the_help_names_the_work_of_plan_step() -> None:
+    work = inspect.signature(plan_step).parameters["work"].default
+    assert f"[default: {work:,}]" in " ".join(step("--help").stdout.split())
 
 
 def test_the_reward_has_the_critics_model_where_there_is_one() -> None:
@@ -76,6 +96,7 @@ def test_the_page_has_the_figures_and_the_calls(tmp_path: Path) -> None:
         (("--usd-per-gpu-hour", -1), "usd_per_gpu_hour is -1.0"),
         (("--algorithm", "ppo2"), "--algorithm"),
         (("--work", 0), "--work"),
+        (("--gpus", 4096), "4,096 GPUs; steps are planned on 256 at most"),
     ],
 )
 def test_malformed_commands(arguments: tuple[object, ...], named: str) -> None:

@@ -65,11 +65,15 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def combinations() -> Iterator[Any]:
-    """One for each cell. Ray, vLLM and processes that import transformers take long, where they are really started."""
+    """One for each cell. Ray, vLLM and processes that import transformers take long, where they are really started.
+
+    vLLM on Ray takes longest.
+    """
     for engine, cells in table().items():
         for column, said in cells.items():
             real = said == "works" and (column == "RayPool" or (engine, column) in SLOW or engine == "VllmEngineFactory")
-            marks = [pytest.mark.full] * real + [needs_vllm] * (engine == "VllmEngineFactory")
+            tier = pytest.mark.nightly if (engine, column) == ("VllmEngineFactory", "RayPool") else pytest.mark.full
+            marks = [tier] * real + [needs_vllm] * (engine == "VllmEngineFactory")
             yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
 
 

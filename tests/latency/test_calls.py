@@ -24,7 +24,7 @@ from rlhfless.latency import (
     load_profile,
 )  # fmt: skip
 from solver import Cluster
-from solver.dataflow import Call, Layout, Mesh, Strategy, grpo, plan_step, strategies
+from solver.dataflow import Call, Layout, Mesh, StepPlan, Strategy, grpo, plan_step, strategies
 from solver.model.errors import PlanningError
 
 CALLS = Path(__file__).parents[2] / "data" / "calls"
@@ -225,6 +225,22 @@ def test_a_step_is_planned_with_measured_costs() -> None:
     assert took == {one.name: one.seconds for one in plan.calls}
 
 
+def grpo_on(cluster: Cluster, kind: str = "h100") -> StepPlan:
+    """A plan with tables of nodes of 8 GPUs."""
+    models = {"actor": "qwen2.5-3b", "reference": "qwen2.5-3b", "reward": "qwen2.5-3b"}
+    return plan_step(grpo(), cluster, CallTable(kind, models, StepBatch(64, 128, 128)), gap=0.3)
+
+
+def test_tables_are_of_the_clusters_nodes_and_gpus() -> None:
+    """A part of a node is inside it, GPUs without a stated kind are any, and a kind may be named with its memory."""
+    for cluster, kind in (
+        (Cluster(1, 4, 1), "h100"),
+        (Cluster(1, 2, 1, "h100"), "h100"),
+        (Cluster(1, 2, 1, "a100-80g"), "a100"),
+    ):
+        assert grpo_on(cluster, kind).gpus == cluster.gpus
+
+
 def test_every_shipped_file_says_where_it_comes_from() -> None:
     for kind in list_call_kinds():
         tables = load_call_tables(kind)
@@ -255,6 +271,13 @@ def test_every_shipped_file_says_where_it_comes_from() -> None:
         (lambda: StepBatch(8, 128, math.nan), PlanningError, ("nan",)),
         (lambda: StepBatch(10, 128, 128, 4), PlanningError, ("4 mini-batches", "10 responses", "is 2")),
         (lambda: StepBatch(2, 128, 128, 4), PlanningError, ("is 2",)),
+        (lambda: StepBatch(1, 128, 128, 4), PlanningError, ("1 response;",)),
+        (lambda: load_call_tables(["h100"]), ProfileError, ("['h100']", "a100, h100, l40s")),
+        (lambda: CallTable(["h100"], MODELS, BATCH), ProfileError, ("['h100']", "a100, h100, l40s")),
+        (lambda: CallTable("h100", {"actor": ["llama2-7b"]}, BATCH), ProfileError, ("['llama2-7b']", "llama2-13b")),
+        (lambda: load_call_tables("h100").times("llama2-7b", [2]), ProfileError, ("[2]", "1, 2, 4, 8")),
+        (lambda: grpo_on(Cluster(2, 4, 1)), PlanningError, ("nodes of 8 GPUs", "have 4", "gpus_per_node=4")),
+        (lambda: grpo_on(Cluster(1, 8, 1, "l40s")), PlanningError, ("'h100'", "'l40s'")),
         (lambda: CostOptions(recompute="no"), PlanningError, ("'no'",)),
         (lambda: CostOptions(host_s_per_layer=-1), PlanningError, ("-1",)),
         (lambda: CostOptions(all_reduce_share=1.5), PlanningError, ("1.5",)),

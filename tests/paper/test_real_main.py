@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from rlhfless.cli import main
-from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, real_main, real_settings
+from rlhfless.paper import OTHER_FIGURES, Numbers, Sources, real_fit, real_main, real_settings
+from rlhfless.paper.real_fit import FITTED
 
 FIGURE = OTHER_FIGURES["real_main"]
 SMALL = replace(real_main.FAST, most_gpus=8, work=4_000)
@@ -73,7 +74,7 @@ def test_the_summary_is_what_its_columns_say() -> None:
             "gain_fifo": [1.0, 1.0, 1.0],
             "published_gain": [1.6, 1.25, 1.5],
             "heuristic_pflops": [1.0, 2.0, 1.0],
-            "published_heuristic_pflops": [2.0, 1.0, 1.0],
+            "published_heuristic_pflops": [2.0, 1.0, 1.25],
         }
     )
     first, second = real_main.summary(Numbers(table)).to_dict("records")
@@ -81,13 +82,43 @@ def test_the_summary_is_what_its_columns_say() -> None:
     assert first["published_weighted"] == pytest.approx((8 * 1.6 + 24 * 1.25) / 32)
     assert first["median_error"] == pytest.approx((0.25 + 0.2) / 2)
     assert (first["rank"], first["heuristic_rank"]) == pytest.approx((1.0, -1.0))
+    assert (first["heuristic_error"], second["heuristic_error"]) == pytest.approx((0.75, 0.2))
     assert second["same_direction"] == 0
+
+
+def test_the_caption_tells_the_fit_only_where_it_was_tried(found: Numbers) -> None:
+    assert "fitted to the rule's petaFLOP/s only" not in FIGURE.caption(SMALL, found).differs
+    fitted = found.table[found.table["variant"] == real_main.UNTUNED].assign(variant=real_main.FITTED_TO_RULE)
+    both = Numbers(pd.concat([found.table, fitted]))
+    assert (
+        "With 1.2 ms per layer and 100% of all-reduce, fitted to the rule's petaFLOP/s only"
+        in FIGURE.caption(SMALL, both).differs
+    )
+
+
+@pytest.mark.full
+def test_constants_fitted_to_the_rule_are_those_that_are_shipped() -> None:
+    table = real_fit.fit_table()
+    best = table.iloc[0]
+    assert (best["host_s_per_layer"], best["all_reduce_share"]) == (FITTED.host_s_per_layer, FITTED.all_reduce_share)
+    assert table["median_error"].is_monotonic_increasing
+    untuned = table[(table["host_s_per_layer"] == 0.4e-3) & (table["all_reduce_share"] == 1.0)].iloc[0]
+    assert best["median_error"] < 0.1 < untuned["median_error"]
+    numbers = real_main.numbers(replace(SMALL, variants=(real_main.FITTED_TO_RULE,)), Sources(None)).table
+    again = real_fit.fit_table(most_gpus=8)
+    of_best = again[(again["host_s_per_layer"] == FITTED.host_s_per_layer) & (again["all_reduce_share"] == 1.0)].iloc[0]
+    errors = (numbers["heuristic_pflops"] / numbers["published_heuristic_pflops"] - 1).abs()
+    assert of_best["median_error"] == pytest.approx(float(errors.median()))
 
 
 def test_plot_and_caption_say_what_is_shown(found: Numbers) -> None:
     fig = FIGURE.plot(SMALL, found)
-    marks = [trace for trace in fig.data if trace.mode == "markers"]
+    marks = [trace for trace in fig.data if trace.type == "scatter" and trace.mode == "markers"]
     assert sum(len(trace.x) for trace in marks) == 6
+    (means,) = [trace for trace in fig.data if trace.type == "bar"]
+    assert list(means.y) == list(SMALL.variants)
+    assert list(means.x) == real_main.summary(found)["weighted"].tolist()
+    assert list(means.text) == ["6 of 6", "6 of 6"]
     lines = FIGURE.caption(SMALL, found).lines()
     assert all(text.endswith(".") and "nan" not in text.lower() for _, text in lines)
     differs = lines[-1][1]

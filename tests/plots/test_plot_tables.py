@@ -24,6 +24,7 @@ DRAWN = {
     "plot_cut_surface": ["share", "keep"],
     "plot_draft_length": ["start_s", "end_s", "batch", "draft_tokens"],
     "plot_front": ["time_s", "gpu_seconds", "true_gpu_seconds", "true_time_s"],
+    "plot_fusion_front": ["time_s", "gpu_seconds"],
     "plot_gap_history": ["value", "lower_bound", "time_s", "gpu_seconds"],
     "plot_kinds": ["time_s", "cost_usd", "split_usd", "end_s"],
     "plot_learning": ["reward_mean", "response_tokens_mean", "actors", "accuracy"],

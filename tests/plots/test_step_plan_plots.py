@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_plans import analytic_plan, named_graph
+from step_plans import AnalyticCosts, analytic_plan, named_graph
 
 from rlhfless.plots import (
     plot_step_comparison,
@@ -21,7 +21,8 @@ from rlhfless.plots import (
     step_search_info,
 )
 from rlhfless.plots.step_plan_data import MOVES, PERIODS
-from solver.dataflow import StepPlan, dpo, grpo, ppo, remax
+from solver import Cluster, LatencyModel, Workload
+from solver.dataflow import StepGeneration, StepPlan, dpo, grpo, plan_step, ppo, remax
 
 GRAPHS = {"ppo": ppo, "grpo": grpo, "remax": remax, "dpo": dpo}
 PLAN = analytic_plan(ppo())
@@ -57,9 +58,45 @@ def test_rectangles_stay_within_two_steps_and_never_overlap(name: str) -> None:
     bars = step_plan_info(plan).bars
     assert bars["start_s"].min() >= 0
     assert bars["end_s"].max() <= PERIODS * plan.period_s + 1e-9
+    no_rectangles_overlap(plan)
+
+
+def no_rectangles_overlap(plan: StepPlan) -> None:
+    bars = step_plan_info(plan).bars
     for one, other in itertools.combinations(bars.itertuples(index=False), 2):
         apart_in_space = one.first_gpu + one.gpus <= other.first_gpu or other.first_gpu + other.gpus <= one.first_gpu
         assert apart_in_space or one.end_s <= other.start_s + 1e-9 or other.end_s <= one.start_s + 1e-9, (one, other)
+
+
+def test_gpus_that_generation_gives_back_early_are_drawn_free_and_used() -> None:
+    """The critic of the step before trains on GPUs whose responses are done, while the longest ones are still decoded."""
+    latency = {4: LatencyModel("tp 4", 4, base_s=0.01, per_response_s=1e-3)}
+    workload = Workload([100] * 8, [at // 2 for at in range(16)], [150 + 40 * at for at in range(13)] + [900, 1200, 2000])
+    plan = plan_step(
+        ppo(),
+        Cluster(1, 8, 1),
+        AnalyticCosts(0.3),
+        memory_bytes=200e9,
+        generation=StepGeneration(workload, latency),
+        work=20_000,
+    )
+    (generate,) = [call for call in plan.calls if call.kind == "generate"]
+    early = [gpu for gpu, release_s in enumerate(generate.release_s) if 0 < release_s < generate.seconds]
+    assert early
+    assert busy_gpu_s(plan, "generate") == pytest.approx([PERIODS * release_s for release_s in generate.release_s])
+    bars = step_plan_info(plan).bars
+    for number, step in bars[bars["call"] == "generate"].groupby(bars["end_s"] > plan.period_s):
+        assert step["largest"].sum() == 1
+        assert step["end_s"].max() == pytest.approx(number * plan.period_s + generate.seconds)
+    (trained,) = [call for call in plan.calls if call.name == "train_critic"]
+    began_s = trained.start_s - plan.period_s
+    assert generate.release_s[early[0]] <= began_s + 1e-9 < generate.seconds
+    assert {*range(trained.layout.mesh.first, trained.layout.mesh.last)} <= set(early)
+    no_rectangles_overlap(plan)
+    texts = [
+        text for trace in plot_step_plan(plan).data if trace.type == "bar" and trace.text is not None for text in trace.text
+    ]
+    assert sum(text.startswith("generate") for text in texts) == PERIODS
 
 
 @settings(max_examples=30, deadline=None)

@@ -41,7 +41,7 @@ from rlhfless.run import CapacityLimits, Hardware, Run
 from rlhfless.run.verdict import SCHEDULES
 from rlhfless.scheduling import PolicyError
 from rlhfless.scheduling.solver import FOLDING_IS_BEST
-from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, step_metrics
+from rlhfless.trace import ImportOptions, TraceError, TraceWriter, open_log, read_trace, step_metrics
 from rlhfless.widgets import Settings
 from solver import random_split
 
@@ -52,6 +52,8 @@ WRITERS: dict[str, Callable[[Path, pd.DataFrame], Path]] = {
 }  # fmt: skip
 """By framework; OpenRLHF logs scalars only."""
 PROFILE = "l40s-qwen2.5-3b-tp2"
+SMALL = {"steps": 2, "prompts": 4, "samples": 2}
+"""Size of a log whose verdict is quick."""
 
 
 def loaded(source: Any = None, **options: Any) -> Run:
@@ -77,7 +79,9 @@ def test_a_log_of_every_framework_has_a_verdict(framework: str, tmp_path: Path, 
 
 
 def test_the_verdict_of_an_executed_trace_is_what_its_allocations_say() -> None:
-    run = rl.load(rl.example(), verbose=False)
+    whole = read_trace(rl.example())
+    tables = {name: getattr(whole, name) for name in ("rollouts", "allocations", "spans", "events")}
+    run = rl.load(whole.with_rows(**{name: rows[rows["step"] < 2] for name, rows in tables.items()}), verbose=False)
     metrics = step_metrics(run.trace)
     assert run.setting.cluster.gpus == 16
     assert run.verdict.gpu_seconds == pytest.approx(float(metrics["gpu_seconds"].sum()))
@@ -98,15 +102,16 @@ def test_idle_gpus_and_empty_slots_are_counted_as_by_hand(tmp_path: Path) -> Non
 
 
 def test_what_is_not_given_is_assumed_and_said() -> None:
-    said = str(rl.load(rollouts(), verbose=False).verdict)
+    said = str(rl.load(rollouts(**SMALL), verbose=False).verdict)
     assert "16 GPUs in two nodes" in said
     assert PROFILE in said
-    assert "Assumed" not in str(loaded().verdict)
+    assert "Assumed" not in str(loaded(rollouts(**SMALL)).verdict)
 
 
 def test_the_same_of_a_frame_a_trace_and_an_opened_log(tmp_path: Path) -> None:
-    rollouts().to_csv(tmp_path / "log.csv", index=False)
-    of = [str(loaded(source).verdict) for source in (rollouts(), log(), tmp_path / "log.csv", open_log(tmp_path / "log.csv"))]
+    path = tmp_path / "log.csv"
+    rollouts(**SMALL).to_csv(path, index=False)
+    of = [str(loaded(source).verdict) for source in (rollouts(**SMALL), log(**SMALL), path, open_log(path))]
     assert len(set(of)) == 1
 
 
@@ -179,7 +184,7 @@ def test_the_report_is_that_of_the_command(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_capacities_are_ranked_by_what_is_wanted() -> None:
-    run = loaded()
+    run = loaded(rollouts(steps=2, prompts=8, samples=2))
     free = run.search(gpus=(8, 16))
     table = free.table
     assert set(table["gpu_kind"]) == {"l40s", "h100"}
@@ -228,10 +233,10 @@ def test_a_limit_and_other_options_of_reading_are_arguments() -> None:
 
 def test_columns_with_other_names_are_all_named_with_the_way_to_map_them(tmp_path: Path) -> None:
     names = {"step": "iter", "response_tokens": "length"}
-    rollouts().rename(columns=names).to_csv(tmp_path / "log.csv", index=False)
+    rollouts(**SMALL).rename(columns=names).to_csv(tmp_path / "log.csv", index=False)
     with refused(TraceError, "'step'", "'response_tokens'", "mapping={'step': 'THEIRS'}"):
         loaded(tmp_path / "log.csv")
-    rollouts().to_csv(tmp_path / "own.csv", index=False)
+    rollouts(**SMALL).to_csv(tmp_path / "own.csv", index=False)
     renamed = loaded(tmp_path / "log.csv", mapping=names)
     assert str(renamed.verdict) == str(loaded(tmp_path / "own.csv").verdict)
 

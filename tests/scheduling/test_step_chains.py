@@ -108,10 +108,10 @@ def test_a_search_ends_when_its_cpu_seconds_are_used_up() -> None:
     ("arguments", "sentence"),
     [
         ({"states": 0}, "states is 0; a whole number of 1 or more is needed"),
-        ({"temperatures": ()}, "temperatures is"),
+        ({"temperatures": ()}, "temperatures is (); a tuple of one or more numbers above 0 is needed"),
         ({"temperatures": (0.0,)}, "temperatures is"),
         ({"temperatures": 0.1}, "temperatures is 0.1"),
-        ({"seeds": (-1,)}, "seeds is"),
+        ({"seeds": (-1,)}, "seeds is (-1,); a tuple of one or more whole numbers of 0 or more is needed"),
         ({"seeds": (0.5,)}, "seeds is"),
         ({"objective": "makespan"}, "objective is 'makespan'; 'period' or 'first steps' is needed"),
         ({"cpu_s": 0}, "cpu_s is 0; a number above 0 is needed"),

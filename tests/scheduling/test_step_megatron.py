@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhfless.scheduling.dataflow import megatron_plan
+from rlhfless.errors import InputError
+from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, megatron_plan, published_plans
 from solver import Cluster
 from solver.dataflow import CallMemory, Layout, dpo, grpo, plan_step, ppo, remax
 from solver.model.errors import PlanningError
@@ -65,6 +66,32 @@ def test_the_bound_of_all_plans_stands_beside_it() -> None:
     plan = megatron_plan(dpo(), cluster, Even(), lower_bound_s=best.lower_bound_s)
     assert plan.lower_bound_s == best.lower_bound_s <= plan.period_s
     assert "no bound" in repr(megatron_plan(dpo(), cluster, Even()))
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED_PLANS))
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"order": "random"}, "order is 'random'; 'longest path' or 'fifo' is needed"),
+        ({"order": None}, "order is None"),
+        ({"order": ["fifo"]}, "order is ['fifo']"),
+        ({"lower_bound_s": math.nan}, "lower_bound_s is nan; a number of 0 or more is needed"),
+        ({"lower_bound_s": -1.0}, "lower_bound_s is -1.0"),
+        ({"lower_bound_s": "1"}, "lower_bound_s is '1'"),
+    ],
+)
+def test_orders_and_bounds_that_are_none_are_refused_by_every_way(name: str, wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(PlanningError) as found:
+        PUBLISHED_PLANS[name](dpo(), Cluster(1, 2, 1), Even(), **wrong)
+    assert sentence in str(found.value)
+
+
+@pytest.mark.parametrize("names", [None, "real", 3, {"real": 1}, ["ours"], [["real"]], [None]])
+def test_names_of_ways_are_a_list_of_those_that_exist(names: Any) -> None:
+    with pytest.raises(InputError) as found:
+        published_plans(names, dpo(), Cluster(1, 2, 1), Even())
+    assert "megatron" in str(found.value)
+    assert "\n" not in str(found.value)
 
 
 def test_what_is_no_problem_is_refused() -> None:

@@ -14,8 +14,8 @@ from error_messages import refused
 from rlhfless.errors import InputError
 from rlhfless.scheduling import PlanningOptions, PolicyError, make_policy
 from rlhfless.scheduling.planning_time import PlanningTime
-from rlhfless.simulate import SimulationConfig, logged_steps, simulate
-from rlhfless.trace import TraceError, allocation_metrics, read_trace, validate
+from rlhfless.simulate import SimulationConfig, execute_steps, logged_steps, simulate
+from rlhfless.trace import TraceError, allocation_metrics, read_trace, step_metrics, validate
 from solver import Cluster, LatencyModel, NonGenerationPhases, Plan, PlanningError
 from solver.model.problem import PlanningProblem
 
@@ -87,6 +87,26 @@ def test_what_is_not_known_is_none_and_never_a_number():
     assert row["speedup_vs_static"] is None
     assert row["cost_reduction_vs_static"] is None
     json.dumps(both, allow_nan=False)
+
+
+def test_metrics_of_all_policies_at_once_are_those_of_each_trace(result):
+    columns = ["actors", "gpu_seconds", "idle_gpu_seconds", "slot_idle_gpu_seconds", "cost_usd"]
+    for policy, trace in result.traces.items():
+        own = result.steps[result.steps["policy"] == policy].reset_index(drop=True)
+        pd.testing.assert_frame_equal(own[columns], step_metrics(trace)[columns], check_exact=True)
+
+
+def test_a_trace_is_made_once_and_unknown_policies_have_none(result):
+    assert list(result.traces) == ["static", "random", "rlhfuse", "rlhfless", "fold", "solver", "oracle"]
+    assert result.traces["fold"] is result.traces["fold"]
+    assert "spread" not in result.traces
+
+
+def test_steps_without_metrics_and_bounds_are_the_same_steps(result):
+    executed = execute_steps(list(logged_steps(log(), max_response_tokens=600)), SETTING, ["static", "fold"])
+    for policy, steps in executed.items():
+        own = result.steps[result.steps["policy"] == policy]
+        assert [record.end_s - record.start_s for record, _ in steps] == own["time_s"].tolist()
 
 
 def test_numbers_come_from_the_traces(result, tmp_path):

@@ -20,7 +20,7 @@ from rlhfless.analysis.draft_acceptance import DraftedResponses
 from rlhfless.analysis.draft_groups import DraftSource
 from rlhfless.analysis.draft_study import DraftStudy
 from rlhfless.analysis.value_of_information import ValueOfInformation
-from rlhfless.simulate import DraftFronts
+from rlhfless.simulate import DraftFronts, FusionFront
 from rlhfless.trace import Trace
 from solver import CutCandidate, CutPlan
 from solver.dataflow import StepPlan
@@ -169,6 +169,15 @@ def draft_fronts(text: str) -> DraftFronts:
     return DraftFronts(results, bounds, 3, text)
 
 
+def fusion_front_of(text: str) -> FusionFront:
+    """A policy at two time weights, learned from in both ways; streaming is faster."""
+    rows = [(text, "batch", 0.0, 1.0, 6.0, 6.5, 4.0, True), (text, "batch", 1.0, 2.0, 4.0, 9.0, 5.0, True),
+            (text, "stream", 0.0, 1.0, 5.0, 6.0, 4.5, True), (text, "stream", 1.0, 2.0, 5.5, 8.0, 4.25, False)]  # fmt: skip
+    columns = ["policy", "learning", "time_weight", "actors", "time_s", "gpu_seconds", "bound_gpu_seconds", "on_front"]
+    bound = pd.DataFrame({"time_s": [1.0, 3.0, 6.0], "gpu_seconds": [np.inf, 5.5, 4.0]})
+    return FusionFront(pd.DataFrame(rows, columns=columns), bound, 3)
+
+
 class Call(NamedTuple):
     """Arguments that a plot shares with its info function, and those that the plot alone has."""
 
@@ -191,6 +200,7 @@ def calls(text: str) -> dict[str, Callable[[], Call]]:
         "plot_curves": lambda: Call((STEPS,)),
         "plot_draft_length": lambda: Call((drafted_trace(text),)),
         "plot_front": of_plans(lambda plans, front, outcomes, _: Call((front, plans, outcomes), label)),
+        "plot_fusion_front": lambda: Call((fusion_front_of(text),)),
         "plot_gap_history": of_plans(lambda plans, front, *_: Call((plans, dict.fromkeys(plans, front)), label)),
         "plot_kinds": of_plans(lambda plans, *_: Call((plans, WORKLOAD), label)),
         "plot_learning": lambda: Call((learned(text),)),

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -279,6 +281,75 @@ def write_trl_scalars(folder: Path, rollouts: pd.DataFrame) -> Path:
     return folder / "trainer_state.json"
 
 
+def write_tensorboard(folder: Path, rollouts: pd.DataFrame) -> Path:
+    """NeMo-RL's metrics in an event file, by torch's writer, which NeMo-RL uses."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
+    for step, rows in rollouts.groupby("step"):
+        timing = {"total_step_time": 9.5, "generation": 4.0, "policy_and_reference_logprobs": 1.5, "reward_calculation": 0.5}
+        timing |= {"policy_training": 2.5, "training_prep": 0.5, "prepare_for_generation/total": 0.5}
+        timing |= {"prepare_for_generation/transfer_and_update_weights": 0.25, "valid_tokens_per_sec_per_gpu": 321.0}
+        for name, seconds in timing.items():
+            writer.add_scalar(f"timing/train/{name}", seconds, step)
+        writer.add_scalar("train/mean_gen_tokens_per_sample", float(rows["response_tokens"].mean()), step)
+    writer.close()
+    next(folder.glob("events*")).rename(folder / "events.out.tfevents.0.golden")  # its name has the machine's
+    return folder
+
+
+def write_wandb(folder: Path, rollouts: pd.DataFrame) -> Path:
+    """slime's metrics in a run file of wandb: a row of its rollout, and one of its training."""
+    rows: list[dict[str, Any]] = []
+    for step, of_step in rollouts.groupby("step"):
+        tokens = of_step["response_tokens"]
+        rows += [
+            {"perf/rollout_time": 4.0, "rollout/response_len/mean": float(tokens.mean()), "rollout/step": step},
+            {"perf/log_probs_time": 0.75, "perf/ref_log_probs_time": 1.25, "perf/actor_train_time": 3.0, "perf/step_time": 9.5}
+            | {"perf/update_weights_time": 0.5, "rollout/step": step},
+            {"train/loss": 0.5, "train/step": 7, "chart": {"_type": "histogram"}},
+        ]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "run-golden.wandb"
+    path.write_bytes(wandb_file([wandb_row({**row, "_step": at}) for at, row in enumerate(rows)]))
+    return path
+
+
+def wandb_row(metrics: dict[str, Any]) -> bytes:
+    """A record of one row of metrics, as a protocol-buffer message."""
+
+    def field(number: int, content: bytes) -> bytes:
+        size, prefix = len(content), b""
+        while size > 127:
+            prefix += bytes([size & 127 | 128])
+            size >>= 7
+        key = number << 3 | 2
+        head = bytes([key]) if key < 128 else bytes([key & 127 | 128, key >> 7])
+        return head + prefix + bytes([size]) + content
+
+    items = b"".join(
+        field(1, field(2, name.encode()) + field(16, json.dumps(value).encode())) for name, value in metrics.items()
+    )
+    return field(2, items)
+
+
+def wandb_file(messages: list[bytes]) -> bytes:
+    """A run file of wandb with these records: a LevelDB log of blocks of 32 KiB."""
+    content = bytearray(b":W&B\xe1\xbe\x00")
+    for message in messages:
+        left, first = message, True
+        while first or left:
+            room = 32_768 - len(content) % 32_768
+            if room < 7:
+                content += bytes(room)
+                room = 32_768
+            piece, left = left[: room - 7], left[room - 7 :]
+            kind = (1 if first else 4) if not left else (2 if first else 3)
+            content += struct.pack("<IHB", zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
+            first = False
+    return bytes(content)
+
+
 Writer = Callable[[Path, pd.DataFrame], Path]
 
 COUNTED = ["step", "sample", "prompt_tokens", "response_tokens", "reward"]
@@ -301,6 +372,8 @@ SCALAR_WRITERS: dict[str, tuple[str, Writer]] = {
     "verl-scalars": ("verl-scalars", write_verl_scalars),
     "openrlhf": ("openrlhf", write_openrlhf),
     "trl-scalars": ("trl-scalars", write_trl_scalars),
+    "tensorboard": ("tensorboard", write_tensorboard),
+    "wandb": ("wandb", write_wandb),
 }
 
 

@@ -35,6 +35,7 @@ def run(folder: Path, model: Path, resume: bool = False, **changes: Any) -> list
         return [step.metrics for step in trainer]
 
 
+@pytest.mark.full
 def test_evaluations_are_in_trace_and_metrics_and_change_no_weight(tmp_path: Path, model: Path) -> None:
     plain = run(tmp_path / "plain", model)
     done = run(tmp_path / "run", model, eval_every=2, eval_prompts=5)

@@ -103,6 +103,14 @@ def test_a_share_of_a_gpu_is_for_vllm() -> None:
     assert TrainConfig.from_options(gpu_memory_utilization=0.4, engine="vllm", executor="local").cluster.engine == "vllm"
 
 
+def test_weights_pass_within_a_gpu_only_where_it_is_shared() -> None:
+    shared: dict[str, Any] = {"weight_sync": "ipc", "engine": "vllm", "executor": "local", "device": "cuda", "gpus": 1}
+    assert TrainConfig.from_options(**shared).cluster.weight_sync == "ipc"
+    for name, value in (("engine", "torch"), ("executor", "ray"), ("device", "cpu"), ("gpus", 2)):
+        with refused(TrainError, "weight_sync is 'ipc'", value):
+            TrainConfig.from_options(**{**shared, name: value})
+
+
 def test_tensor_parallel_actors_are_processes_of_the_torch_engine() -> None:
     for options in ({}, {"engine": "vllm", "executor": "local"}):
         with refused(TrainError, "tensor_parallel is 2", "executor 'local' or 'ray'"):

@@ -17,7 +17,7 @@ from rlhfless.engine.protocol import Progress, Request
 from rlhfless.engine.torch.engine import TorchEngine
 from rlhfless.engine.torch.part_group import SOON_S, PartGroup
 from rlhfless.engine.torch.tensor_parallel import part_of
-from rlhfless.engine.torch.worker_backend import pack, unpack
+from rlhfless.engine.torch.tensor_pickles import pack, unpack
 from solver.model.admission import Admission
 from solver.model.latency import LatencyModel
 from solver.model.runtime_rules import Signals

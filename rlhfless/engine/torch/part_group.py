@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlhfless.engine.torch import worker_backend as torch_backend
+from rlhfless.engine.torch.devices import compute_on, free_memory
 from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.tensor_pickles import pack, unpack
 from rlhfless.system.parent_death import die_with_parent
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.admission import Admission
@@ -76,7 +77,7 @@ class PartGroup:
         """Give each other part its factory, with its share of the weights, of which it makes an engine."""
         self.tell("make", latency, admission, start_s)
         for (_, connection), engines in zip(self._members, parts, strict=True):
-            form, buffers = torch_backend.pack(engines)
+            form, buffers = pack(engines)
             connection.send((form, [buffer.raw().nbytes for buffer in buffers]))
             for buffer in buffers:
                 connection.send_bytes(buffer.raw())
@@ -112,7 +113,7 @@ class PartGroup:
 def meet(rank: int, devices: Sequence[str], meeting: Path) -> None:
     """Meet the other parts: afterwards sums over all of them work in this process."""
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
-    torch_backend.use_device(devices[rank])
+    compute_on(devices[rank])
     backend = "nccl" if torch.device(devices[rank]).type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=meeting.as_uri(), rank=rank, world_size=len(devices))
 
@@ -154,7 +155,7 @@ class Follower:
         buffers = [bytearray(size) for size in sizes]
         for buffer in buffers:
             self._connection.recv_bytes_into(buffer)
-        self._engine = torch_backend.unpack(form, buffers, self._device).engine(latency, admission, start_s)
+        self._engine = unpack(form, buffers, self._device).engine(latency, admission, start_s)
 
     def add(self, clock_s: float, requests: Sequence[Any]) -> None:
         """See ``TorchEngine``."""
@@ -176,4 +177,4 @@ class Follower:
             self._engine.close()
             self._engine.model.free()
         self._engine = None
-        torch_backend.free_memory(self._device)
+        free_memory(self._device)

@@ -1,4 +1,7 @@
-"""Loads a pretrained transformers model from a folder: safetensors only, no code of the model, no network access."""
+"""Loads a pretrained transformers model from a folder or the hub: safetensors only, no code of the model.
+
+A folder is read without network access.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from rlhfless.engine.common.stop_ids import stop_ids
 from rlhfless.engine.tokenizers.char_tokenizer import CharTokenizer
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.errors import InputError, missing_extra
-from rlhfless.system.model_folders import from_folder
+from rlhfless.system.model_folders import from_folder, local_folder
 
 try:
     import torch
@@ -27,18 +30,22 @@ def load_pretrained(kind: Any, folder: str | Path) -> Any:
     """Return the model in a folder, in float32 on the CPU, in evaluation mode.
 
     Args:
-        kind: class of transformers that loads it, such as ``AutoModelForCausalLM``.
+        kind: class of transformers that loads it, such as ``AutoModelForCausalLM``. folder: or a name of the hub.
 
     Raises:
         InputError: ``folder`` lacks the model, or has no safetensors of it, or transformers cannot read it, or the model
             contains its own code, which would have to be run.
     """
-    if not (Path(folder) / "config.json").is_file():
+    folder = local_folder(folder)
+    if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: holds no model, config.json is missing; name a folder with a model of transformers")
-    if not any(Path(folder).glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder}: holds no weights, model.safetensors is missing; save the weights as safetensors")
     try:
-        return from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+        model = from_folder(kind, folder, use_safetensors=True, dtype=torch.float32).eval()
+        if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+            model.set_attn_implementation("eager")  # transformers' fused kernel leaves the cap out
+        return model
     except InputError:
         raise
     except Exception as error:  # what a wrong config.json or damaged weights end in has classes of several libraries
@@ -67,13 +74,17 @@ def checkpoint_dtype(folder: str | Path) -> str:
 
 
 def load_model(folder: str | Path, device: torch.device | str = "cpu") -> tuple[Any, Any]:
-    """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own; no network access.
+    """Load a transformers model onto a device, with its tokenizer, the character tokenizer or its own.
+
+    Args:
+        folder: a folder, or ``owner/name`` of a model on the hub.
 
     Raises:
         InputError: ``folder`` lacks the model or the tokenizer, has no safetensors, or transformers cannot read it.
     """
+    folder = local_folder(folder)
     model = load_pretrained(AutoModelForCausalLM, folder)
-    tokenizer_file = Path(folder) / TOKENIZER_FILE
+    tokenizer_file = folder / TOKENIZER_FILE
     tokenizer = CharTokenizer.load(tokenizer_file) if tokenizer_file.is_file() else PretrainedTokenizer.load(folder)
     return model.to(device), tokenizer
 

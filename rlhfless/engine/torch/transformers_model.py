@@ -57,19 +57,13 @@ _under_way: ContextVar[_Pass | None] = ContextVar("_under_way", default=None)
 
 
 def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    **kwargs: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, None]:
-    """Attend (1, heads, n, dim) queries of n tokens, each in its row; see transformers' ``AttentionInterface``."""
+    """Attend (1, heads, n, dim) queries of n tokens, each in its row; see transformers' ``AttentionInterface``.
+
+    Args:
+        how: what the layer says of its attention, such as ``scaling``, ``sliding_window``, ``softcap`` and ``s_aux`` (sinks).
+    """
     now = _under_way.get()
     assert now is not None, "the model's attention works in passes of TransformersModel only"
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))  # (n, heads, dim)
@@ -81,7 +75,9 @@ def _attention(
     cell = now.kv_shape[1]
     kv = torch.stack([F.pad(k, (0, cell - dim)), F.pad(v, (0, cell - values))], 1)
     now.cache.write(layer, now.rows, now.positions, kv)
-    form = AttentionForm(dim**-0.5 if scaling is None else float(scaling), sliding_window, softcap, s_aux)
+    scale = how.get("scaling")
+    scale = dim**-0.5 if scale is None else float(scale)
+    form = AttentionForm(scale, how.get("sliding_window"), how.get("softcap"), how.get("s_aux"))
     queries = F.pad(q, (0, cell - dim)).view(n, kv_heads, heads // kv_heads, cell)
     attended = now.attend(layer, queries, form)
     return attended.reshape(1, n, heads, cell)[..., :values], None

@@ -10,8 +10,9 @@ were sampled.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
 from rlhfless.engine.vllm.weight_folders import check_weights
+from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
@@ -96,6 +98,7 @@ class Replica:
         with noted(self._files), memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
+        self._meets_trainer = False  # by vLLM's weight-transfer API
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
@@ -195,10 +198,31 @@ class Replica:
             return
         if self._engine.has_unfinished_requests():
             raise VllmError(f"weights {version} cannot be loaded while responses are decoded with weights {self.version}")
+        with self._replacing(version):
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+
+    def receive(self, weights: TransferredWeights, version: int) -> None:
+        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty."""
+        if version == self.version:
+            return
+        update = {"update_info": dict(weights.update)}
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("start_weight_update", {}), ("update_weights", update), ("finish_weight_update", {}),
+        ]  # fmt: skip
+        if not self._meets_trainer:
+            calls.insert(0, ("init_weight_transfer_engine", {"init_info": {}}))
+        with self._replacing(version):
+            for call, arguments in calls:
+                self._engine.collective_rpc(call, kwargs=arguments)
+        self._meets_trainer = True
+
+    @contextlib.contextmanager
+    def _replacing(self, version: int) -> Iterator[None]:
+        """Context in which the weights of this version are loaded, awake; afterwards nothing of earlier ones is left."""
         asleep, self.version = self.version is None, None
         if asleep:
             self._engine.wake_up(["weights"])
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        yield
         if asleep:
             self._engine.wake_up(["kv_cache"])
         self._forget_prefixes()

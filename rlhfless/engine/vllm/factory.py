@@ -23,6 +23,7 @@ try:
     from rlhfless.engine.vllm.start_up import TOKEN_BUDGET, VllmSettings
     from rlhfless.engine.vllm.weight_folders import check_weights
     from rlhfless.engine.vllm.weight_shipping import ShippedWeights
+    from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 except ImportError as error:
     if error.name != "torch":
         raise
@@ -35,6 +36,7 @@ class VllmEngineFactory:
 
     Attributes:
         weights: folder with the step's weights (see ``weight_folders``); every process can read it.
+        transferred: the step's weights, where they are not those of the folder, with which a replica only starts.
         weights_version: that the folder must contain; an actor decodes with these weights or not at all.
         eos_id: the token that ends a response, or several.
         max_tokens: maximum number of tokens of a response with its prompt.
@@ -59,6 +61,7 @@ class VllmEngineFactory:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     drafting: Drafting | None = None
+    transferred: TransferredWeights | None = None
 
     backend_module: ClassVar[str] = "rlhfless.engine.vllm.worker_backend"
     gpus_per_engine: ClassVar[None] = None
@@ -85,12 +88,19 @@ class VllmEngineFactory:
             MissingExtra, InputError: vLLM is missing or of another version, or the weights are.
         """
         check_version()
-        check_weights(Path(self.weights), self.weights_version)
+        check_weights(Path(self.weights), self.folder_version)
         return self
 
     @property
+    def folder_version(self) -> int:
+        """Return the version of the weights in the folder."""
+        return self.weights_version if self.transferred is None else self.transferred.folder_version
+
+    @property
     def weight_bytes(self) -> int:
-        """Return the bytes of the files that every actor reads as the step's weights."""
+        """Return the bytes that every actor reads as the step's weights."""
+        if self.transferred is not None:
+            return self.transferred.nbytes
         return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
@@ -101,14 +111,18 @@ class VllmEngineFactory:
             latency.gpus_per_actor, latency.max_batch, latency.kv_capacity_tokens, self.max_tokens,
             latency.token_budget or TOKEN_BUDGET, self.dtype, self.eager, self.options,
             0 if self.drafting is None else self.drafting.max_draft_tokens,
+            None if self.transferred is None else self.transferred.backend,
         )  # fmt: skip
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> VllmEngine:
         from rlhfless.engine.vllm import worker_backend as vllm_backend  # which holds the process's replica
 
         try:
-            replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.weights_version)
-            replica.load(Path(self.weights), self.weights_version)
+            replica = vllm_backend.replica_for(self.compatibility_key(latency), Path(self.weights), self.folder_version)
+            if self.transferred is None:
+                replica.load(Path(self.weights), self.weights_version)
+            else:
+                replica.receive(self.transferred, self.weights_version)
         finally:
             vllm_backend.weights_are_read()
         return VllmEngine(

@@ -49,6 +49,7 @@ class VllmSettings:
             not take minutes.
         options: further arguments of vLLM's ``EngineArgs``, which take precedence.
         max_draft_tokens: longest draft of speculative decoding; 0: none, and vLLM decodes one token per response and iteration.
+        weight_transfer: backend of vLLM's weight-transfer API; None: weights are read from folders.
     """
 
     gpus: int
@@ -60,6 +61,7 @@ class VllmSettings:
     eager: bool | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     max_draft_tokens: int = 0
+    weight_transfer: str | None = None
 
 
 def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eager: bool, hands_over: bool) -> dict[str, Any]:
@@ -96,6 +98,7 @@ def engine_arguments(settings: VllmSettings, folder: Path, *, on_cpu: bool, eage
         "logprobs_mode": "processed_logprobs",  # of what is drawn from, as the protocol has them
         **(_CPU_ARGUMENTS if on_cpu else {"enable_sleep_mode": True}),
         **({CONNECTOR: _connector()} if hands_over else {}),
+        **({"weight_transfer_config": {"backend": s.weight_transfer}} if s.weight_transfer else {}),
         **s.options,
     }
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any
 
-from rlhfless.engine.torch import worker_backend as torch_backend
-from rlhfless.engine.torch.worker_backend import cuda_devices
+from rlhfless.engine.torch import tensor_pickles
+from rlhfless.engine.torch.devices import compute_on, cuda_devices
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.start_up import VllmSettings
 from rlhfless.engine.vllm.weight_shipping import LocalWeights, ShippedWeights
@@ -55,7 +55,7 @@ def use_device(device: str) -> None:
     It does not initialise CUDA: vLLM chooses among the devices that it sees.
     """
     if device == "cpu":
-        torch_backend.use_device(device)  # one thread
+        compute_on(device)  # one thread
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = [int(name.removeprefix("cuda:")) for name in device.split(",")]
@@ -65,14 +65,14 @@ def use_device(device: str) -> None:
 def pack(obj: Any) -> tuple[bytes, list[PickleBuffer]]:
     """Return the pickle of ``obj`` without its tensors or files, and the bytes of each; on the CPU they are not copied."""
     if not isinstance(obj, ShippedWeights):
-        return torch_backend.pack(obj)
+        return tensor_pickles.pack(obj)
     buffers: list[PickleBuffer] = []
     return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append), buffers
 
 
 def unpack(form: bytes, buffers: Iterable[Any], device: str) -> Any:
     """Return the object that ``pack`` was given; weights that came with it are in a local folder until ``weights_are_read``."""
-    obj = torch_backend.unpack(form, buffers, "cpu")  # to the device in whole blocks, when it is needed there
+    obj = tensor_pickles.unpack(form, buffers, "cpu")  # to the device in whole blocks, when it is needed there
     if not isinstance(obj, ShippedWeights):
         return obj
     weights_are_read()
@@ -92,7 +92,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
     if _here.replica is not None:
         return False
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version)
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version)
     except BaseException:
         weights_are_read()
         raise
@@ -102,7 +102,7 @@ def start_server(engines: Any, latency: LatencyModel) -> bool:
 def prewarm(engines: Any, latency: LatencyModel) -> None:
     """Start vLLM before the step whose weights it will have: it sleeps without weights, as between two steps."""
     try:
-        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.weights_version).sleep()
+        replica_for(engines.compatibility_key(latency), Path(engines.weights), engines.folder_version).sleep()
     finally:
         weights_are_read()
 

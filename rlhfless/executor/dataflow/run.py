@@ -129,7 +129,7 @@ def run_step_plan(
         times = plan_times(options, plan, int(steps))
         for step in range(int(steps)):
             rows.add(step, times.start_s[0, :, step].tolist(), times.end_s[0, :, step].tolist(), options.reallocated)
-    meta = {"clock": "virtual", "charging": "profile", "policy": f"step plan of {plan.graph}", "cluster": vars(cluster)}
+    meta = {"clock": "virtual", "charging": "profile", "policy": f"step plan of {plan.algorithm}", "cluster": vars(cluster)}
     return ExecutedSteps(
         plan, float(times.period_s[0]), bool(times.periodic[0]), rows.rollouts, rows.allocations, rows.spans, rows.plans, meta
     )

@@ -66,7 +66,8 @@ class ItemAnswer:
     """What became of a work item: its times, and what its function returned or the ``error`` that it raised.
 
     Attributes:
-        result: pickled, from another process; None: ``value`` is the result, from a thread of this one.
+        result: pickled, from another process; None: ``value`` is the result, from a thread of this one. The answer to ``load``
+            has the bytes of what was loaded as its value, if it says how many.
     """
 
     index: int

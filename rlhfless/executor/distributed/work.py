@@ -52,7 +52,7 @@ class PoolWork:
         self._runs: dict[int, ItemRun] = {}
         self._tries = [0] * len(self.work)
         self._next_index = -1
-        self._spans: list[tuple[str, str, float, float, str]] = []  # holder, phase, start, end, call
+        self._spans: list[tuple[str, str, float, float, dict[str, Any]]] = []  # holder, phase, start, end, further values
 
     # --- what the loop asks -------------------------------------------------------------------------------------------
 
@@ -92,8 +92,8 @@ class PoolWork:
         now_s = self.orders.step_actors.now_s()
         for server in self.servers:
             server.release(now_s)
-        for holder, phase, start_s, end_s, call in self._spans:
-            self.step.record.span(holder, phase, start_s, end_s, call=call)
+        for holder, phase, start_s, end_s, more in self._spans:
+            self.step.record.span(holder, phase, start_s, end_s, **more)
         self._spans.clear()
         holds = tuple(hold for server in self.servers for hold in server.holds)
         return ExecutedWork(tuple(self._runs[i] for i in sorted(self._runs)), holds)
@@ -213,7 +213,8 @@ class PoolWork:
             item = None if server.runs is None else self.work[server.runs]
             server.expect(self.orders.step_actors.now_s(), item, self.orders.wall.faults)
             if server.ids:
-                self._spans.append((server.holder, "start", server.held_s, max(server.held_s, message.ready_s[1]), "start"))
+                ready_s = max(server.held_s, message.ready_s[1])
+                self._spans.append((server.holder, "start", server.held_s, ready_s, {"call": "start"}))
         elif message.closed:
             server.gone(message.time_s)
         elif message.item is not None:
@@ -230,7 +231,8 @@ class PoolWork:
         if i == LOADED:
             start_s, server.since_s = max(done.start_s, server.held_s), max(done.end_s, server.held_s)
             server.loaded = True
-            self._spans.append((server.holder, "start", start_s, server.since_s, "load"))
+            loaded = {} if done.value is None else {"bytes": done.value}
+            self._spans.append((server.holder, "start", start_s, server.since_s, {"call": "load", **loaded}))
             return
         assert i == server.runs
         start_s = max(done.start_s, server.held_s)
@@ -251,7 +253,7 @@ class PoolWork:
             return
         if i is not None and up:
             self._tries[i] += 1
-            self._spans.append((server.holder, self.work[i].kind, since_s, now_s, "lost"))
+            self._spans.append((server.holder, self.work[i].kind, since_s, now_s, {"call": "lost"}))
         if server.gpus.keeps_state and server.done:
             raise ActorError(f"{said}; what its {server.done} items left in that process is lost, so the step was aborted")
         if not (i is not None and up) and server.deaths > self.orders.wall.faults.restarts:

@@ -333,3 +333,9 @@ def bought_as(gpu: int, cluster: Cluster | MixedCluster) -> tuple[int, GpuPool]:
             return node + (gpu - first) // pool.gpus_per_node, pool
         node, first = node + pool.nodes, first + pool.gpus
     return node + (gpu - first) // cluster.pools[0].gpus_per_node, cluster.pools[0]
+
+
+def bytes_of(result: Any) -> int | None:
+    """Return the ``nbytes`` of a result, as arrays have them; None where it has none."""
+    size = getattr(result, "nbytes", None)
+    return int(size) if isinstance(size, int) else None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlhfless.executor.step.record import HeldGpus, StepRecord
-from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as
+from rlhfless.executor.step.work_items import ItemRun, WorkGpus, WorkItem, WorkServer, bought_as, bytes_of
 from solver.model.cluster import Cluster, MixedCluster
 from solver.model.errors import PlanningError
 from solver.model.objective import NonGenerationPhases
@@ -257,4 +257,7 @@ def _write_span(record: StepRecord, runs: Sequence[ItemRun]) -> None:
     what: dict[str, Any] = {} if item.call is None else {"call": item.call}
     if responses:
         what["responses"] = responses
+    sizes = [size for run in runs if (size := bytes_of(run.result)) is not None]
+    if sizes:
+        what["bytes"] = sum(sizes)
     record.span(runs[0].holder, item.kind, runs[0].start_s, runs[-1].end_s, **what, **item.detail)

@@ -13,10 +13,9 @@ from itertools import product
 
 import numpy as np
 
-from rlhfless.scheduling.dataflow.judge import judged
+from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.dataflow import CallCosts, Graph, Mesh, StepPlan, meshes
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order, periods_s
 from solver.model.cluster import Cluster
 
@@ -60,13 +59,13 @@ def colocated_plan(
         >>> [call.layout.mesh.gpus for call in plan.calls], plan.period_s
         ([4, 4], 1.0)
     """
-    options = problem_options(graph, cluster, costs, memory_bytes)
+    options = judged_options(graph, cluster, costs, memory_bytes, order, lower_bound_s)
     sets = _Sets(options, memory_bytes)
     found = (sets.plan(placed) for placed in placements(options))
     plans = np.array([plan for plan in found if plan is not None])
     if not len(plans):
-        fastest = np.array([int(memory.sum(axis=1).argmin()) for memory in options.memory])
-        return judged(options, fastest, memory_bytes, order, lower_bound_s)
+        leanest = np.array([int(memory.sum(axis=1).argmin()) for memory in options.memory])
+        return judged(options, leanest, memory_bytes, order, lower_bound_s)
     parts = [periods_s(options, plans[at : at + AT_ONCE], order) for at in range(0, len(plans), AT_ONCE)]
     period_s = np.concatenate(parts)
     best = int(period_s.argmin())

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from solver.dataflow import StepPlan
+from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import step_plan
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.schedule import Order
+from solver.dataflow.planner import problem_options
+from solver.dataflow.schedule import ORDERS, Order
+from solver.model.cluster import Cluster
+from solver.model.errors import PlanningError, as_given, is_number
+
+
+def judged_options(
+    graph: Graph, cluster: Cluster, costs: CallCosts, memory_bytes: float, order: Order, lower_bound_s: float
+) -> CallOptions:
+    """Return the options of every call for a published way, once what ``judged`` takes is checked.
+
+    Raises:
+        PlanningError: an argument makes no sense, or a call runs in no layout.
+    """
+    if order not in ORDERS:
+        raise PlanningError(f"order is {as_given(order)}; {' or '.join(map(repr, ORDERS))} is needed")
+    if not is_number(lower_bound_s, 0):
+        raise PlanningError(f"lower_bound_s is {as_given(lower_bound_s)}; a number of 0 or more is needed")
+    return problem_options(graph, cluster, costs, memory_bytes)
 
 
 def judged(

@@ -9,10 +9,9 @@ import math
 
 import numpy as np
 
-from rlhfless.scheduling.dataflow.judge import judged
+from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.dataflow import CallCosts, Graph, Layout, StepPlan
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order
 from solver.model.cluster import Cluster
 
@@ -56,7 +55,7 @@ def megatron_plan(
         >>> [str(call.layout.strategy) for call in plan.calls], plan.period_s
         (['1x4x2', '1x4x2'], 0.5)
     """
-    options = problem_options(graph, cluster, costs, memory_bytes)
+    options = judged_options(graph, cluster, costs, memory_bytes, order, lower_bound_s)
     return judged(options, megatron_options(options), memory_bytes, order, lower_bound_s)
 
 

@@ -11,6 +11,7 @@ from rlhfless.scheduling.dataflow.megatron import megatron_plan
 from rlhfless.scheduling.dataflow.real import real_plan
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.model.cluster import Cluster
+from solver.model.errors import as_given
 
 PUBLISHED_PLANS: dict[str, Callable[..., StepPlan]] = {
     "megatron": megatron_plan,
@@ -36,7 +37,7 @@ def published_plans(
         lower_bound_s: on the period of every plan, for example that of ``plan_step``.
 
     Raises:
-        InputError: a name is unknown; the message lists those that exist.
+        InputError: names are no list, or one is unknown; the message lists those that exist.
         PlanningError: an argument makes no sense, or a call runs in no layout.
 
     Example:
@@ -45,9 +46,11 @@ def published_plans(
         >>> list(plans)
         ['megatron']
     """
-    unknown = [name for name in names if name not in PUBLISHED_PLANS]
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InputError(f"names of published plans are {as_given(names)}; a list of them is needed, such as ['megatron']")
+    unknown = [name for name in names if not isinstance(name, str) or name not in PUBLISHED_PLANS]
     if unknown:
-        raise InputError(f"there is no published plan {unknown[0]!r}; choose from {', '.join(PUBLISHED_PLANS)}")
+        raise InputError(f"there is no published plan {as_given(unknown[0])}; choose from {', '.join(PUBLISHED_PLANS)}")
     return {
         name: PUBLISHED_PLANS[name](graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=lower_bound_s)
         for name in names

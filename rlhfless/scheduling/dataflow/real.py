@@ -15,11 +15,10 @@ from typing import Literal
 import numpy as np
 
 from rlhfless.scheduling.dataflow.chains import Known, MetropolisChain
-from rlhfless.scheduling.dataflow.judge import judged
+from rlhfless.scheduling.dataflow.judge import judged, judged_options
 from solver.dataflow import CallCosts, Graph, StepPlan
 from solver.dataflow.assemble import FIRST_STEPS
 from solver.dataflow.options import CallOptions, IntArray
-from solver.dataflow.planner import problem_options
 from solver.dataflow.schedule import Order, periods_s, step_times
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, is_number, is_whole
@@ -27,7 +26,7 @@ from solver.model.errors import PlanningError, as_given, is_number, is_whole
 TOO_LARGE = 3.0  # factor on the seconds of a plan that needs too many bytes
 AHEAD = 32  # moves of a chain that are timed side by side
 ROUND = 2_000  # states that a chain counts before the next one goes on
-Objective = Literal["period", "first steps"]
+Seconds = Literal["period", "first steps"]  # that the chains make short
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,20 @@ class MarkovSearch:
     states: int = 5_000
     temperatures: tuple[float, ...] = (0.003, 0.01, 0.03)
     seeds: tuple[int, ...] = (0,)
-    objective: Objective = "period"
+    objective: Seconds = "period"
     cpu_s: float = math.inf
 
     def __post_init__(self) -> None:
         if not is_whole(self.states, 1):
             raise PlanningError(f"states is {as_given(self.states)}; a whole number of 1 or more is needed")
         for name, of, right in (
-            ("temperatures", is_number, "a number above 0"),
-            ("seeds", is_whole, "a whole number of 0 or more"),
+            ("temperatures", is_number, "numbers above 0"),
+            ("seeds", is_whole, "whole numbers of 0 or more"),
         ):
             given = getattr(self, name)
             each = isinstance(given, tuple) and given and all(of(one, 0) and (of is is_whole or one > 0) for one in given)
             if not each:
-                raise PlanningError(f"{name} is {as_given(given)}; a tuple with {right} or more of them is needed")
+                raise PlanningError(f"{name} is {as_given(given)}; a tuple of one or more {right} is needed")
         if self.objective not in ("period", "first steps"):
             raise PlanningError(f"objective is {as_given(self.objective)}; 'period' or 'first steps' is needed")
         if self.cpu_s != math.inf and not (is_number(self.cpu_s, 0) and self.cpu_s > 0):
@@ -106,7 +105,7 @@ def real_plan(
     """
     if not isinstance(search, MarkovSearch):
         raise PlanningError(f"search is {as_given(search)}; a MarkovSearch is needed")
-    options = problem_options(graph, cluster, costs, memory_bytes)
+    options = judged_options(graph, cluster, costs, memory_bytes, order, lower_bound_s)
     found = StepChains(options, memory_bytes, order, search)
     found.run()
     best = found.known.best or found.known.lowest

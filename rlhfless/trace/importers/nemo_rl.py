@@ -2,7 +2,8 @@
 
 ``token_loss_mask`` is 1 on tokens that the model generated; the tokens before the first of them are the prompt. Lines are long,
 so they are read one by one and only their counts are kept. Every start of a run, also from a checkpoint, logs into its own
-folder ``exp_{number}``.
+folder ``exp_{number}``. Seconds of phases are beside these files only if the run had ``logger.tensorboard_enabled`` or
+``logger.wandb_enabled``; then they are read, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhfless.trace.importers import tensorboard, wandb_run
 from rlhfless.trace.importers.formats import Format, file_of, numbered
 from rlhfless.trace.importers.import_session import ImportSession, batches
 from rlhfless.trace.importers.record import Record, text_id
@@ -37,9 +39,16 @@ def detect(path: Path) -> bool:
 
 
 def read(reading: ImportSession) -> Iterator[pd.DataFrame]:
-    """Yield batches of responses; the step is in the file's name."""
+    """Yield batches of responses; the step is in the file's name. Collect the scalars that are beside them."""
     step_files = _of_last_attempts(starts(reading.path), reading)
-    reading.expect(path for _, path in step_files)
+    folders = [] if reading.path.is_file() else list(dict.fromkeys(path.parent for _, path in step_files))
+    event_files = [(folder, tensorboard.files(folder)) for folder in folders]
+    reading.expect([*(path for _, path in step_files), *(path for _, files in event_files for path in files)])
+    for folder, files in event_files:
+        if files:
+            tensorboard.read_events(reading, files)
+        elif len(runs := wandb_run.files(folder / "wandb")) == 1:
+            wandb_run.read_run(reading, runs[0])
     for step, path in step_files:
         for batch in batches((_row(record, step), 0) for record in reading.records(path)):
             yield pd.DataFrame(batch)

@@ -11,11 +11,24 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.importers import areal, nemo_rl, openrlhf, prime_rl, slime, table, trl, trl_scalars, verl, verl_scalars
+from rlhfless.trace.importers import (
+    areal,
+    nemo_rl,
+    openrlhf,
+    prime_rl,
+    slime,
+    table,
+    tensorboard,
+    trl,
+    trl_scalars,
+    verl,
+    verl_scalars,
+    wandb_run,
+)
 from rlhfless.trace.importers.assemble import assemble
 from rlhfless.trace.importers.formats import Format, refuse_unknown
 from rlhfless.trace.importers.import_session import ImportOptions, ImportSession
-from rlhfless.trace.importers.scalars import read_scalars, scalars_frame, write_scalars
+from rlhfless.trace.importers.scalars import joined, read_scalars, scalars_frame, write_scalars
 from rlhfless.trace.importers.summary import ImportSummary, summarize
 from rlhfless.trace.io import Trace, read_trace
 from rlhfless.trace.metrics.cross_check import COUNTED, CrossCheck, counted_steps, cross_check
@@ -23,7 +36,7 @@ from solver.model.plurals import counted
 
 FORMATS: tuple[Format, ...] = (
     nemo_rl.FORMAT, slime.FORMAT, trl.FORMAT, trl_scalars.FORMAT, areal.FORMAT, verl.FORMAT, verl_scalars.FORMAT,
-    prime_rl.FORMAT, openrlhf.FORMAT, table.FORMAT,
+    prime_rl.FORMAT, openrlhf.FORMAT, tensorboard.FORMAT, wandb_run.FORMAT, table.FORMAT,
 )  # fmt: skip
 """In the order in which they are asked: any file of lines is a table too, so that is asked last."""
 
@@ -70,22 +83,28 @@ class ImportedLog:
     def save(self, folder: str | Path) -> Path:
         """Write ``rollouts`` as a trace folder, with ``scalars.parquet`` in it.
 
-        Scalars without responses may be added to an existing trace folder, so that a run's two logs are in one folder.
+        Scalars without responses may be added to an existing trace folder, so that a run's logs are in one folder. Scalars
+        that are there already keep the values which this log lacks.
 
         Raises:
-            TraceError: the folder has such a file already, or cannot be written.
+            TraceError: the folder has such a file already and this log has responses, or it has the same scalars, or it cannot
+                be written.
         """
         folder = Path(folder)
-        if (folder / "scalars.parquet").exists() and len(self.scalars):
-            raise TraceError(f"{folder}: already contains scalars; name another folder")
+        scalars = self.scalars
+        if (folder / "scalars.parquet").exists() and len(scalars):
+            before = read_scalars(folder)
+            if self.rollouts is not None or set(scalars.columns) <= set(before.columns):
+                raise TraceError(f"{folder}: already contains scalars; name another folder")
+            scalars = joined(before, scalars)
         if self.rollouts is not None:
             self.trace().save(folder)
-        if len(self.scalars):
+        if len(scalars):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise TraceError(f"{folder}: cannot be made ({error.strerror}); a writable folder is needed") from error
-            write_scalars(folder, self.scalars)
+            write_scalars(folder, scalars)
         return folder
 
 

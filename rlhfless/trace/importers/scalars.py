@@ -89,6 +89,16 @@ def scalars_frame(rows: Iterable[Mapping[str, Any]]) -> tuple[pd.DataFrame, int]
     return frame[["step", *present, *further]].astype({"step": np.int64}), len(again)
 
 
+def joined(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+    """Return the scalars of one run from two of its logs; where both have a value, the later log's counts.
+
+    Args:
+        before, after: one row per ``step`` each.
+    """
+    both = after.set_index("step").combine_first(before.set_index("step")).reset_index()
+    return scalars_frame(both.to_dict("records"))[0]
+
+
 def write_scalars(folder: Path, frame: pd.DataFrame) -> Path:
     """Write the table into a folder, atomically.
 

@@ -38,8 +38,16 @@ def allocation_metrics(trace: Trace) -> pd.DataFrame:
     ``slot_idle_gpu_seconds``: gpus x sum over decode spans of duration x (1 - batch_mean / slots). It is separate from the idle
     GPU-seconds and never added to them. It is NaN where a decode span lacks its batch or slots.
     """
-    table = trace.allocations.copy()
-    spans = trace.spans
+    return billed_allocations(trace.allocations, trace.spans)
+
+
+def billed_allocations(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return ``allocation_metrics`` of some rows of a trace.
+
+    Args:
+        allocations, spans: as ``validate`` returns them; all spans of the allocations' holders in their steps.
+    """
+    table = allocations.copy()
     at = spans.groupby(["run", "step", "holder"], sort=False).indices if len(spans) else {}
     start, end = spans["start_s"].to_numpy(), spans["end_s"].to_numpy()
     foreground = ~spans["background"].to_numpy(dtype=bool)
@@ -48,9 +56,10 @@ def allocation_metrics(trace: Trace) -> pd.DataFrame:
     table["gpus"] = np.array([len(ids) for ids in table["gpu_ids"]], dtype=np.int64)
     table["duration_s"] = table["end_s"] - table["start_s"]
     busy_s, empty_slot_s = np.zeros(len(table)), np.zeros(len(table))
-    for row, allocation in enumerate(table.itertuples()):
-        span_indices = at.get((allocation.run, allocation.step, allocation.holder), np.zeros(0, dtype=np.int64))
-        begin, until = np.maximum(start[span_indices], allocation.start_s), np.minimum(end[span_indices], allocation.end_s)
+    held = zip(*(table[name].tolist() for name in ("run", "step", "holder", "start_s", "end_s")), strict=True)
+    for row, (run, step, holder, start_s, end_s) in enumerate(held):
+        span_indices = at.get((run, step, holder), np.zeros(0, dtype=np.int64))
+        begin, until = np.maximum(start[span_indices], start_s), np.minimum(end[span_indices], end_s)
         busy_s[row] = interval_union_s(begin[foreground[span_indices]], until[foreground[span_indices]])
         decoding = decode[span_indices] & (until > begin)
         empty_slot_s[row] = float(((until - begin) * empty_share[span_indices])[decoding].sum())
@@ -73,7 +82,7 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
     """
     keys = ["run", "step"]
     return (
-        _billed(trace)
+        billed_steps(trace.allocations, trace.spans)
         .merge(_generated(trace), on=keys, how="outer")
         .merge(_planned(trace), on="step", how="left")
         .sort_values(keys, kind="stable", ignore_index=True)
@@ -81,13 +90,26 @@ def step_metrics(trace: Trace) -> pd.DataFrame:
     )
 
 
-def _billed(trace: Trace) -> pd.DataFrame:
-    table = allocation_metrics(trace)
-    table["actor"] = table["holder"].where(table["role"] == "decode")
-    groups = table.groupby(["run", "step"], sort=False)
-    sums = {name: groups[name].agg(lambda values: values.sum(skipna=False)) for name in SUMS}
-    time_s = groups["end_s"].max() - groups["start_s"].min()
-    return pd.DataFrame({"time_s": time_s, **sums, "actors": groups["actor"].nunique()}).reset_index()
+def billed_steps(allocations: pd.DataFrame, spans: pd.DataFrame) -> pd.DataFrame:
+    """Return what each run's steps were billed: those columns of ``step_metrics`` that allocations and spans give.
+
+    Args:
+        allocations, spans: as ``validate`` returns them.
+    """
+    table = billed_allocations(allocations, spans)
+    groups = table.groupby(["run", "step"], sort=False).indices
+    columns = {name: table[name].to_numpy() for name in (*SUMS, "start_s", "end_s", "holder", "role")}
+    rows = [
+        (
+            *of_step,
+            columns["end_s"][at].max() - columns["start_s"][at].min(),
+            *(columns[name][at].sum() for name in SUMS),
+            len(set(columns["holder"][at][columns["role"][at] == "decode"])),
+        )
+        for of_step, at in groups.items()
+    ]
+    dtypes = {"run": "str", "step": np.int64, **dict.fromkeys(["time_s", *SUMS], float), "actors": np.int64}
+    return pd.DataFrame(rows, columns=list(dtypes)).astype(dtypes)
 
 
 def _generated(trace: Trace) -> pd.DataFrame:

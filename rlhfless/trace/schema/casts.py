@@ -19,6 +19,7 @@ from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.tables import Column
 from solver.model.errors import as_given
 
+FEW = 64  # cells of a column that are converted faster one by one than as an array
 LARGEST_WHOLE_NUMBER = 2**53
 BOOLEANS = (bool, np.bool_)  # which Python and numpy count as 0 and 1
 
@@ -68,19 +69,42 @@ def cast(column: Column, values: pd.Series, source: str) -> Any:
     Raises:
         TraceError: one sentence about the first cell of a wrong type or value.
     """
-    if column.default is not None:
-        values = values.astype(object).where(values.notna(), column.default)
-    if column.dtype in ("int", "float"):
-        return _numbers(column, values, source)
-    if column.dtype == "str" and pd.api.types.infer_dtype(values, skipna=True) == "string":
-        return _texts(column, values, source)
+    if len(values) > FEW:
+        if column.default is not None:
+            values = values.astype(object).where(values.notna(), column.default)
+        if column.dtype in ("int", "float"):
+            return _numbers(column, values, source)
+        if column.dtype == "str" and pd.api.types.infer_dtype(values, skipna=True) == "string":
+            return _texts(column, values, source)
     cells: list[Any] = []
-    for position, value in enumerate(values):
+    for position, value in enumerate(values.tolist()):
         try:
             cells.append(cast_cell(column, value))
         except ValueError as error:
             refuse(source, values, position, str(error))
+    if column.dtype in ("int", "float"):
+        return _typed(column, np.array([math.nan if cell is None else cell for cell in cells], dtype=float), values.index)
     return pd.Series(cells, index=values.index, dtype=bool if column.dtype == "bool" else object)
+
+
+def _typed(column: Column, numbers: np.ndarray, index: pd.Index) -> pd.Series:
+    """Return (R,) checked numbers, NaN where unknown, in the type of the schema."""
+    if column.dtype == "float":
+        return pd.Series(numbers, index=index)
+    null = np.isnan(numbers)
+    whole = np.where(null, 0, numbers).astype(np.int64)
+    return pd.Series(pd.arrays.IntegerArray(whole, null) if column.nullable else whole, index=index)
+
+
+def absent(column: Column, index: pd.Index, source: str) -> Any:
+    """Return the values of a column that a table lacks: its default, or unknown; in the type of the schema.
+
+    Raises:
+        TraceError: the table has rows, and the column has neither a default nor unknown values.
+    """
+    if column.default is None and column.nullable and column.dtype not in ("int", "float"):
+        return pd.Series(np.full(len(index), None), index=index, dtype=object)
+    return cast(column, pd.Series(column.default, index=index, name=column.name, dtype=object), source)
 
 
 def cast_cell(column: Column, value: Any) -> Any:
@@ -157,12 +181,7 @@ def _numbers(column: Column, values: pd.Series, source: str) -> Any:
         wrong |= ~null & ((numbers != np.round(numbers)) | (np.abs(numbers) > LARGEST_WHOLE_NUMBER))
     if wrong.any():
         refuse(source, values, int(np.argmax(wrong)), wanted)
-    if column.dtype == "float":
-        return pd.Series(numbers, index=values.index)
-    whole = np.where(null, 0, numbers).astype(np.int64)
-    if column.nullable:
-        return pd.Series(pd.arrays.IntegerArray(whole, null), index=values.index)
-    return pd.Series(whole, index=values.index)
+    return _typed(column, numbers, values.index)
 
 
 def _texts(column: Column, values: pd.Series, source: str) -> Any:

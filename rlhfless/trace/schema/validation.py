@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.errors import TraceError
-from rlhfless.trace.schema.casts import cast, listed, row_number
+from rlhfless.trace.schema.casts import absent, cast, listed, row_number
 from rlhfless.trace.schema.tables import TABLES
 
 OVERLAP_TOLERANCE_S = 1e-9
@@ -55,8 +55,7 @@ def validate(table: str, rows: pd.DataFrame | Sequence[Mapping[str, Any]] | None
         if column.name in frame.columns:
             cells[column.name] = cast(column, frame[column.name], name)
         elif column.name != "epoch" and not column.optional:
-            absent = pd.Series(column.default, index=frame.index, name=column.name, dtype=object)
-            cells[column.name] = cast(column, absent, name)
+            cells[column.name] = absent(column, frame.index, name)
     if table == "rollouts" and "epoch" not in cells:
         cells["epoch"] = derive_epoch(pd.DataFrame({key: cells[key] for key in ("run", "prompt_id", "step")}))
     extras = [column for column in frame.columns if column not in names]
@@ -107,18 +106,24 @@ def refuse_several_runs(runs: Iterable[object], source: object = "the log") -> N
 
 def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
     """Raise an error if two allocations of one run hold the same GPU at the same time."""
-    held = allocations[["run", "gpu_ids", "start_s", "end_s"]].assign(position=np.arange(len(allocations)))
-    held = held[held.end_s > held.start_s].explode("gpu_ids").sort_values(["run", "gpu_ids", "start_s", "position"])
-    earlier, later = held.iloc[:-1], held.iloc[1:]
-    same = (earlier.run.to_numpy() == later.run.to_numpy()) & (earlier.gpu_ids.to_numpy() == later.gpu_ids.to_numpy())
-    overlap = same & (later.start_s.to_numpy() < earlier.end_s.to_numpy() - OVERLAP_TOLERANCE_S)
+    begin_s, until_s = allocations["start_s"].to_numpy(), allocations["end_s"].to_numpy()
+    gpu_ids = allocations["gpu_ids"].tolist()
+    held = [(row, gpu) for row in np.flatnonzero(until_s > begin_s).tolist() for gpu in gpu_ids[row]]
+    rows = np.array([row for row, _ in held], dtype=np.int64)
+    gpus = np.unique(np.array([gpu for _, gpu in held], dtype=object), return_inverse=True)[1]
+    runs = np.unique(allocations["run"].to_numpy(dtype=object)[rows], return_inverse=True)[1]
+    order = np.lexsort((rows, begin_s[rows], gpus, runs))
+    same = (np.diff(runs[order]) == 0) & (np.diff(gpus[order]) == 0)
+    earlier, later = rows[order[:-1]], rows[order[1:]]
+    overlap = same & (begin_s[later] < until_s[earlier] - OVERLAP_TOLERANCE_S)
     if overlap.any():
-        first, second = earlier.iloc[int(np.argmax(overlap))], later.iloc[int(np.argmax(overlap))]
-        rows = [row_number(allocations.index, int(allocation.position)) for allocation in (first, second)]
-        holder = allocations["holder"].iloc[int(first.position)]
+        at = int(np.argmax(overlap))
+        first, second = int(earlier[at]), int(later[at])
+        holder, gpu = allocations["holder"].iloc[first], held[order[at]][1]
         raise TraceError(
-            f"{source}: row {rows[1]}, column 'gpu_ids' takes GPU {second.gpu_ids} at {second.start_s:g} s, but row "
-            f"{rows[0]} ({holder!r}) holds it until {first.end_s:g} s; a GPU can have only one holder at a time"
+            f"{source}: row {row_number(allocations.index, second)}, column 'gpu_ids' takes GPU {gpu} at "
+            f"{begin_s[second]:g} s, but row {row_number(allocations.index, first)} ({holder!r}) holds it until "
+            f"{until_s[first]:g} s; a GPU can have only one holder at a time"
         )
 
 

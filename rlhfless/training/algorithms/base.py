@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
 
@@ -58,7 +60,7 @@ class Algorithm(Protocol):
     """Interface of an algorithm.
 
     ``trained`` are all weights that ``learn`` changes, the model's and a critic's; a checkpoint holds them and the optimizer's
-    state. ``learn`` returns numbers of the step, ``seconds`` among them.
+    state. ``learn`` returns numbers of the step, ``seconds`` among them. ``looks_at_trained`` says whether ``look`` needs them.
 
     A step can also be learned from in pieces, while others of its responses are generated: ``begin``, ``add`` for each piece
     (GRPO: whole groups), ``finish``. Up to the order of summation its weights are those of ``learn`` on all pieces. ``add`` is
@@ -67,9 +69,13 @@ class Algorithm(Protocol):
 
     trained: Any
     optimizer: Any
+    looks_at_trained: bool
 
     def learn(self, batch: Batch) -> dict[str, float]:
         """Take the optimizer steps on a batch."""
+
+    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
+        """Run the passes before the first update; return ``Batch.prepared``, with which ``learn`` need not run them."""
 
     def begin(self) -> None:
         """Begin a step that is learned from in pieces."""

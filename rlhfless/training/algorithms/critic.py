@@ -7,10 +7,10 @@ moves the shared weights too.
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 from rlhfless.errors import InputError
+from rlhfless.system.model_folders import local_folder
 from rlhfless.training import missing_torch
 
 try:
@@ -68,7 +68,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
     Args:
         kind: ``head`` on the policy's hidden states; or ``model``, a separate copy of the policy's layers. Or a folder of a
             transformers sequence-classification model with one label and the policy's vocabulary, such as the reward model; it
-            keeps its head.
+            keeps its head. The folder may be a model of the hub, ``owner/name``.
 
     Raises:
         InputError: ``kind`` is neither, or the folder's model does not fit.
@@ -80,7 +80,7 @@ def make_critic(policy: Any, kind: str = "head") -> Critic:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         return Critic(head, None if kind == "head" else copy.deepcopy(policy.base_model))
-    if not Path(kind).is_dir():
+    if not local_folder(kind).is_dir():
         raise InputError(f"critic {kind!r} is unknown; give head, model, or a folder with a transformers model")
     model = load_pretrained(AutoModelForSequenceClassification, kind)
     if model.config.num_labels != 1 or not hasattr(model, "score"):

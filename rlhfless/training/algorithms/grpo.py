@@ -26,10 +26,10 @@ except ImportError as error:
 
 from rlhfless.training.algorithms.advantages import flat_groups, group_advantages
 from rlhfless.training.algorithms.base import Piece, autocast, clip_and_step, frozen_copy, mismatch, settle_old
-from rlhfless.training.algorithms.batch import Batch, Part
+from rlhfless.training.algorithms.batch import PREPARED, Batch, Part
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, k3, loss_divisor, loss_weights
-from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to
+from rlhfless.training.algorithms.passes import LossPart, Passes, WholePasses, add_to, by_response
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import GrpoOptions
@@ -66,6 +66,8 @@ class Grpo:
         ranks: the learner processes, of which this is one.
     """
 
+    looks_at_trained = False
+
     def __init__(
         self,
         model: Any,
@@ -101,6 +103,13 @@ class Grpo:
         self.optimizer.zero_grad(set_to_none=True)
         self._accumulate(groups, self._divisor(groups), sums)
         return {**self._updates(groups, sums), "seconds": time.perf_counter() - began}
+
+    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
+        """See ``Algorithm``: log-probabilities of the reference model, if there is one."""
+        if self.reference is None:
+            return {}
+        parts = self.passes.parts(batch, np.arange(len(batch.response_ids)))
+        return by_response(parts, {"reference": self.passes.reference(parts, dict.fromkeys(SUMS, 0.0))})
 
     def begin(self) -> None:
         """Begin a step whose groups are learned from as they are generated; see ``add`` and ``finish``."""
@@ -175,8 +184,12 @@ class Grpo:
         rows = np.flatnonzero(counted & ((advantages != 0) | (self.reference is not None)))
         parts = self.passes.parts(batch, rows)
         if self.reference is not None:
-            for part, expected in zip(parts, self.passes.reference(parts, sums), strict=True):
-                part.tokens["reference"] = expected
+            if batch.prepared is None:
+                expected = self.passes.reference(parts, sums)
+            else:
+                expected = [part.tokens[PREPARED + "reference"] for part in parts]
+            for part, of_part in zip(parts, expected, strict=True):
+                part.tokens["reference"] = of_part
         return Groups(batch, counted, advantages, weights, parts)
 
     def _divisor(self, groups: Sequence[Groups]) -> float:

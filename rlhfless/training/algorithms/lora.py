@@ -54,7 +54,7 @@ def with_adapters(base: Any, options: UpdateOptions) -> Any:
     layers = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if isinstance(module, torch.nn.Linear)}
     output = base.get_output_embeddings()
     head = {name.rsplit(".", 1)[-1] for name, module in base.named_modules() if module is output}
-    targets = list(options.lora_targets) or sorted(layers - head)
+    targets = list(options.lora_targets or ()) or sorted(layers - head)
     if unknown := [name for name in targets if name not in layers]:
         raise InputError(
             f"lora_targets names {', '.join(map(repr, unknown))}, but the model's linear layers are {', '.join(sorted(layers))}"

@@ -31,7 +31,7 @@ from rlhfless.training.algorithms.batch import Batch, Part
 from rlhfless.training.algorithms.critic import PolicyAndCritic
 from rlhfless.training.algorithms.gradient_sums import GradientSums
 from rlhfless.training.algorithms.losses import clipped_loss, loss_divisor, loss_weights, value_loss
-from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to
+from rlhfless.training.algorithms.passes import Looked, LossPart, Passes, WholePasses, add_to, by_response, look_or_read
 from rlhfless.training.algorithms.ranks import ONE, Ranks
 from rlhfless.training.algorithms.token_counts import pass_tokens, reallocated, whole_tokens
 from rlhfless.training.config.learning import PpoOptions
@@ -68,6 +68,8 @@ class Ppo:
         ranks: the learner processes, of which this is one.
     """
 
+    looks_at_trained = True
+
     def __init__(
         self,
         trained: PolicyAndCritic,
@@ -99,6 +101,12 @@ class Ppo:
         self.optimizer.zero_grad(set_to_none=True)
         self._accumulate(responses, sums)
         return {**self._updates(responses, sums), "seconds": time.perf_counter() - began}
+
+    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
+        """See ``Algorithm``: log-probabilities and values of these weights, log-probabilities of the reference model."""
+        parts = self.passes.parts(batch, np.arange(len(batch.response_ids)))
+        looked = self.passes.look(parts, dict.fromkeys(SUMS, 0.0))
+        return by_response(parts, {name: [getattr(each, name) for each in looked] for name in Looked._fields})
 
     def begin(self) -> None:
         """Begin a step whose responses are learned from as they are generated; see ``add`` and ``finish``."""
@@ -200,7 +208,7 @@ class Ppo:
         tokens = float(np.asarray(batch.response_tokens)[counted].sum())
         parts = self.passes.parts(batch, np.flatnonzero(counted))
         scores = np.asarray(batch.rewards, dtype=float)
-        looked = zip(parts, self.passes.look(parts, sums), strict=True)
+        looked = zip(parts, look_or_read(self.passes, batch, parts, sums), strict=True)
         penalties = [penalty for part, found in looked if (penalty := self._look_back(part, found, scores)) is not None]
         return Responses(batch, weights, tokens, parts, penalties)
 

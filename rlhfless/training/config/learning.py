@@ -123,12 +123,12 @@ class OptimizerConfig(Options):
     merged into them. The base model stays beside them, and is the reference of a KL penalty. Default: off."""
     lora_alpha: Positive | None = None
     """Scale adapters by this divided by their rank. Default: twice the rank."""
-    lora_targets: tuple[str, ...] = ()
+    lora_targets: tuple[str, ...] | None = None
     """Adapt linear layers of this name, such as q_proj; repeat for several. Default: all but the output layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {"lora_alpha": self.lora_alpha, "lora_targets": self.lora_targets or None}
+        given = {"lora_alpha": self.lora_alpha, "lora_targets": self.lora_targets}
         for name, value in given.items():
             if self.lora_rank is None and value is not None:
                 raise TrainError(f"{name} is {value!r}, but no adapters are trained; give lora_rank as well")
@@ -156,7 +156,7 @@ class UpdateOptions(UpdateConfig):
     offload_reference: bool = False
     lora_rank: Count | None = None
     lora_alpha: Positive | None = None
-    lora_targets: tuple[str, ...] = ()
+    lora_targets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

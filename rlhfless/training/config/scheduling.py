@@ -72,8 +72,10 @@ class ClusterConfig(Options):
     prewarm: Literal["none", "shortest", "forecast"] = "none"
     """Start actors early, by the plan's forecast or the shortest step. See ``Lifecycle``."""
     preparation: Literal["after", "overlap", "freed"] = "after"
-    """Score responses after generation, or during it (overlap, freed). ``overlap`` uses further GPUs, ``freed`` those of actors
-    that have completed their responses or were cut, on the virtual clock. Results are the same."""
+    """Prepare responses after generation, or during it (overlap, freed). ``overlap`` uses further GPUs, on the virtual clock.
+    ``freed`` uses those of actors that have completed their responses or were cut. Results are the same, on the wall clock
+    within rounding (about 1e-5): there processes with a replica of the weights run the passes before the update (reference,
+    old log-probabilities, values), and rewards are computed after generation."""
     preparation_actors: Count = 1
     """Score responses on up to this many actors at once. Each is on the GPUs of one actor, on the virtual clock."""
     reward_s_per_response: NotNegative = 2e-5
@@ -87,6 +89,9 @@ class ClusterConfig(Options):
     """Learn on this many GPUs beside the cluster, or on those that each step's plan chooses (auto). Needs learning stream.
     ``auto`` chooses by the forecast of lengths how many, from when, whether freed GPUs join them, and whether to stream at all.
     On the wall clock the learner always has the GPUs of one actor of its own. Default: as many as an actor has."""
+    learner_start: Literal["first", "step", "needed"] = "first"
+    """Allocate the learner's GPUs with its first complete prompt (first), or for the whole step (step). Or so late that the
+    step is expected to end at most 0.5 % later (needed), by the forecast of lengths and the profile."""
     learner_grows: bool = False
     """Learn also on GPUs that actors have given back. On the wall clock, processes there hold a replica of the weights."""
     learner_load_s: NotNegative = 0.0
@@ -102,6 +107,9 @@ class ClusterConfig(Options):
     learner_processes: Count = 1
     """Shard the weights over this many processes. They share gradients and optimizer state, too (FSDP2), with one GPU per
     process if the model is on a GPU."""
+    learner_placement: Literal["local", "ray"] = "local"
+    """Start learner processes on this machine (local), or where Ray has room for them (ray). ``ray`` shards over the machines
+    of a Ray cluster, with executor ray. The first process stays on this machine."""
     preparation_tp: Count | None = None
     """Run the learner's passes before an update (reference, old log-probabilities, values) in this many tensor-parallel parts.
     The weights are sent there and the passes run in learner_processes / preparation_tp copies of the model; the update stays
@@ -120,9 +128,12 @@ class ClusterConfig(Options):
     ``solver.pipeline.schedule_pipeline``, also for GRPO's one model. 1f1b is for one model. Gradients are the same."""
     learner_threads: Count | Literal["auto"] | None = None
     """Learn with this many threads on the CPU, or on the cores that actors do not use (auto). Weights are the same within
-    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; auto with vllm."""
+    rounding (about 1e-5). Default: 1 with engine torch, which keeps weights bit for bit on every machine; else auto."""
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] | None = None
     """Let vLLM take this share of each GPU's memory, less where the learner is on the same GPUs. Default: vLLM's own."""
+    weight_sync: Literal["folder", "ipc"] = "folder"
+    """Send weights to vLLM by a folder in memory, or from the model's GPU, which its actor shares (ipc). ``ipc`` needs executor
+    local, device cuda and one GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Put models on this device; auto takes a free GPU. A GPU is free if no actors of a pool use it. A model that is passed as
     an object stays on its device. A run may be resumed on another device, but not bit for bit."""
@@ -159,6 +170,13 @@ class ClusterConfig(Options):
                 f"memory_gib is {self.memory_gib}, but the slots of engine 'vllm' come from the profile; leave it out, or "
                 "choose engine 'torch' or 'transformers'"
             )
+        shares = self.engine == "vllm" and self.executor == "local" and self.device == "cuda" and self.gpus == 1
+        if self.weight_sync == "ipc" and not shares:
+            raise TrainError(
+                f"weight_sync is 'ipc' with engine {self.engine!r}, executor {self.executor!r}, device {self.device!r} and "
+                f"{counted(self.gpus, 'GPU')}, but weights pass within a GPU that vLLM shares with the learner; choose 'vllm', "
+                "'local', 'cuda' and 1, or weight_sync 'folder'"
+            )
         if self.tensor_parallel > 1 and (self.executor == "virtual" or self.engine != "torch"):
             why = f"engine {self.engine!r} {'cuts models by its profile' if self.engine == 'vllm' else 'cuts no model'}"
             why = "executor 'virtual' emulates actors" if self.executor == "virtual" else why
@@ -173,22 +191,39 @@ class ClusterConfig(Options):
             )
         if self.gpus % self.gpus_of_node:
             raise TrainError(f"gpus is {self.gpus}, but a node has {counted(self.gpus_of_node, 'GPU')}; give whole nodes")
-        if self.executor != "virtual" and (self.preparation != "after" or self.preparation_actors != 1):
+        if self.learner_placement == "ray" and (self.executor != "ray" or self.learner_processes == 1):
             raise TrainError(
-                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
-                f"{self.executor!r} prepares after generation, with 1 actor; choose executor 'virtual'"
+                f"learner_placement is 'ray' with executor {self.executor!r} and learner_processes {self.learner_processes}; "
+                "executor 'ray' and several learner_processes are needed"
             )
+        self._check_preparation()
+        self._check_learning()
+        self._check_pipeline()
+        self._check_preparation_tp()
+
+    def _check_preparation(self) -> None:
         if self.preparation == "freed" and self.preparation_actors != 1:
             raise TrainError(
                 f"preparation_actors is {self.preparation_actors}, but preparation 'freed' takes the GPUs of every actor that "
                 "has given them back; leave it out"
             )
-        self._check_learning()
-        self._check_pipeline()
-        self._check_preparation_tp()
+        if self.preparation == "freed" and self.engine == "vllm":
+            raise TrainError(
+                "preparation is 'freed', but actors of engine 'vllm' keep their GPU memory when they are done; choose "
+                "preparation 'after', or engine 'torch'"
+            )
+        if self.executor != "virtual" and (self.preparation == "overlap" or self.preparation_actors != 1):
+            raise TrainError(
+                f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but executor "
+                f"{self.executor!r} prepares after generation with 1 actor, or on freed GPUs; choose 'after', 'freed', or "
+                "executor 'virtual'"
+            )
 
     def _check_learning(self) -> None:
-        usual = {"learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0}
+        usual = {
+            "learner_gpus": None, "stream_order": "completion", "learner_grows": False, "learner_load_s": 0.0,
+            "learner_start": "first",
+        }  # fmt: skip
         given = next((name for name, default in usual.items() if getattr(self, name) != default), None)
         if self.learning == "batch" and given is not None:
             raise TrainError(f"{given} is {getattr(self, given)!r}, but learning 'batch' has no such option; choose 'stream'")
@@ -199,10 +234,19 @@ class ClusterConfig(Options):
             )
         if self.learner_gpus == "auto" and self.learner_grows:
             raise TrainError("learner_grows is given, but learner_gpus 'auto' chooses it for each step; leave it out")
+        if self.learner_gpus == "auto" and self.learner_start != "first":
+            raise TrainError(
+                f"learner_start is {self.learner_start!r}, but learner_gpus 'auto' chooses it for each step; leave it out"
+            )
+        if self.learner_grows and self.learner_start == "step" and self.executor != "virtual":
+            raise TrainError(
+                f"learner_start is 'step' with learner_grows and executor {self.executor!r}, where the trainer's GPUs change "
+                "their role within a step; choose learner_start 'first' or 'needed'"
+            )
         if self.learning == "stream" and (self.preparation != "after" or self.preparation_actors != 1):
             raise TrainError(
                 f"preparation is {self.preparation!r} with {counted(self.preparation_actors, 'actor')}, but learning 'stream' "
-                "scores responses on the learner's GPUs; leave it out, or choose learning 'batch'"
+                "prepares a prompt's responses where their gradient is computed; leave it out, or choose learning 'batch'"
             )
 
     def _check_pipeline(self) -> None:
@@ -216,7 +260,7 @@ class ClusterConfig(Options):
                 if value not in (None, "fused"):
                     raise TrainError(f"{name} is {value!r}, but nothing is learned in stages; give pipeline as well")
             return
-        for name, needed in (("executor", "local"), ("learning", "batch"), ("learner_processes", 1)):
+        for name, needed in (("executor", "local"), ("learning", "batch"), ("learner_processes", 1), ("preparation", "after")):
             if getattr(self, name) != needed:
                 raise TrainError(
                     f"pipeline is {self.pipeline} with {name} {getattr(self, name)!r}; {name} {needed!r} is needed"

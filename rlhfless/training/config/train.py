@@ -25,11 +25,11 @@ SECTIONS: dict[str, type[Options]] = {
 }  # fmt: skip
 """Sections of every run; the algorithm's is of ``ALGORITHMS``."""
 MAY_CHANGE = (  # options that may differ when a run is resumed
-    "steps", "save_every", "save_total_limit", "learner_processes", "device", "ray_address", "idle_timeout_s", "prewarm",
-    "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization", "drafts", "draft_length",
-    "preparation_actors", "learner_gpus", "learner_grows", "learner_load_s", "learner_loss_per_doubling",
-    "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing",
-    "offload_reference",
+    "steps", "save_every", "save_total_limit", "learner_processes", "learner_placement", "device", "ray_address",
+    "idle_timeout_s", "prewarm", "gpus", "gpus_per_node", "memory_gib", "learner_threads", "gpu_memory_utilization",
+    "weight_sync", "drafts", "draft_length",
+    "preparation_actors", "learner_gpus", "learner_grows", "learner_start", "learner_load_s", "learner_loss_per_doubling",
+    "preparation_tp", "pipeline", "eval_every", "eval_prompts", "gradient_checkpointing", "offload_reference",
     "pipeline_critic", "micro_batches", "pipeline_schedule", "max_line_mib", "max_rows", "max_unpacked_gib",
 )  # fmt: skip
 
@@ -160,7 +160,7 @@ class TrainConfig(Options):
         for section in (*SECTIONS, "algorithm"):
             options = getattr(self, section)
             flat |= {option: getattr(options, name) for name, option in option_names(section, type(options)).items()}
-        lists = {"rewards": list(self.task.rewards), "lora_targets": list(self.optimizer.lora_targets)}
+        lists = {name: list(value) for name, value in flat.items() if isinstance(value, tuple)}
         return {**flat, "algorithm": self.algorithm.name, **lists}
 
     @property

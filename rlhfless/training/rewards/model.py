@@ -19,6 +19,7 @@ except ImportError as error:
 
 from rlhfless.engine.tokenizers.pretrained_tokenizer import PretrainedTokenizer
 from rlhfless.engine.torch.pretrained import load_pretrained
+from rlhfless.system.model_folders import local_folder
 from rlhfless.training.micro_batches import micro_batches
 from rlhfless.training.rewards.response import Failure, Response
 
@@ -55,12 +56,13 @@ class ModelReward:
 
     @classmethod
     def load(cls, folder: str | Path, name: str = "model", device: torch.device | str = "cpu") -> ModelReward:
-        """Load the reward model in a folder onto a device, without network access.
+        """Load the reward model in a folder, or of this name on the hub, onto a device.
 
         Raises:
             InputError: the folder's model cannot be read, see ``load_pretrained``.
             InputError: the folder has no tokenizer, or the model has more than one label.
         """
+        folder = local_folder(folder)
         model = load_pretrained(AutoModelForSequenceClassification, folder)
         return cls(model.to(device), PretrainedTokenizer.load(folder), name)
 

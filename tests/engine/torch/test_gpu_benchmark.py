@@ -149,7 +149,7 @@ def test_every_part_runs_and_is_written(tmp_path):
     parts = result["parts"]
     assert list(parts) == [
         "greedy", "memory", "profile 0.5B", "profile 3B", "replay", "throughput", "drafts", "reload", "training", "trl",
-        "flips",
+        "attention", "flips",
     ]  # fmt: skip
     assert not [part for part in parts.values() if {"failed", "skipped"} & set(part)]
     assert "no shipped profile" in parts["profile 0.5B"]["shipped"]

@@ -56,7 +56,7 @@ def captured(monkeypatch):
 def test_graphs_are_captured_once_a_shape_and_anew_where_addresses_change(captured):
     source = tiny_model()
     model = DecoderModel(source, 600)
-    step, cache = GraphedStep(model, Sampling(), EOS), model.new_cache()
+    step, cache = GraphedStep(model, Sampling(), [EOS]), model.new_cache()
     cache.reserve_rows(4)
 
     def captures(rows, width, columns=1):

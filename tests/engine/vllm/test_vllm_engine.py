@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from error_messages import refused
+from safetensors.torch import save_file
 from vllm_samples import (
     EOS,
     GREEDY,
@@ -29,10 +30,13 @@ from vllm_samples import (
 )
 
 from rlhfless.engine.protocol import Completion, EngineSpan, Request
+from rlhfless.engine.torch.engine import TorchEngine
+from rlhfless.engine.torch.model import DecoderModel
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.weight_folders import write_weights
+from rlhfless.engine.vllm.weight_transfer import TransferredWeights
 from rlhfless.errors import InputError
 from solver.model.admission import Admission
 from solver.timing.batching import schedule
@@ -68,6 +72,23 @@ def decode(folder: Path, version: int, wanted: Sequence[Request], sampling: Samp
     engine.close()
     assert engine.weights_version is None
     return by_response(progress.completions), list(progress.spans)
+
+
+def decode_transferred(folder: Path, file: Path, version: int, wanted: Sequence[Request]) -> tuple[Outcome, list[object]]:
+    """Also returns which of its memory vLLM was told to give back and to take again; its CPU build keeps all of it."""
+    replica, told = factory_of(folder, 0)(LATENCY, ROOMY).replica, list[object]()
+    asleep, awake = replica._engine.sleep, replica._engine.wake_up
+    replica._engine.sleep = lambda level: (told.append(level), asleep(level))
+    replica._engine.wake_up = lambda tags: (told.append(tags), awake(tags))
+    replica.sleep()
+    replica.receive(TransferredWeights("file", {"path": str(file)}, file.stat().st_size, 0), version)
+    assert replica.version == version
+    engine = VllmEngine(replica, ROOMY, eos_id=EOS, sampling=GREEDY)
+    engine.add(wanted)
+    progress = engine.advance(math.inf)
+    del replica._engine.sleep, replica._engine.wake_up
+    engine.close()
+    return (by_response(progress.completions), list(progress.spans)), told
 
 
 def decode_in_pieces(folder: Path, wanted: Sequence[Request], every: int) -> tuple[Outcome, int]:
@@ -240,6 +261,34 @@ def test_greedy_tokens_are_those_of_the_torch_engine(call: Call, first: Path) ->
     assert all(s.batch_mean <= s.slots == ROOMY.max_batch for s in spans)
 
 
+PENALISED, ENDS = Sampling(temperature=0, repetition_penalty=30.0), (EOS, 20, 22)
+
+
+def decode_penalised(folder: Path, wanted: Sequence[Request]) -> dict[int, Completion]:
+    """With several stop tokens, and cut after some tokens, so that what was generated comes back as a part of the context."""
+    engine = replace(factory_of(folder, 0, PENALISED), eos_id=ENDS)(LATENCY, ROOMY)
+    engine.add(wanted)
+    completions: list[Completion] = []
+    for _ in range(5):
+        completions += engine.advance(engine.peek_next_event_s()).completions
+    cut, progress = engine.cut(engine.clock_s)
+    assert any(r.generated_tokens for r in cut)
+    engine.add(cut)
+    completions += [*progress.completions, *engine.advance(math.inf).completions]
+    engine.close()
+    return by_response(completions)
+
+
+@pytest.mark.full
+def test_a_penalty_and_several_stop_tokens_are_those_of_the_torch_engine(call: Call, first: Path) -> None:
+    wanted = requests(6)
+    engine = TorchEngine(DecoderModel(model_of(3), LONGEST), ROOMY, LATENCY, eos_id=ENDS, sampling=PENALISED)
+    engine.add(wanted)
+    expected = by_response(engine.advance(math.inf).completions)
+    assert {int(c.token_ids[-1]) for c in expected.values()} == set(ENDS)
+    assert_same(call(decode_penalised, first, wanted), expected)
+
+
 @pytest.mark.full
 def test_a_response_ends_at_the_tokenizers_end_of_text_only(call: Call, first: Path) -> None:
     """Though the model has other ids that end a text, such as those of a chat's turns."""
@@ -380,6 +429,19 @@ def test_new_weights_are_taken_over_without_a_new_start(call: Call, first: Path,
     assert {i: c.token_ids.tolist() for i, c in after.items()} != {i: c.token_ids.tolist() for i, c in before.items()}
     back, _ = call(decode, first, 0, wanted, GREEDY)
     assert_same(back, before)
+
+
+@pytest.mark.full
+def test_weights_are_taken_over_by_vllms_weight_transfer(call: Call, first: Path, tmp_path: Path) -> None:
+    """Those of the trainer's memory, twice in a row; afterwards folders are read as before."""
+    wanted = requests(6)
+    for seed, version in ((4, 11), (5, 12)):
+        weights = model_of(seed).state_dict()
+        save_file({name: value.clone() for name, value in weights.items()}, tmp_path / f"{version}.safetensors")
+        (found, _), told = call(decode_transferred, first, tmp_path / f"{version}.safetensors", version, wanted)
+        assert told == [2, ["weights"], ["kv_cache"]], "weights are there before there is KV memory"
+        assert_same(found, by_torch(wanted, seed=seed))
+    assert_same(call(decode, first, 0, requests(2), GREEDY)[0], by_torch(requests(2)))
 
 
 @pytest.mark.full

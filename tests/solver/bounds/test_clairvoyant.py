@@ -64,7 +64,7 @@ def executed(
 
 
 @given(instances(), st.sampled_from(POLICIES), st.sampled_from([0.2, 0.9]), st.sampled_from(["reserve", "preempt"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_policy_beats_it(instance, name, weight, admission):
     work, cluster, latency = instance
     given_ = (

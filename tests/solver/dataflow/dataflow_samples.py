@@ -71,7 +71,7 @@ def random_plans(options: CallOptions, count: int, rng: np.random.Generator) -> 
 
 def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng: np.random.Generator | None = None) -> dict:
     """Ends of every (step, task), one GPU at a time; ``order`` is longest path, fifo or random (any order that waits allow)."""
-    seconds, busy = options.durations(plan[None])[0], options.blocks(plan[None])[0]
+    seconds, busy = takes(options, plan)
     graph_waits = {
         (s, t): [(s - ago, u) for ago, waits in enumerate(options.task_graph) if s >= ago for u in waits[t]]
         for s in range(steps) for t in range(options.tasks)
@@ -90,7 +90,7 @@ def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng
     while len(ends) < len(waits):
         open_ = [one for one in waits if one not in ends and all(other in ends for other in waits[one])]
         ready = {one: max((ends[other] for other in graph_waits[one]), default=0.0) for one in open_}
-        start = {one: max(ready[one], free[busy[one[1]]].max()) for one in open_}
+        start = {one: max(ready[one], free[busy[one[1]]].max(initial=0.0)) for one in open_}
         if order == "random":
             assert rng is not None
             one = open_[rng.integers(len(open_))]
@@ -99,14 +99,20 @@ def followed(options: CallOptions, plan: np.ndarray, order: str, steps: int, rng
             least = min(first.values())
             one = max((o for o in open_ if first[o] <= least), key=lambda o: (left(o), -o[1]))
         ends[one] = start[one] + seconds[one[1]]
-        takes = held[one[1]] > 0
-        free[takes] = start[one] + held[one[1]][takes]
+        on = held[one[1]] > 0
+        free[on] = start[one] + held[one[1]][on]
     return ends
+
+
+def takes(options: CallOptions, plan: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(T,) seconds of every task, and (T, N) whether it needs a GPU; one of no seconds needs none."""
+    seconds = options.durations(plan[None])[0]
+    return seconds, options.blocks(plan[None])[0] & (seconds > 0)[:, None]
 
 
 def held_s(options: CallOptions, plan: np.ndarray) -> np.ndarray:
     """(T, N) seconds for which every task holds every GPU."""
-    seconds, busy = options.durations(plan[None])[0], options.blocks(plan[None])[0]
+    seconds, busy = takes(options, plan)
     held = np.where(busy, seconds[:, None], 0.0)
     for call, freed in options.freed_early.items():
         held[call] = freed.release_s[plan[call]]
@@ -115,7 +121,7 @@ def held_s(options: CallOptions, plan: np.ndarray) -> np.ndarray:
 
 def cyclic_period_s(options: CallOptions, plan: np.ndarray, rng: np.random.Generator, steps: int = 26) -> float:
     """Seconds per step if every step decides its tasks in one random order that its waits allow, step after step."""
-    seconds, busy, held = options.durations(plan[None])[0], options.blocks(plan[None])[0], held_s(options, plan)
+    (seconds, busy), held = takes(options, plan), held_s(options, plan)
     same, order = options.task_graph[0], list[int]()
     while len(order) < options.tasks:
         order.append(rng.choice([t for t in range(options.tasks) if t not in order and set(same[t]) <= set(order)]))
@@ -123,10 +129,10 @@ def cyclic_period_s(options: CallOptions, plan: np.ndarray, rng: np.random.Gener
     for step in range(steps):
         for task in order:
             waits = [ends[step - ago, other] for ago, of in enumerate(options.task_graph) if step >= ago for other in of[task]]
-            starts[step, task] = max([0.0, *waits, free[busy[task]].max()])
+            starts[step, task] = max([0.0, *waits, free[busy[task]].max(initial=0.0)])
             ends[step, task] = starts[step, task] + seconds[task]
-            takes = held[task] > 0
-            free[takes] = np.maximum(free[takes], starts[step, task] + held[task][takes])
+            on = held[task] > 0
+            free[on] = np.maximum(free[on], starts[step, task] + held[task][on])
     return float((starts[-1] - starts[-13]).max() / 12)  # orders of few tasks repeat after 1, 2, 3, 4, 6 or 12 steps
 
 

@@ -112,19 +112,19 @@ def test_an_option_is_left_out_if_a_faster_one_is_sent_to_as_fast(drawn: list[tu
         assert kept[at] == (not before or sent_s < min(before))
 
 
-def test_where_no_gap_is_proven_calls_may_run_first_come_first_served() -> None:
+def test_calls_may_run_first_come_first_served_where_that_is_shorter() -> None:
     """Here all plans are longer in the order of the longest remaining path."""
-    options, costs = small(26, 0.05, 2, (1, 8))
+    options, costs = small(28, 0.05, 2, (1, 4))
     plans = all_plans(options)
-    plan = plan_step(options.graph, Cluster(1, 8, 1), costs, gap=0.0)
-    assert (plan.order, plan.status) == ("fifo", "gap")
+    plan = plan_step(options.graph, Cluster(1, 4, 1), costs, gap=0.0)
+    assert (plan.order, plan.status) == ("fifo", "optimal")
     assert plan.period_s < periods_s(options, plans).min() - 1e-9
-    assert plan.lower_bound_s <= periods_s(options, plans, "fifo").min() + 1e-9
+    assert plan.period_s == pytest.approx(float(periods_s(options, plans, "fifo").min()))
 
 
 @pytest.mark.parametrize("count", [pytest.param(40, marks=pytest.mark.full), pytest.param(200, marks=pytest.mark.nightly)])
 def test_random_tables_against_all_plans(count: int) -> None:
-    """The bound is never above the optimum, and the plan within the gap, or its status says that it may not be.
+    """The bound is never above the optimum of both orders, and the plan is within the gap of it, whatever its status.
 
     Reallocation and memory bind in a third of the tables.
     """
@@ -142,10 +142,10 @@ def test_random_tables_against_all_plans(count: int) -> None:
         sent += best_s > float(periods_s(free, plans[fits]).min()) + 1e-9
         gap = (0.0, 0.01)[seed % 2]
         plan = plan_step(options.graph, Cluster(*cluster, 1), costs, memory_bytes=memory, gap=gap)
+        best_s = min(best_s, float(periods_s(options, plans[fits], "fifo").min()))
         assert plan.lower_bound_s <= best_s + 1e-9
-        assert plan.status == "gap" or plan.period_s * (1 - gap) <= best_s + 1e-9
-        assert plan.period_s <= 1.02 * best_s
+        assert plan.period_s * (1 - gap) <= best_s + 1e-9
         not_proven += plan.status != "optimal"
         assert max(plan.peak_bytes) <= memory
     assert min(sent, few_bytes) >= count / 3, (sent, few_bytes)
-    assert not_proven <= 0.15 * count, not_proven  # 20 of 200, most of which ask for a gap of 0
+    assert not_proven <= 0.1 * count, not_proven  # 11 of 200

@@ -85,8 +85,19 @@ def test_the_actor_is_trained_once_and_last(algorithm: object) -> None:
         ((Call("a", "m", "train"), Call("b", "m", "train")), "role 'm' is trained by two calls"),
         ((Call("a", "m", "train", ("b",)), Call("b", "n", "train", ("a",))), "wait for each other in a circle"),
         ((Call("a", "m", "train", ("a",)),), "wait for each other in a circle"),
+        ((Call("a", "m", "train", None),), "after of call 'a' is None; a tuple of names of calls is needed"),  # type: ignore[arg-type]
+        ((Call("a", "m", "train", "b"),), "after of call 'a' is 'b'; a tuple"),  # type: ignore[arg-type]
+        ((Call("a", "m", "train", (["b"],)),), "after of call 'a' is"),  # type: ignore[arg-type]
+        ((Call(["a"], "m", "train"),), "name of call .'a'. is .'a'.; a text is needed"),  # type: ignore[arg-type]
+        ((Call("a", None, "train"),), "role of call 'a' is None; a text is needed"),  # type: ignore[arg-type]
+        ((Call("a", "m", ["train"]),), "kind of call 'a' is"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_graph_is_refused(calls: object, sentence: str) -> None:
     with pytest.raises(PlanningError, match=sentence):
         Graph("wrong", calls)  # type: ignore[arg-type]
+
+
+def test_a_graph_has_a_name() -> None:
+    with pytest.raises(PlanningError, match="name of a graph is None; a text is needed"):
+        Graph(None, ppo().calls)  # type: ignore[arg-type]

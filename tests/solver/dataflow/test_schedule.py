@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from dataflow_samples import followed, random_plans, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solver.dataflow import Call, CallMemory, Layout, remax
 from solver.dataflow.bound import best_within, never_together, period_bound_s
+from solver.dataflow.options import CallOptions
 from solver.dataflow.schedule import periods_s, step_times
 
 
@@ -23,6 +27,28 @@ def test_times_are_those_of_a_simulation_of_single_gpus(order: str, seed: int) -
         ends = followed(options, plan, order, 4)
         for (step, task), end_s in ends.items():
             assert times.end_s[at, task, step] == pytest.approx(end_s, abs=1e-9)
+
+
+class Halves:
+    """Each generation of ReMax on half of the GPUs, everything else on all; all weights are where they are needed."""
+
+    def seconds(self, call: Call, layout: Layout) -> float:
+        first = {"sample": (0, 1), "greedy": (1, 1)}.get(call.name, (0, 2))
+        return float(len(call.name)) if (layout.mesh.first, layout.mesh.gpus) == first else math.inf
+
+    def memory(self, call: Call, layout: Layout) -> CallMemory:
+        return CallMemory(0.0, 0.0)
+
+    def reallocate(self, role: str, source: Layout, destination: Layout) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@pytest.mark.parametrize("order", ["longest path", "fifo"])
+def test_a_reallocation_of_nothing_waits_for_no_gpus(order: str) -> None:
+    """The training had all GPUs, so the weights of one generation are not kept waiting by the other one."""
+    options = CallOptions.of(remax(), 2, 2, Halves())
+    names = ("sample", "reward_sample", "reward_greedy", "reference", "train_actor")
+    assert periods_s(options, np.zeros((1, 6), np.int64), order) == pytest.approx(sum(map(len, names)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", ["longest path", "fifo"])

@@ -31,7 +31,7 @@ def test_one_iteration_takes_what_it_takes_among_others(some, measured):
     assert [model.one_iteration_s(batch, kv) for batch, kv in some] == together.tolist()
 
 
-@given(st.integers(1, 256), st.integers(0, 800), st.integers(1, 80), st.floats(0, 100))
+@given(st.integers(1, 256), st.integers(0, 600), st.integers(1, 300), st.floats(0, 100))
 @settings(max_examples=40, deadline=None)
 def test_iterations_of_a_growing_batch_are_added_up_one_by_one(batch, context, count, from_s):
     each = (TABLE.one(batch, batch * (context + k)) for k in range(count))

@@ -26,6 +26,7 @@ def golden(name: str) -> Path:
         "verl-scalars": GOLDEN / "verl-scalars" / "experiment.jsonl",
         "openrlhf": GOLDEN / "openrlhf" / "console.log",
         "trl-scalars": GOLDEN / "trl" / "trainer_state.json",
+        "wandb": GOLDEN / "wandb" / "run-golden.wandb",
     }.get(name, GOLDEN / name)
 
 
@@ -80,7 +81,7 @@ def test_lengths_of_trls_own_run_are_those_that_it_generated() -> None:
         assert (summary.unknown_fields, summary.absent_fields) == ((), ())
 
 
-@pytest.mark.parametrize("name", ["verl-scalars", "openrlhf"])
+@pytest.mark.parametrize("name", ["verl-scalars", "openrlhf", "tensorboard", "wandb"])
 def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Path) -> None:
     log = import_log(golden(name))
     steps = sample_rollouts().groupby("step")["response_tokens"]
@@ -88,7 +89,7 @@ def test_scalars_of_a_golden_log_are_what_is_known_of_it(name: str, tmp_path: Pa
     assert log.scalars["step"].tolist() == [1, 2]
     assert log.scalars["response_tokens_mean"].tolist() == steps.mean().tolist()
     prepare = 2 + 3 + 4 + 5 if name == "verl-scalars" else 2
-    learn, sync, generate, step = {"verl-scalars": (6, 7, 1, 8), "openrlhf": (3, 0.5, 4, 9.5)}[name]
+    learn, sync, generate, step = (6, 7, 1, 8) if name == "verl-scalars" else (3, 0.5, 4, 9.5)
     first = log.scalars.iloc[0]
     assert [first[f"{x}_s"] for x in ("generate", "prepare", "learn", "sync", "step")] == [generate, prepare, learn, sync, step]
     assert "kl" not in log.scalars.columns  # it was never a number

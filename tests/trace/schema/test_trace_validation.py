@@ -14,6 +14,7 @@ from trace_samples import rollouts, step
 
 from rlhfless.trace import TABLES, TraceError, sorted_prompt_ids, validate
 from rlhfless.trace.recording.row_validation import checked_row
+from rlhfless.trace.schema.casts import FEW, cast
 
 
 def changed(row: int, **cells: Any) -> list[dict[str, Any]]:
@@ -194,6 +195,27 @@ def test_any_cell_is_taken_or_refused_with_a_trace_error(table: str, data: st.Da
         return
     assert len(frame) == len(rows)
     pd.testing.assert_frame_equal(validate(table, frame), frame)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(TABLES)),
+    st.lists(cells | st.integers(0, 9) | st.sampled_from(["decode", "7"]), max_size=3),
+    st.data(),
+)
+def test_a_long_column_is_converted_as_a_short_one(table: str, some: list[Any], data: st.DataObject) -> None:
+    column = data.draw(st.sampled_from(TABLES[table]))
+    results = []
+    for times in (1, FEW + 1):
+        values = pd.Series(some * times, name=column.name, dtype=object)
+        try:
+            results.append(cast(column, values, "log").iloc[: len(some)])
+        except TraceError:
+            results.append(None)
+    short, long = results
+    assert (short is None) == (long is None)
+    if short is not None:
+        pd.testing.assert_series_equal(short, long, check_names=False)
 
 
 DRAFTS = {"response_tokens": 9, "passes": 4, "drafted_tokens": 8, "accepted_tokens": 5}

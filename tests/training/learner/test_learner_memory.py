@@ -37,7 +37,9 @@ def kept_bytes(learner: LocalLearner, batch: Any) -> int:
     return sum(sizes)
 
 
-@pytest.mark.parametrize(("name", "options"), [("grpo", {"kl_coef": 0.1}), ("ppo", {"critic": "model"})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("grpo", {"kl_coef": 0.1}), pytest.param("ppo", {"critic": "model"}, marks=pytest.mark.full)]
+)
 def test_recomputed_layers_keep_fewer_bytes_and_give_the_same_gradient(name: str, options: dict[str, Any]) -> None:
     """Bit for bit, also where dropout draws; and each layer runs once more."""
     batch, found = noise_batch(small_model()), {}
@@ -59,6 +61,7 @@ def test_recomputed_layers_keep_fewer_bytes_and_give_the_same_gradient(name: str
     assert more_passes == 2 * passes
 
 
+@pytest.mark.full
 def test_a_run_is_resumed_with_other_options_of_memory_to_the_same_weights(tmp_path: Path, model: Path) -> None:
     run: dict[str, Any] = {"policy": "static", "gpus": 1, "kl_coef": 0.1, "steps": 2}
     train(config(**run), tmp_path / "whole", model=model)

@@ -38,9 +38,9 @@ def _cuda_devices() -> Sequence[str]:
     """Return this machine's CUDA devices; none without torch, which alone uses them. Simulated engines need no torch."""
     if importlib.util.find_spec("torch") is None:
         return ()
-    from rlhfless.engine.torch import worker_backend as torch_backend
+    from rlhfless.engine.torch.devices import cuda_devices
 
-    return torch_backend.cuda_devices()
+    return cuda_devices()
 
 
 class ProcessPool(ActorPool[Process]):

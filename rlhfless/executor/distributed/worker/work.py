@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhfless.executor.distributed.messages import LOADED, ActorReport, ItemAnswer
+from rlhfless.executor.step.work_items import bytes_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class ServedWork:
             self._loaded = (pickle.loads(order.call)(self._device),)
         except Exception as error:
             return _failed(LOADED, start_s, now_s(), error)
-        return ItemAnswer(LOADED, start_s, now_s(), pickle.dumps(None))
+        return ItemAnswer(LOADED, start_s, now_s(), value=bytes_of(self._loaded[0]))
 
     def _runs(self, order: RunItem, now_s: Callable[[], float]) -> ItemAnswer:
         """Run the item's function and return its result, or what it failed with."""

@@ -1,0 +1,100 @@
+"""Plots time-cost fronts of a step that is learned from after generation, and while others decode, above the lower bound.
+
+Input is what ``rlhfless.simulate.fusion_front`` returns: results of one step at several time weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless.plots.palette import BLUE, BOUND, VERMILLION
+from rlhfless.plots.style import clean, hover, message_figure, number, styled
+from rlhfless.plots.tables import stacked
+
+if TYPE_CHECKING:
+    from rlhfless.simulate.fusion_front import FusionFront
+
+TITLE = "Time and cost of a whole step with and without streaming"
+STYLES = {
+    "batch": ("learned from after generation", BLUE, "circle"),
+    "stream": ("learned from while others decode", VERMILLION, "diamond"),
+}
+
+
+class FusionFrontInfo(NamedTuple):
+    """Data of ``plot_fusion_front``.
+
+    Attributes:
+        table: one row per policy, way to learn and time weight: see ``FusionFront.results``.
+        bound: ``time_s, gpu_seconds``; NaN where no policy is that fast.
+        step: of the log.
+        missing: why there is nothing to show, or the empty text.
+    """
+
+    table: pd.DataFrame
+    bound: pd.DataFrame
+    step: int
+    missing: str = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return results and bound below each other."""
+        return stacked(results=self.table, bound=self.bound)
+
+
+def fusion_front_info(front: FusionFront) -> FusionFrontInfo:
+    """Return the data of ``plot_fusion_front``.
+
+    Args:
+        front: of ``rlhfless.simulate.fusion_front``.
+    """
+    missing = "" if len(front.results) else "There are no results: no policy has run the step."
+    return FusionFrontInfo(front.results, front.bound.replace([np.inf, -np.inf], np.nan), front.step, missing)
+
+
+def plot_fusion_front(front: FusionFront) -> go.Figure:
+    """Plot the front of each way to learn in the time-cost plane, above the lower bound; further to the lower left is better.
+
+    Args:
+        front: of ``rlhfless.simulate.fusion_front``.
+
+    Returns:
+        A figure; without a result one that says so.
+    """
+    info = fusion_front_info(front)
+    if info.missing:
+        return message_figure(TITLE, info.missing)
+    fig = go.Figure()
+    fig.add_scatter(
+        x=info.bound["time_s"], y=info.bound["gpu_seconds"], mode="lines", name="lower bound, whatever overlaps",
+        line={"color": BOUND, "width": 2, "dash": "dash"},
+        hovertemplate="in %{x:.3g} s at least %{y:,.4g} GPU-seconds<extra></extra>",
+    )  # fmt: skip
+    for learning, (name, colour, symbol) in STYLES.items():
+        rows = info.table[info.table["learning"] == learning]
+        shown = rows[rows["on_front"]]
+        texts = [
+            hover(
+                [("time", number(row.time_s, "s")), ("cost", number(row.gpu_seconds, "GPU-seconds")),
+                 ("actors", f"{row.actors:g}"), ("time weight", f"{row.time_weight:g}")],
+                f"{clean(row.policy)}, {name}",
+            )
+            for row in shown.itertuples()
+        ]  # fmt: skip
+        fig.add_scatter(
+            x=shown["time_s"], y=shown["gpu_seconds"], mode="lines+markers", name=name, hovertext=texts,
+            hovertemplate="%{hovertext}<extra></extra>", line={"color": colour, "shape": "hv", "width": 1.5},
+            marker={"symbol": symbol, "size": 9, "color": colour},
+        )  # fmt: skip
+        off = rows[~rows["on_front"]]
+        fig.add_scatter(
+            x=off["time_s"], y=off["gpu_seconds"], mode="markers", showlegend=False, hovertext=off["policy"].map(clean),
+            hovertemplate="%{hovertext}: %{x:.3g} s, %{y:,.4g} GPU-seconds<extra></extra>",
+            marker={"symbol": symbol, "size": 6, "color": colour, "opacity": 0.35},
+        )  # fmt: skip
+    fig.update_xaxes(title="time of the step (s)")
+    fig.update_yaxes(title="GPU-seconds", rangemode="tozero")
+    return styled(fig, TITLE, f"step {info.step}; pale marks are beaten by another policy or time weight")

@@ -1,0 +1,70 @@
+"""A learner whose processes Ray places over two nodes is the learner of one process; one that is lost undoes the step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from error_messages import refused
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlhfless[ray]'")
+
+from training_samples import config, farthest  # noqa: E402
+
+from rlhfless.training.config import LearnerError, TrainConfig, TrainError  # noqa: E402
+from rlhfless.training.loop import Trainer  # noqa: E402
+
+
+@pytest.mark.nightly
+def test_a_learner_over_two_nodes_ends_with_the_weights_of_one_process(tmp_path: Path, model: Path) -> None:
+    from ray_samples import two_nodes
+
+    options: dict[str, Any] = {
+        "gpus": 2,
+        "gpus_per_node": 1,
+        "policy": "static",
+        "steps": 3,
+        "learning_rate": 1e-3,
+        "kl_coef": 0.1,
+    }
+    with Trainer(config(**options), model=model, progress=False) as trainer:
+        trainer.run()
+        alone = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    with two_nodes() as nodes:
+        spread = {"executor": "ray", "ray_address": nodes.address, "learner_processes": 2, "learner_placement": "ray"}
+        with Trainer(config(**options, **spread), tmp_path / "run", model=model, progress=False) as trainer:
+            trainer.step()
+            ranks: Any = trainer.state.learner._group  # type: ignore[attr-defined]
+            assert len(set(ranks.nodes)) == 2
+            os.kill(ranks.pids[1], signal.SIGKILL)
+            with refused(LearnerError, "was lost", "not learned from"):
+                trainer.step()
+            assert trainer.next_step == 1
+            trainer.run()
+            learned = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    assert farthest(alone, learned) < 1e-4
+
+
+def test_an_address_has_its_interface() -> None:
+    from rlhfless.training.learner.ray_ranks import interface_of
+
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.1") is None, "an address that no machine has"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"learner_placement": "ray"}, ("learner_placement is 'ray'", "'virtual'", "'ray'")),
+        ({"learner_placement": "ray", "executor": "ray"}, ("learner_processes 1", "several")),
+        ({"learner_placement": "cloud"}, ("'cloud'", "'local'", "'ray'")),
+        ({"learner_placement": 2}, ("learner_placement is 2", "'local'", "'ray'")),
+    ],
+)
+def test_wrong_placements_are_one_sentence(changes: dict[str, Any], said: tuple[str, ...]) -> None:
+    with refused(TrainError, *said):
+        TrainConfig.from_options(**changes)
