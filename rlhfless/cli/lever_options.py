@@ -16,7 +16,7 @@ from solver.model.errors import PlanningError
 
 if TYPE_CHECKING:
     from rlhfless.latency import CallTable, StepBatch
-    from solver.dataflow import StepGeneration
+    from solver.dataflow import WithLevers
     from solver.model.acceptance import Acceptance
     from solver.model.workload import Workload
 
@@ -68,8 +68,9 @@ class LeverOptions:
         from rlhfless.cli.log_options import LogOptions
         from rlhfless.simulate import logged_steps
 
-        if self.lengths is None:
+        if not self.names and self.lengths is None:
             return None
+        assert self.lengths is not None, "levers need lengths"
         rows = LogOptions().open(self.lengths).trace.rollouts
         return next(logged_steps(rows, steps=[int(rows["step"].max())])).predicted.points
 
@@ -86,14 +87,14 @@ class LeverOptions:
             response_tokens=max(1, response_tokens),
         )
 
-    def generation(self, costs: CallTable, workload: Workload | None) -> StepGeneration | None:
-        """Return what is generated, by the tables of the costs; None without a log."""
+    def generation(self, costs: CallTable, workload: Workload | None) -> WithLevers | None:
+        """Return what is generated, by the tables of the costs, with the levers; None without a log."""
         from rlhfless.latency import generation_latency
-        from solver.dataflow import StepGeneration
+        from solver.dataflow import StepGeneration, WithLevers
 
         if workload is None:
             return None
-        return StepGeneration(workload, generation_latency(costs), drafts=self.acceptance)
+        return WithLevers(StepGeneration(workload, generation_latency(costs), drafts=self.acceptance), self.names)
 
 
 def lever_options(command: Command) -> Command:

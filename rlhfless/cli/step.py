@@ -64,7 +64,7 @@ def step(
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
-    levers, workload = lever.names, lever.workload()
+    workload = lever.workload()
     if names and workload is not None:
         raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
     batch = lever.batch(batch, workload)
@@ -72,7 +72,7 @@ def step(
     memory_bytes = hardware.memory_bytes(costs)
     generation = lever.generation(costs, workload)
     search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": WORK if work is None else work, "seed": seed}
-    plan = plan_step(graph, cluster, costs, **search, generation=generation, levers=levers)
+    plan = plan_step(graph, cluster, costs, **search, generation=generation)
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
     table = compare_step_plans(plans, hardware.price_usd)

@@ -13,11 +13,12 @@ from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
 from solver.dataflow.planner import plan_step
 from solver.dataflow.remake import moved_state_bytes, why_again
+from solver.dataflow.with_levers import WithLevers
 
 __all__ = [
     "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepPlan", "Strategy", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo", "remax",
-    "strategies", "why_again",
+    "StepPlan", "Strategy", "WithLevers", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo",
+    "remax", "strategies", "why_again",
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ ROUNDS = 3
 SETTLED = 1e-3  # relative change of the period at which no further round is made
 
 
-class Joined(NamedTuple):
+class JoinedPlan(NamedTuple):
     """A step plan, the options that it was chosen from, and the generation plans of its generate calls, by name."""
 
     plan: StepPlan
@@ -34,7 +34,7 @@ class Joined(NamedTuple):
 
 def plan_with_generation(
     graph: Graph, cluster: Cluster, costs: CallCosts, generation: Mapping[str, StepGeneration], asked: Asked
-) -> Joined:
+) -> JoinedPlan:
     """Return the best step plan, with the generation plans of its generate calls.
 
     Args:
@@ -44,7 +44,7 @@ def plan_with_generation(
         PlanningError: no plan fits into memory, or nothing can generate.
     """
     phases, bound_s = NonGenerationPhases(), 0.0
-    best: Joined | None = None
+    best: JoinedPlan | None = None
     for _ in range(ROUNDS):
         plans = {name: GenerationPlans(one, cluster.gpus_per_node, phases, asked.seed) for name, one in generation.items()}
         options = generated_options(graph, cluster, costs, plans)
@@ -52,7 +52,7 @@ def plan_with_generation(
         settled = best is not None and abs(found.period_s - best.plan.period_s) < SETTLED * best.plan.period_s
         bound_s = max(bound_s, found.lower_bound_s)
         if best is None or found.period_s < best.plan.period_s:
-            best = Joined(found, options, plans)
+            best = JoinedPlan(found, options, plans)
         phases = found.phases()
         if settled or all(one.objective == Objective(time_weight=1.0) for one in generation.values()):
             break

@@ -3,12 +3,12 @@
 Let generation take at least ``least_s`` and ``least_gpu_s`` in its layout. Steps follow each other, and two things hold for
 each pair of layouts of generation and of the training of its model.
 
-**GPU-seconds.** Parts of a call take the GPU-seconds of the whole call. So the period times the number of GPUs is at least the
-sum of those of generation, of the training, and of every other call in the layout where it takes the fewest.
+**GPU-seconds.** Parts of a call take the GPU-seconds of the whole call. The period times the number of GPUs is at least the sum
+over all calls. Calls other than these two count in the layout where they take the fewest.
 
 **After the last response.** The last prompt that completes is judged and learned from after ``least_s``, and the optimizer
 steps once after that. Only then does the next generation start. A call that may be divided takes at least the part of the
-smallest prompt on all servers that may share it, in the layout where that is the shortest, and any other call its seconds.
+smallest prompt, on all servers that may share it, in the layout where that is the shortest. Any other call takes its seconds.
 
 The least of the larger of both, over all pairs of layouts, is a bound. It is one for plans that leave levers unused, too.
 """

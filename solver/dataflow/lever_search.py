@@ -129,7 +129,7 @@ def _choice(name: str, plan: StepPlan, calls: list[str]) -> str:
 
 def _searched(space: LeverSpace, starts: list[IntArray], without: StepPlan, levers: tuple[str, ...], asked: Asked) -> StepPlan:
     """Return the best plan that was found whose calls of these levers' kinds may be divided; its layouts join the starts."""
-    search = _Search(space, space.calls_of(levers), min(TIMED, max(2, asked.work // WORK)))
+    search = _LeverSearch(space, space.calls_of(levers), min(TIMED, max(2, asked.work // WORK)))
     best = search.run(starts)
     if best is None or not best.divided:
         return without
@@ -137,7 +137,7 @@ def _searched(space: LeverSpace, starts: list[IntArray], without: StepPlan, leve
     return min(without, divided_plan(space, best.plan, best.divided), key=lambda one: one.period_s)
 
 
-class _Search:
+class _LeverSearch:
     """Descents over layouts and divided calls; at most ``most`` plans are timed."""
 
     def __init__(self, space: LeverSpace, divisible: tuple[int, ...], most: int) -> None:

@@ -154,7 +154,8 @@ class PartsSchedule:
 
     def _place(self, plan: IntArray) -> None:
         """Make a queue of each task's nodes that run on its whole mesh, and one of its parts."""
-        blocks = self.options.blocks(plan[None])[0]
+        takes_time = self.options.durations(plan[None])[0] > 0  # what takes none needs no GPU
+        blocks = self.options.blocks(plan[None])[0] & takes_time[:, None]
         self.servers: list[IntArray] = []  # (servers, GPUs of each) by queue
         self.queue_of: list[int] = []
         self.release_s: dict[int, FloatArray] = {}  # by node of a generate call, on its mesh
@@ -237,7 +238,7 @@ class _Run:
                 continue
             free = self.servers_s[queue]
             if free is None:
-                free = self.servers_s[queue] = self.free_s[self.of.servers[queue]].max(axis=1)
+                free = self.servers_s[queue] = self.free_s[self.of.servers[queue]].max(axis=1, initial=0.0)
             first_s = float(free.min())
             while coming and coming[0][0] <= first_s:
                 heapq.heappush(ready, heapq.heappop(coming)[1:])

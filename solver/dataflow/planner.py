@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from solver.dataflow.generation import StepGeneration, by_call
 from solver.dataflow.graph import Graph
 from solver.dataflow.joined import plan_with_generation
 from solver.dataflow.lever_search import plan_with_levers
-from solver.dataflow.levers import lever_names
 from solver.dataflow.options import CallCosts, CallOptions
 from solver.dataflow.plan import StepPlan
 from solver.dataflow.searched import MOST_GPUS, WORK, Asked, searched
+from solver.dataflow.with_levers import WithLevers
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError, as_given, check_real, is_number, is_whole
 
@@ -26,8 +26,7 @@ def plan_step(
     gap: float = 0.01,
     work: int = WORK,
     seed: int = 0,
-    generation: StepGeneration | Mapping[str, StepGeneration] | None = None,
-    levers: str | Collection[str] = (),
+    generation: StepGeneration | Mapping[str, StepGeneration] | WithLevers | None = None,
 ) -> StepPlan:
     """Return the layouts of a step's calls, and their order, with the shortest period that was found.
 
@@ -43,9 +42,8 @@ def plan_step(
         seed: of the descents; the same seed and work give the same plan.
         generation: what generate calls produce, or one for each of them by its name: their seconds are then those of generation
             plans, and GPUs of an actor that is done are free for calls that do not wait for all responses. None: the costs'.
-        levers: ``all``, ``none``, or some of ``drafts``, ``fuse`` and ``stream``, which the plan may use where that makes steps
-            shorter; ``StepPlan.explain`` says what each saves. They need ``generation``. Drafts need ``StepGeneration.drafts``,
-            and ``stream`` needs costs with a method ``updates`` (see ``DividedCosts``).
+            ``WithLevers`` lets the plan use levers besides, where that makes steps shorter; ``StepPlan.explain`` says what each
+            saves.
 
     Raises:
         PlanningError: an argument makes no sense, or no plan fits into memory.
@@ -72,11 +70,11 @@ def plan_step(
     if not is_whole(seed, 0):
         raise PlanningError(f"seed is {as_given(seed)}; a whole number of 0 or more is needed")
     asked = Asked(memory_bytes, gap, work, seed)
-    names = lever_names(levers)
-    if generation is not None and names:
-        return plan_with_levers(graph, cluster, costs, by_call(graph, generation), names, asked)
-    if names:
-        raise PlanningError(f"levers are {', '.join(names)}, but no responses are planned; give generation=, or leave them out")
+    if isinstance(generation, WithLevers):
+        by_name = by_call(graph, generation.generation)
+        if generation.names:
+            return plan_with_levers(graph, cluster, costs, by_name, generation.names, asked)
+        generation = by_name
     if generation is not None:
         return plan_with_generation(graph, cluster, costs, by_call(graph, generation), asked).plan
     return searched(CallOptions.of(graph, cluster.gpus, cluster.gpus_per_node, costs), asked)

@@ -22,7 +22,7 @@ from rlhfless.simulate import logged_steps
 from rlhfless.simulate.drafts import WEAK
 from rlhfless.trace import read_trace
 from solver import Cluster, Workload
-from solver.dataflow import StepGeneration, grpo, plan_step, ppo
+from solver.dataflow import StepGeneration, WithLevers, grpo, plan_step, ppo
 from solver.dataflow.levers import LEVERS
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -56,7 +56,7 @@ def row_of(kind: str, model: str, algorithm: str, gpus: int, log: str, work: int
     began = time.process_time()
     without = plan_step(graph, cluster, costs, **asked)
     without_cpu_s = time.process_time() - began
-    plan = plan_step(graph, cluster, costs, **asked, levers="all")
+    plan = plan_step(graph, cluster, costs, **asked | {"generation": WithLevers(generation)})
     cpu_s = time.process_time() - began - without_cpu_s
     executed = [run_step_plan(one, cluster, generation=generation, steps=2).period_s for one in (without, plan)]
     saves = {lever.name: lever.share for lever in plan.levers}

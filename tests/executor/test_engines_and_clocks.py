@@ -39,7 +39,7 @@ NAMES = {  # words of a sentence that name a column
     "ProcessPool": ("ProcessPool",),
     "RayPool": ("RayPool",),
 }
-SLOW = {("TransformersModel", "ProcessPool")}
+SLOW, SLOWEST = {("TransformersModel", "ProcessPool")}, {("TransformersModel", "RayPool"), ("VllmEngineFactory", "RayPool")}
 
 
 def vllm_factory(folder: Path) -> Any:
@@ -72,7 +72,7 @@ def combinations() -> Iterator[Any]:
     for engine, cells in table().items():
         for column, said in cells.items():
             real = said == "works" and (column == "RayPool" or (engine, column) in SLOW or engine == "VllmEngineFactory")
-            tier = pytest.mark.nightly if (engine, column) == ("VllmEngineFactory", "RayPool") else pytest.mark.full
+            tier = pytest.mark.nightly if (engine, column) in SLOWEST else pytest.mark.full
             marks = [tier] * real + [needs_vllm] * (engine == "VllmEngineFactory")
             yield pytest.param(engine, column, said, marks=marks, id=f"{engine}-{column.replace(', ', '-')}")
 

@@ -39,7 +39,7 @@ def learner_of(step: TrainedStep) -> tuple[float, float]:
     return min(row["start_s"] for row in held) - step.record.start_s, seconds
 
 
-@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("grows", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_learner_that_is_needed_later_costs_less_and_ends_as_early(grows: bool, model: Path) -> None:
     steps, weights = {}, {}
     for start in ("first", "step", "needed"):

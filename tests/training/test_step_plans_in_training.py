@@ -16,7 +16,7 @@ from rlhfless.training.config import TrainConfig, TrainError
 from rlhfless.training.loop import Trainer, train
 from rlhfless.training.models.tiny_model import save_model
 from solver import Acceptance, Cluster, LatencyModel, Workload
-from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, dpo, grpo, plan_step, ppo
+from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo
 from solver.model.errors import PlanningError
 
 GPUS = {"gpus": 4, "gpus_per_node": 4}
@@ -108,7 +108,7 @@ def divided(prompts: int, levers: str = "fuse,stream") -> StepPlan:
     workload = Workload([9] * prompts, np.repeat(np.arange(prompts), 2), tokens, max_response_tokens=64)
     latency = {1: LatencyModel("tp1", 1, base_s=0.02, per_response_s=1e-3)}
     given = StepGeneration(workload, latency, drafts=Acceptance([0.9, 0.8]))
-    return plan_step(grpo(), Cluster(1, 4, 1), Divided(), generation=given, levers=levers, work=20_000)
+    return plan_step(grpo(), Cluster(1, 4, 1), Divided(), generation=WithLevers(given, levers), work=20_000)
 
 
 @pytest.mark.full

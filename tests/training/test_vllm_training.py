@@ -113,7 +113,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
             after(done)
         trace = trainer.state.trace
         weights = trainer.engines._folder.path
-        assert [p.name for p in weights.iterdir()] == ["weights-2"]
+        assert not list(weights.iterdir()), "memory is given back while the learner learns"
     assert trace is not None
     assert (trace.meta["engine"], trace.meta["clock"]) == ("vllm", "wall")
     assert starts[0] > 0

@@ -60,8 +60,8 @@ class Batch:
         for name, rows in ({} if self.prepared is None else self.prepared).items():
             if [len(row) for row in rows] != self.response_tokens:
                 raise InputError(
-                    f"prepared {name} have {len(rows)} rows of {sum(map(len, rows))} numbers for {responses} responses of "
-                    f"{sum(self.response_tokens)} tokens; every response needs a row, with one number per token"
+                    f"prepared {name!r} has {[len(row) for row in rows][:8]} numbers for responses of "
+                    f"{self.response_tokens[:8]} tokens; every token needs one"
                 )
         if np.isinf(np.asarray(self.rewards, dtype=float)).any():
             raise InputError("a reward is infinite; finite numbers are needed, or NaN for a response that could not be judged")

@@ -13,7 +13,7 @@ from error_messages import refused
 from rlhfless.executor import run_step_plan
 from rlhfless.trace import step_metrics
 from solver import Acceptance, Cluster, LatencyModel, Workload
-from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, grpo, plan_step, ppo
+from solver.dataflow import Call, CallMemory, Layout, StepGeneration, StepPlan, WithLevers, grpo, plan_step, ppo
 from solver.model.errors import PlanningError
 
 CLUSTER = Cluster(1, 4, 1)
@@ -48,7 +48,7 @@ def generation(prompts: int = 8, samples: int = 4) -> StepGeneration:
 
 def planned(graph: Any, levers: str = "all") -> tuple[StepPlan, StepGeneration]:
     given = generation()
-    return plan_step(graph(), CLUSTER, Costs(), generation=given, levers=levers, work=20_000), given
+    return plan_step(graph(), CLUSTER, Costs(), generation=WithLevers(given, levers), work=20_000), given
 
 
 @pytest.mark.parametrize(("graph", "levers"), [(grpo, "all"), pytest.param(ppo, "fuse,stream", marks=pytest.mark.full)])

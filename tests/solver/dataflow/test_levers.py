@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lever_samples import DRAFTS, DividedRandomCosts, FewDividedLayouts, space, tailed
 
 from solver import Cluster, Workload, random_split
-from solver.dataflow import StepGeneration, StepPlan, dpo, grpo, plan_step, ppo, remax
+from solver.dataflow import StepGeneration, StepPlan, WithLevers, dpo, grpo, plan_step, ppo, remax
 from solver.dataflow.generation import PlannedGeneration
 from solver.dataflow.lever_bound import lever_bound_s
 from solver.dataflow.levers import LEVERS, Lever, lever_names
@@ -30,7 +30,7 @@ BOTH = ("fuse", "stream")
 def planned(graph: Any, seed: int, levers: Any) -> StepPlan:
     given_ = tailed(seed, prompts=4)
     costs = DividedRandomCosts(seed, 0.05)
-    return plan_step(graph(), Cluster(1, 2, 1), costs, generation=given_, levers=levers, work=4_000)
+    return plan_step(graph(), Cluster(1, 2, 1), costs, generation=WithLevers(given_, levers), work=4_000)
 
 
 @settings(max_examples=1, deadline=None)
@@ -56,7 +56,7 @@ def test_more_levers_are_never_worse_and_say_what_they_save(graph: Any, seed: in
 )
 def test_all_combinations_of_a_small_step(seed: int, above: float) -> None:
     given_, costs = tailed(seed, prompts=5), FewDividedLayouts(seed, 0.05)
-    plan = plan_step(grpo(), Cluster(1, 2, 1), costs, generation=given_, levers=BOTH, work=50_000)
+    plan = plan_step(grpo(), Cluster(1, 2, 1), costs, generation=WithLevers(given_, BOTH), work=50_000)
     of = space(grpo(), 2, costs, given_)
     every = []
     for options in itertools.product(*(range(len(seconds)) for seconds in of.options.seconds)):
@@ -140,7 +140,12 @@ def test_memory_holds_the_calls_that_take_turns_at_once() -> None:
         assert (of.peak_bytes(plan, frozenset({1, 2, 3})) >= whole - 1e-9).all()
     limit = float(whole.max())
     tight = plan_step(
-        grpo(), Cluster(1, 2, 1), FewDividedLayouts(0, 0.0), generation=tailed(0), levers=BOTH, memory_bytes=limit, work=5_000
+        grpo(),
+        Cluster(1, 2, 1),
+        FewDividedLayouts(0, 0.0),
+        generation=WithLevers(tailed(0), BOTH),
+        memory_bytes=limit,
+        work=5_000,
     )
     assert max(tight.peak_bytes) <= limit
 
@@ -169,21 +174,22 @@ def test_what_levers_lack_is_said_in_one_sentence() -> None:
     wrong.updates = lambda call, layout: (0, -1.0)  # type: ignore[method-assign]
     other = tailed(0, prompts=4)
     passes = replace(given_, workload=Workload([9, 9], [0, 1], [8, 8], passes=[4, 4]))
-    for named, graph, costs, more in (
-        ("'fast'", grpo, RandomCosts(0), {"levers": "fast", "generation": given_}),
-        ("levers are 7", grpo, RandomCosts(0), {"levers": 7, "generation": given_}),
-        ("give generation=", grpo, RandomCosts(0), {"levers": "fuse"}),
-        ("'dpo' generate nothing", dpo, RandomCosts(0), {"levers": "fuse", "generation": given_}),
-        ("no method updates", grpo, RandomCosts(0), {"levers": "stream", "generation": given_}),
-        ("9 mini-batches", grpo, many, {"levers": "stream", "generation": given_}),
-        ("updates of call 'train_actor'", grpo, wrong, {"levers": "stream", "generation": given_}),
-        ("has no drafts", grpo, RandomCosts(0), {"levers": "drafts", "generation": replace(given_, drafts=None)}),
-        ("different prompts", remax, many, {"levers": "fuse", "generation": {"sample": given_, "greedy": other}}),
-        ("has passes", grpo, RandomCosts(0), {"levers": "fuse", "generation": replace(passes, drafts=None)}),
-        ("drafts already", grpo, RandomCosts(0), {"levers": "drafts", "generation": passes}),
+    for named, graph, costs, levers, more in (
+        ("'dpo' generate nothing", dpo, RandomCosts(0), "fuse", given_),
+        ("no method updates", grpo, RandomCosts(0), "stream", given_),
+        ("9 mini-batches", grpo, many, "stream", given_),
+        ("updates of call 'train_actor'", grpo, wrong, "stream", given_),
+        ("has no drafts", grpo, RandomCosts(0), "drafts", replace(given_, drafts=None)),
+        ("different prompts", remax, many, "fuse", {"sample": given_, "greedy": other}),
+        ("has passes", grpo, RandomCosts(0), "fuse", replace(passes, drafts=None)),
+        ("drafts already", grpo, RandomCosts(0), "drafts", passes),
+        ("generation of 'generate' is 7", grpo, RandomCosts(0), "fuse", 7),
     ):
         with refused(PlanningError, named):
-            plan_step(graph(), cluster, costs, **more)
+            plan_step(graph(), cluster, costs, generation=WithLevers(more, levers))
+    for levers in ("fast", 7, ["stream", 3]):
+        with refused(PlanningError, "'all', 'none', or some of drafts, fuse, stream are needed"):
+            WithLevers(given_, levers)  # type: ignore[arg-type]
     with refused(PlanningError, "drafts of generation are 0.5"):
         StepGeneration(given_.workload, given_.latency, drafts=0.5)  # type: ignore[arg-type]
     assert given_.drafts is DRAFTS

@@ -19,10 +19,11 @@ ALGORITHMS = {"grpo": grpo, "ppo": ppo, "remax": remax}
 
 
 @settings(max_examples=4, deadline=None)
-@given(st.integers(0, 1000))
-def test_without_divided_calls_times_are_those_of_the_schedule_of_calls(seed: int) -> None:
+@given(st.integers(0, 1000), st.sampled_from([0.0, 0.2]))
+def test_without_divided_calls_times_are_those_of_the_schedule_of_calls(seed: int, link: float) -> None:
+    """With a link of 0 sending takes no time, and waits for no GPU."""
     rng = np.random.default_rng(seed)
-    options = freeing(sample(seed, link=0.2), rng)
+    options = freeing(sample(seed, link=link), rng)
     for plan in random_plans(options, 2, rng):
         times = PartsSchedule(options, plan, {}, {}).times(8)
         expected = step_times(options, plan[None], steps=8)

@@ -25,7 +25,7 @@ def problem_of(seed: int, scenarios: int = 0) -> PlanningProblem:
     return PlanningProblem(workload, Cluster(1, 2, 1), LatencyModel("tests", 1, base_s=0.01, per_response_s=1e-3, max_batch=64))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     scenarios=st.sampled_from([0, 3]),
