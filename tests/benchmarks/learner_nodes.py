@@ -33,7 +33,7 @@ SIZE = {
     "num_key_value_heads": 2, "vocab_size": 151936,
 }  # fmt: skip
 OPTIONS: dict[str, Any] = {"learning_rate": 1e-5, "kl_coef": 0.0, "gradient_checkpointing": True}
-PROMPT, RESPONSE, RESPONSES = 16, 48, 4
+PROMPT, RESPONSE, RESPONSES = 8, 24, 4
 
 
 def batch(step: int, vocabulary: int) -> Batch:
