@@ -83,6 +83,17 @@ class StepValue:
         rest = value - (1.0 - objective.time_weight) * least_cost / cost_ref
         return rest * time_ref / objective.time_weight * (1 + TOLERANCE)
 
+    def dearest(self, value: float) -> float:
+        """Return a cost that no plan exceeds whose value is below this one."""
+        objective = self.objective
+        if objective.deadline_s is not None:
+            return value
+        if objective.budget is not None:
+            return objective.budget * (1 + TOLERANCE)
+        if objective.time_weight == 1:
+            return math.inf
+        return value * self.reference[1] / (1.0 - objective.time_weight)
+
 
 def plans_gpu_s(options: CallOptions, plans: IntArray) -> FloatArray:
     """Return (P,) GPU-seconds for which calls and reallocations of a step hold their GPUs."""

@@ -82,7 +82,7 @@ def plan_step_for(
         if not ended:
             raise PlanningError(f"{_limit(objective)}: no plan was found within the work; allow more work or give more")
         cheapest = WeighedSearch(options, memory_bytes, StepValue(Objective(0.0), (1.0, 1.0)), price, seed)
-        _minimise(cheapest, _options_of(options, shortest), gap, work)
+        cheapest.improve([_options_of(options, shortest)], work // BOUNDED_PER_EVALUATED)
         raise PlanningError(_out_of_reach(objective, shortest, cheapest.found.value))
     status = "optimal" if found.value <= found.bound / (1 - gap) * (1 + EQUAL) else "gap" if ended else "stopped"
     plan = step_plan(options, found.plan, status="given", order=found.order, lower_bound_s=shortest.lower_bound_s)

@@ -1,9 +1,7 @@
 """Searches for the step plan of least value, where cost counts beside the period, and proves how far a better one can be.
 
-It is the search of ``search.py`` with two bounds per partial plan. The bound on the period is the same. The bound on cost is the
-sum over calls of GPUs times seconds: of the chosen option, of the fastest strategy where only the mesh is chosen, and of the
-cheapest option where nothing is. What ``least_sent.py`` knows of a reallocation is added, on the smaller of its two meshes. The
-value of both bounds is a bound on the value, which never falls where period or cost grows.
+It is the search of ``search.py`` with two bounds per partial plan: the same one on the period, and that of ``least_cost.py`` on
+cost. The value of both bounds is a bound on the value, which never falls where period or cost grows.
 
 The rules that leave out strategies hold for cost, too. An option that is left out is no faster than one that is kept on the same
 mesh, and weights are sent to it no faster. So every plan that is left out costs as much as a kept one, or more.
@@ -17,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dataflow.bound import period_bound_s
+from solver.dataflow.least_cost import LeastCost
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.plan_space import PlanSpace
 from solver.dataflow.schedule import ORDERS, Order, periods_s
 from solver.dataflow.search import BLOCK, CHANGED, STARTS
-from solver.dataflow.step_objective import StepValue, plans_gpu_s
+from solver.dataflow.step_objective import TOLERANCE, StepValue, plans_gpu_s
 from solver.dataflow.strategy_step import StrategyStep
 
 
@@ -56,15 +55,8 @@ class WeighedSearch:
         self.space = PlanSpace(options, limit_bytes)
         self.rng = np.random.default_rng(seed)
         self.found = LeastValue()
-        self.width = [spans[:, 1] - spans[:, 0] for spans in options.spans]
-        self.area = [seconds * width for seconds, width in zip(options.seconds, self.width, strict=True)]
-        fits = [np.concatenate(list(meshes.values())) for meshes in self.space.by_mesh if meshes]
-        self.least_area = np.array([area[own].min() for area, own in zip(self.area, fits, strict=True)])
-
-    @property
-    def least_cost(self) -> float:
-        """Return a lower bound on the cost of every plan."""
-        return self.price * float(self.least_area.sum())
+        self.least = LeastCost(self.space)
+        self.least_cost = price * self.least.gpu_s
 
     def improve(self, starts: list[IntArray], most: int) -> None:
         """Descend from these plans, from every call's cheapest option, and from random plans near the best.
@@ -72,7 +64,7 @@ class WeighedSearch:
         Args:
             most: plans that may be timed in all.
         """
-        for start in (*starts, np.array([int(area.argmin()) for area in self.area])):
+        for start in (*starts, np.array([own[0] for own in self.least.cheapest])):
             self.descend(start, most)
         for _ in range(STARTS):
             if self.found.plan is not None:
@@ -114,12 +106,12 @@ class WeighedSearch:
                 rows, bounds_s = rows[:BLOCK], bounds_s[:BLOCK]
             if not len(rows):
                 continue
-            target_s = self.value.longest_s(found.value * (1 - gap), self.least_cost)
+            target_s = self._target_s(found.value * (1 - gap))
             extended, bounded = steps[depth].extend(rows, bounds_s, target_s)
             found.bounded += bounded
             children, bounds_s = extended.rows(rows, steps[depth].call), extended.bound_s
             whole = depth + 1 == len(steps)
-            cost = self._costs(children) if whole else self._least_costs(children, depth + 1, target_s)
+            cost = self._costs(children) if whole else self.price * self.least.of(children, depth + 1, target_s)
             values = self.value.of(bounds_s, cost)
             kept = np.flatnonzero(values < found.value * (1 - gap))
             kept = kept[np.argsort(values[kept], kind="stable")]
@@ -133,6 +125,15 @@ class WeighedSearch:
         left = [float(values.min()) for _, _, values, _ in open_ if len(values)]
         found.bound = max(found.bound, min([found.value * (1 - gap), leaf, *left]))
         return not open_
+
+    def _target_s(self, value: float) -> float:
+        """Return a number of seconds that the bound on the period of no plan reaches whose value is below this one.
+
+        That bound is at most the sum of the seconds of all tasks, and each of them has a GPU at least. So it is also at most the
+        GPU-seconds.
+        """
+        longest_s = self.value.longest_s(value, self.least_cost)
+        return min(longest_s, self.value.dearest(value) / self.price * (1 + TOLERANCE))
 
     def _taken(self, plans: IntArray, order: Order, below: float = math.inf) -> tuple[IntArray | None, float]:
         """Return the best of the plans that fit and may have a value below ``below``, with its value; keep it if it is best."""
@@ -157,33 +158,3 @@ class WeighedSearch:
     def _costs(self, plans: IntArray) -> FloatArray:
         """Return (P,) costs of whole plans."""
         return self.price * plans_gpu_s(self.options, plans)
-
-    def _least_costs(self, rows: IntArray, depth: int, target_s: float) -> FloatArray:
-        """Return (P,) lower bounds on the costs of plans with these choices, below a period of ``target_s``.
-
-        Args:
-            rows: (P, K) partial plans after ``depth`` steps.
-        """
-        space, options = self.space, self.options
-        exact = set(space.strategy_calls[: max(0, depth - space.calls)])
-        total = np.zeros(len(rows))
-        for call, area in enumerate(self.area):
-            total += np.where(rows[:, call] >= 0, area[rows[:, call]], self.least_area[call])
-        for sent in space.least_sent:
-            train, call = sent.train, sent.call
-            if (rows[:1, [train, call]] < 0).any():  # all rows have made the same choices
-                continue
-            one, other = rows[:, train], rows[:, call]
-            width = np.minimum(self.width[train][one], self.width[call][other])
-            if {train, call} <= exact:
-                first = np.maximum(options.spans[train][one, 0], options.spans[call][other, 0])
-                last = np.minimum(options.spans[train][one, 1], options.spans[call][other, 1])
-                together = self.width[train][one] + self.width[call][other] - np.maximum(last - first, 0)
-                total += options.reallocation_s(call, one, other) * together
-                continue
-            fastest = space.fastest_of[train][one], space.fastest_of[call][other]
-            slower_s = (options.seconds[train][one] - options.seconds[train][fastest[0]]) + (
-                options.seconds[call][other] - options.seconds[call][fastest[1]]
-            )
-            total += width * np.maximum(0.0, sent.more_s(*fastest, target_s) - slower_s)
-        return self.price * total
