@@ -82,7 +82,7 @@ class LeastCost:
         return np.asarray(self.width[train][one] + self.width[call][other] - np.maximum(common, 0))
 
     def _of_role(self, train: int) -> float:
-        """Return the least GPU-seconds of a role's training, its other calls and what is sent to them; infinite if they never fit."""
+        """Return the least GPU-seconds of a role's calls and of what is sent to them; infinite if they never fit."""
         others = self.others[train]
         rest = sum(self.least_area[call] for call in others)
         least = np.inf

@@ -80,7 +80,9 @@ def plan_step_for(
     found = search.found
     if found.plan is None:
         if not ended:
-            raise PlanningError(f"{_limit(objective)}: no plan was found within the work; allow more work or give more")
+            raise PlanningError(
+                f"{_limit(objective)}: no such plan was found within the work; allow more work or a larger limit"
+            )
         cheapest = WeighedSearch(options, memory_bytes, StepValue(Objective(0.0), (1.0, 1.0)), price, seed)
         cheapest.improve([_options_of(options, shortest)], work // BOUNDED_PER_EVALUATED)
         raise PlanningError(_out_of_reach(objective, shortest, cheapest.found.value))
@@ -127,5 +129,7 @@ def _limit(objective: Objective) -> str:
 def _out_of_reach(objective: Objective, shortest: StepPlan, least_cost: float) -> str:
     """Return the sentence for a limit that no plan keeps."""
     if objective.deadline_s is not None:
-        return f"{_limit(objective)}, but the shortest period that was found is {shown_above(shortest.period_s)} s; allow as much"
-    return f"{_limit(objective)}, but the cheapest plan that was found costs {shown_above(least_cost)} {objective.cost_unit}; allow as much"
+        found = f"the shortest period that was found is {shown_above(shortest.period_s)} s"
+    else:
+        found = f"the cheapest plan that was found costs {shown_above(least_cost)} {objective.cost_unit}"
+    return f"{_limit(objective)}, but {found}; allow as much"

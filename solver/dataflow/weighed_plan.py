@@ -74,8 +74,10 @@ class WeighedPlan:
     def _summary(self) -> str:
         price = f" ({shown(self.cost_usd)} USD)" if self.usd_per_gpu_hour else ""
         took = f"{shown(self.period_s)} s and {shown(self.gpu_seconds)} GPU-seconds{price} per step"
-        beside = f"the shortest plan takes {shown(self.shortest.period_s)} s and {shown(self._gpu_s(self.shortest))} GPU-seconds"
-        return f"Plan for {self._aim()}: {took}; {beside}; at most {self.gap:.1%} above the best ({self.status})"
+        least_s, least_gpu_s = shown(self.shortest.period_s), shown(self._gpu_s(self.shortest))
+        beside = f"the shortest plan takes {least_s} s and {least_gpu_s} GPU-seconds"
+        proof = f"at most {self.gap:.1%} of it to save ({self.status}, bound {shown(self.lower_bound)})"
+        return f"Plan for {self._aim()}: {took}; {beside}; value {shown(self.value)}, {proof}"
 
     def _aim(self) -> str:
         objective, unit = self.asked.objective, self.asked.objective.cost_unit

@@ -3,7 +3,7 @@
 It is the search of ``search.py`` with two bounds per partial plan: the same one on the period, and that of ``least_cost.py`` on
 cost. The value of both bounds is a bound on the value, which never falls where period or cost grows.
 
-The rules that leave out strategies hold for cost, too. An option that is left out is no faster than one that is kept on the same
+The rules that leave out strategies hold for cost, too. An option that is left out is no faster than a kept one on the same
 mesh, and weights are sent to it no faster. So every plan that is left out costs as much as a kept one, or more.
 """
 
@@ -30,7 +30,8 @@ class LeastValue:
     """The plan of least value so far.
 
     Attributes:
-        plan: (K,) option of every call; None while none within the limits is known. value: of it, with ready calls in ``order``.
+        plan: (K,) option of every call; None while none within the limits is known.
+        value: of it, with ready calls in ``order``.
         bound: no plan has a lower value.
         evaluated: plans whose times were computed. bounded: partial plans whose bounds were.
     """
@@ -64,6 +65,9 @@ class WeighedSearch:
         Args:
             most: plans that may be timed in all.
         """
+        for start in starts:
+            for order in ORDERS:
+                self._taken(start[None], order)
         for start in (*starts, np.array([own[0] for own in self.least.cheapest])):
             self.descend(start, most)
         for _ in range(STARTS):
@@ -129,7 +133,7 @@ class WeighedSearch:
     def _target_s(self, value: float) -> float:
         """Return a number of seconds that the bound on the period of no plan reaches whose value is below this one.
 
-        That bound is at most the sum of the seconds of all tasks, and each of them has a GPU at least. So it is also at most the
+        That bound is at most the sum of the seconds of all tasks, and each of them has a GPU at least. So it is at most the
         GPU-seconds.
         """
         longest_s = self.value.longest_s(value, self.least_cost)

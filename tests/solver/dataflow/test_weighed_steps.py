@@ -1,8 +1,9 @@
-"""Step plans by period and cost, against all plans of small clusters: weights, deadlines, budgets, bounds, and what is refused."""
+"""Step plans by period and cost, against all plans of small clusters: weights, deadlines, budgets, bounds, what is refused."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def every_plan(seed: int, link: float, memory: float) -> tuple[CallOptions, FewL
     return options, costs, plans, period_s, gpu_s
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 100_000), st.sampled_from([0.0, 0.3, 2.0]), st.sampled_from([math.inf, 14.0, 10.0]),
     st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.sampled_from(["weight", "deadline", "budget"]), st.floats(0, 1),
@@ -63,6 +64,7 @@ def test_the_bound_holds_for_all_plans_and_the_best_is_found(
     if kind == "weight":
         reference = found.shortest.period_s, found.shortest.gpu_seconds
         values = weight * period_s / reference[0] + (1 - weight) * gpu_s / reference[1]
+        assert found.value <= 1 + 1e-9  # of the shortest plan
     best = float(values.min())
     assert found.lower_bound <= best + 1e-9
     assert found.value >= best - 1e-9
@@ -129,7 +131,7 @@ def test_cost_falls_and_the_period_grows_with_less_weight_on_time() -> None:
     cluster, costs = Cluster(1, 4, 1), RandomCosts(2, link=0.1)
     plans = [plan_step_for(StepObjective(Objective(w)), grpo(), cluster, costs, gap=1e-6) for w in (1.0, 0.7, 0.3, 0.0)]
     assert all(plan.status == "optimal" for plan in plans)
-    assert all(a.period_s <= b.period_s + 1e-9 and a.gpu_seconds >= b.gpu_seconds - 1e-9 for a, b in zip(plans, plans[1:]))
+    assert all(a.period_s <= b.period_s + 1e-9 and a.gpu_seconds >= b.gpu_seconds - 1e-9 for a, b in pairwise(plans))
     assert plans[0].period_s == pytest.approx(plans[0].shortest.period_s)
     assert plans[-1].gpu_seconds < plans[0].gpu_seconds
 
@@ -147,7 +149,7 @@ def test_a_plan_says_its_cost_and_bound() -> None:
     cluster = Cluster(1, 4, 1, usd_per_gpu_hour=2.0)
     found = plan_step_for(StepObjective(Objective(0.5)), grpo(), cluster, RandomCosts(2))
     shown = repr(found).splitlines()
-    for text in ("0.5 x time + 0.5 x GPU-seconds", "USD", "the shortest plan takes", "above the best"):
+    for text in ("0.5 x time + 0.5 x GPU-seconds", "USD", "the shortest plan takes", "bound"):
         assert text in shown[0], text
     assert "Step plan of grpo" in shown[1]
     assert "<table>" in found._repr_html_()
