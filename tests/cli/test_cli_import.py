@@ -52,7 +52,7 @@ def test_scalars_alone_make_no_trace(tmp_path: Path) -> None:
         ([GOLDEN / "verl-v1", "-o", "OUT"], ["verl-v1", "--tokenizer"]),
         ([GOLDEN / "nemo-rl", "-o", "OUT", "--from", "hydra"], ["--from hydra", "nemo-rl"]),
         ([GOLDEN / "nemo-rl", "-o", "OUT", "--map", "step=x"], ["--map"]),
-        ([GOLDEN, "-o", "OUT"], [str(GOLDEN)]),
+        ([Path(__file__).parent, "-o", "OUT"], [str(Path(__file__).parent)]),
         ([GOLDEN / "verl-v1", "-o", "OUT", "--from", "nemo-rl"], [str(GOLDEN / "verl-v1"), "NeMo-RL"]),
     ],
     ids=["no folder", "no tokenizer", "unknown format", "map of no table", "no log", "another format"],

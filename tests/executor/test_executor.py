@@ -183,8 +183,8 @@ def test_an_interrupt_ends_the_step_and_nothing_else() -> None:
     made = engines()
     new_cache = made.model.new_cache
 
-    def noted() -> KVCache:
-        cache = new_cache()
+    def noted(**options: Any) -> KVCache:
+        cache = new_cache(**options)
         caches.append(weakref.ref(cache))
         return cache
 

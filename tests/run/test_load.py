@@ -234,7 +234,7 @@ def test_a_limit_and_other_options_of_reading_are_arguments() -> None:
 def test_columns_with_other_names_are_all_named_with_the_way_to_map_them(tmp_path: Path) -> None:
     names = {"step": "iter", "response_tokens": "length"}
     rollouts(**SMALL).rename(columns=names).to_csv(tmp_path / "log.csv", index=False)
-    with refused(TraceError, "'step'", "'response_tokens'", "mapping={'step': 'THEIRS'}"):
+    with refused(TraceError, "'step'", "'response_tokens'", "mapping={'step': 'iter', 'response_tokens': 'THEIRS'}"):
         loaded(tmp_path / "log.csv")
     rollouts(**SMALL).to_csv(tmp_path / "own.csv", index=False)
     renamed = loaded(tmp_path / "log.csv", mapping=names)

@@ -125,15 +125,16 @@ def test_where_bits_may_differ_it_is_said(model: Path, tmp_path: Path, monkeypat
 
 def test_only_the_torch_engine_on_the_cpu_is_sure_of_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "cuda_devices", lambda: [])
-    assert same_bits(config(), "cpu", custom_pool=False)
-    assert same_bits(config(executor="local"), "cpu", custom_pool=False)
-    assert not same_bits(config(), "cuda", custom_pool=False)
-    assert not same_bits(config(generation_dtype="bfloat16"), "cpu", custom_pool=False)
-    assert not same_bits(config(), "cpu", custom_pool=True)
-    assert not same_bits(config(executor="local", engine="vllm"), "cpu", custom_pool=False)
-    assert not same_bits(config(executor="ray", ray_address="auto"), "cpu", custom_pool=False)
+    assert same_bits(config(), "cpu", "float32", custom_pool=False)
+    assert same_bits(config(executor="local"), "cpu", "float32", custom_pool=False)
+    assert not same_bits(config(), "cuda", "float32", custom_pool=False)
+    assert not same_bits(config(generation_dtype="bfloat16"), "cpu", "float32", custom_pool=False)
+    assert not same_bits(config(), "cpu", "bfloat16", custom_pool=False)
+    assert not same_bits(config(), "cpu", "float32", custom_pool=True)
+    assert not same_bits(config(executor="local", engine="vllm"), "cpu", "float32", custom_pool=False)
+    assert not same_bits(config(executor="ray", ray_address="auto"), "cpu", "float32", custom_pool=False)
     monkeypatch.setattr(engines, "cuda_devices", lambda: ["cuda:0"])
-    assert not same_bits(config(executor="local"), "cpu", custom_pool=False)
+    assert not same_bits(config(executor="local"), "cpu", "float32", custom_pool=False)
 
 
 def test_what_weights_depend_on_may_not_change(model: Path, tmp_path: Path) -> None:
