@@ -10,12 +10,12 @@ import click
 
 from rlhfless.cli.options import Command, together
 from rlhfless.errors import InputError
-from solver.dataflow.step_objective import HELD
+from solver.dataflow.plan_objective import HELD
 from solver.model.objective import COSTS
 
 if TYPE_CHECKING:
     from rlhfless.cli.step_options import StepGpus
-    from solver.dataflow import StepObjective
+    from solver.dataflow import StepPlanObjective
     from solver.model.cluster import Cluster
 
 
@@ -35,20 +35,20 @@ class WeighOptions:
         """Whether anything but the period counts."""
         return any(one is not None for one in (self.time_weight, self.deadline_s, self.budget_gpu_s, self.budget_usd))
 
-    def asked(self) -> StepObjective:
+    def asked(self) -> StepPlanObjective:
         """Return the objective.
 
         Raises:
             PlanningError: several limits are given, or a number makes no sense.
         """
         from solver import Objective
-        from solver.dataflow import StepObjective
+        from solver.dataflow import StepPlanObjective
 
         weight = 1.0 if self.time_weight is None else self.time_weight
         objective = Objective(weight, self.deadline_s, self.budget_gpu_s, self.budget_usd, self.cost)
         if objective.limited and self.time_weight is not None:
             raise InputError("--time-weight is given with a deadline or a budget, which leave nothing to weigh; leave out one")
-        return StepObjective(objective, self.held)
+        return StepPlanObjective(objective, self.held)
 
     def priced(self, hardware: StepGpus) -> Cluster:
         """Return the cluster with the price of its GPUs; 0 where none is known.

@@ -11,16 +11,16 @@ from solver.dataflow.lever_space import DividedCosts
 from solver.dataflow.levers import Lever
 from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
+from solver.dataflow.plan_objective import StepPlanObjective
 from solver.dataflow.planner import plan_step
 from solver.dataflow.remake import moved_state_bytes, why_again
-from solver.dataflow.step_objective import StepObjective
 from solver.dataflow.weigh import plan_step_for
 from solver.dataflow.weighed_plan import WeighedPlan
 from solver.dataflow.with_levers import WithLevers
 
 __all__ = [
     "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepObjective", "StepPlan", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
+    "StepPlan", "StepPlanObjective", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
     "moved_state_bytes", "plan_step", "plan_step_for", "ppo", "remax", "strategies", "why_again",
 ]  # fmt: skip
 

@@ -10,10 +10,10 @@ from solver.dataflow.assemble import step_plan
 from solver.dataflow.graph import Graph
 from solver.dataflow.options import CallCosts, CallOptions, IntArray
 from solver.dataflow.plan import StepPlan
+from solver.dataflow.plan_objective import StepPlanObjective, StepPlanValue
 from solver.dataflow.planner import plan_step, problem_options
 from solver.dataflow.schedule import ORDERS
 from solver.dataflow.searched import BOUNDED_PER_EVALUATED, EQUAL, FIRST_GAP, GAPS, WORK
-from solver.dataflow.step_objective import StepObjective, StepValue
 from solver.dataflow.weighed_plan import WeighedPlan
 from solver.dataflow.weighed_search import WeighedSearch
 from solver.model.cluster import Cluster
@@ -22,7 +22,7 @@ from solver.model.objective import Objective
 
 
 def plan_step_for(
-    asked: StepObjective,
+    asked: StepPlanObjective,
     graph: Graph,
     cluster: Cluster,
     costs: CallCosts,
@@ -47,7 +47,7 @@ def plan_step_for(
 
     Example:
         >>> from solver import Cluster, Objective
-        >>> from solver.dataflow import CallMemory, StepObjective, dpo, plan_step_for
+        >>> from solver.dataflow import CallMemory, StepPlanObjective, dpo, plan_step_for
         >>> class Costs:
         ...     def seconds(self, call, layout):
         ...         return (3.0 if call.kind == "train" else 1.0) / layout.mesh.gpus**0.5
@@ -55,19 +55,19 @@ def plan_step_for(
         ...         return CallMemory(kept=0.0, working=0.0)
         ...     def reallocate(self, role, source, destination):
         ...         return 0.0, 0.0
-        >>> cheap = plan_step_for(StepObjective(Objective(deadline_s=3.0)), dpo(), Cluster(1, 4, 1), Costs())
+        >>> cheap = plan_step_for(StepPlanObjective(Objective(deadline_s=3.0)), dpo(), Cluster(1, 4, 1), Costs())
         >>> cheap.period_s, cheap.gpu_seconds, cheap.status
         (3.0, 4.0, 'optimal')
     """
-    if not isinstance(asked, StepObjective):
-        raise PlanningError(f"asked is {as_given(asked)}; a StepObjective is needed")
+    if not isinstance(asked, StepPlanObjective):
+        raise PlanningError(f"asked is {as_given(asked)}; a StepPlanObjective is needed")
     shortest = plan_step(graph, cluster, costs, memory_bytes=memory_bytes, gap=gap, work=work, seed=seed)
     objective = asked.objective
     price = cluster.usd_per_gpu_s if objective.cost == "usd" else 1.0
     if not price:
         raise PlanningError("cost is counted in USD, but the cluster's usd_per_gpu_hour is 0; give its price")
     held_gpu_s = shortest.gpu_seconds if asked.held == "calls" else shortest.gpus * shortest.period_s
-    value = StepValue(objective, (shortest.period_s, price * held_gpu_s))
+    value = StepPlanValue(objective, (shortest.period_s, price * held_gpu_s))
     usd_per_gpu_hour = cluster.usd_per_gpu_hour
     if asked.held == "step" or not shortest.period_s:
         least = _least_of_period(shortest, value, price)
@@ -83,7 +83,7 @@ def plan_step_for(
             raise PlanningError(
                 f"{_limit(objective)}: no such plan was found within the work; allow more work or a larger limit"
             )
-        cheapest = WeighedSearch(options, memory_bytes, StepValue(Objective(0.0), (1.0, 1.0)), price, seed)
+        cheapest = WeighedSearch(options, memory_bytes, StepPlanValue(Objective(0.0), (1.0, 1.0)), price, seed)
         cheapest.improve([_options_of(options, shortest)], work // BOUNDED_PER_EVALUATED)
         raise PlanningError(_out_of_reach(objective, shortest, cheapest.found.value))
     status = "optimal" if found.value <= found.bound / (1 - gap) * (1 + EQUAL) else "gap" if ended else "stopped"
@@ -105,7 +105,7 @@ def _minimise(search: WeighedSearch, start: IntArray, gap: float, work: int) -> 
     return ended
 
 
-def _least_of_period(plan: StepPlan, value: StepValue, price: float) -> tuple[float, float]:
+def _least_of_period(plan: StepPlan, value: StepPlanValue, price: float) -> tuple[float, float]:
     """Return the value of the plan of the shortest period if all GPUs are held, and its lower bound."""
     if not plan.period_s:
         return 0.0, 0.0

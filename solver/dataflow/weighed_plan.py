@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from solver.dataflow.plan import StepPlan
-from solver.dataflow.step_objective import StepObjective
+from solver.dataflow.plan_objective import StepPlanObjective
 from solver.model.errors import shown
 
 
 @dataclass(frozen=True)
 class WeighedPlan:
-    """The plan of least value for a ``StepObjective``.
+    """The plan of least value for a ``StepPlanObjective``.
 
     Attributes:
         plan: the step plan; its own bound is that on the period. shortest: the plan of the shortest period that was found.
@@ -23,7 +23,7 @@ class WeighedPlan:
 
     plan: StepPlan
     shortest: StepPlan
-    asked: StepObjective
+    asked: StepPlanObjective
     usd_per_gpu_hour: float
     value: float
     lower_bound: float

@@ -18,10 +18,10 @@ from solver.dataflow.bound import period_bound_s
 from solver.dataflow.least_cost import LeastCost
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
+from solver.dataflow.plan_objective import TOLERANCE, StepPlanValue, plans_gpu_s
 from solver.dataflow.plan_space import PlanSpace
 from solver.dataflow.schedule import ORDERS, Order, periods_s
 from solver.dataflow.search import BLOCK, CHANGED, STARTS
-from solver.dataflow.step_objective import TOLERANCE, StepValue, plans_gpu_s
 from solver.dataflow.strategy_step import StrategyStep
 
 
@@ -51,7 +51,7 @@ class WeighedSearch:
         value: to minimise. price: cost of a GPU-second.
     """
 
-    def __init__(self, options: CallOptions, limit_bytes: float, value: StepValue, price: float, seed: int = 0) -> None:
+    def __init__(self, options: CallOptions, limit_bytes: float, value: StepPlanValue, price: float, seed: int = 0) -> None:
         self.options, self.limit_bytes, self.value, self.price = options, limit_bytes, value, price
         self.space = PlanSpace(options, limit_bytes)
         self.rng = np.random.default_rng(seed)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver import Cluster, Objective
-from solver.dataflow import StepObjective, grpo, plan_step, plan_step_for, ppo
+from solver.dataflow import StepPlanObjective, grpo, plan_step, plan_step_for, ppo
 from solver.dataflow.options import CallOptions
+from solver.dataflow.plan_objective import StepPlanValue
 from solver.dataflow.schedule import ORDERS, periods_s
-from solver.dataflow.step_objective import StepValue
 from solver.model.errors import PlanningError
 
 USD_PER_HOUR = 3600.0 * 2
@@ -39,7 +39,7 @@ def every_plan(seed: int, link: float, memory: float) -> tuple[CallOptions, FewL
     return options, costs, plans, period_s, gpu_s
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 100_000), st.sampled_from([0.0, 0.3, 2.0]), st.sampled_from([math.inf, 14.0, 10.0]),
     st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.sampled_from(["weight", "deadline", "budget"]), st.floats(0, 1),
@@ -60,7 +60,7 @@ def test_the_bound_holds_for_all_plans_and_the_best_is_found(
         objective = Objective(weight)
         values = np.zeros(0)
     cluster = Cluster(1, 4, 1, usd_per_gpu_hour=USD_PER_HOUR)
-    found = plan_step_for(StepObjective(objective), options.graph, cluster, costs, memory_bytes=memory, gap=0.001)
+    found = plan_step_for(StepPlanObjective(objective), options.graph, cluster, costs, memory_bytes=memory, gap=0.001)
     if kind == "weight":
         reference = found.shortest.period_s, found.shortest.gpu_seconds
         values = weight * period_s / reference[0] + (1 - weight) * gpu_s / reference[1]
@@ -87,7 +87,7 @@ def _layouts(options: CallOptions, plan: np.ndarray) -> dict[str, object]:
 def test_random_tables_are_nearly_always_proven() -> None:
     """Two nodes of 2 GPUs, with reallocation; the plan that is not proven is as good as the best of all."""
     proven = tried = 0
-    for seed in range(16):
+    for seed in range(12):
         graph = ALGORITHMS[seed % 4]()
         costs = FewLayouts(seed, (0.3, 2.0, 0.05)[seed % 3], 2 if len(graph.calls) > 4 else 4, 2)
         options = CallOptions.of(graph, 4, 2, costs)
@@ -95,7 +95,7 @@ def test_random_tables_are_nearly_always_proven() -> None:
         period_s = np.minimum(*(periods_s(options, plans, order) for order in ORDERS))
         gpu_s = (options.blocks(plans) * options.durations(plans)[:, :, None]).sum(axis=(1, 2))
         for weight in (0.2, 0.5, 0.8):
-            found = plan_step_for(StepObjective(Objective(weight)), graph, Cluster(2, 2, 1), costs)
+            found = plan_step_for(StepPlanObjective(Objective(weight)), graph, Cluster(2, 2, 1), costs)
             values = weight * period_s / found.shortest.period_s + (1 - weight) * gpu_s / found.shortest.gpu_seconds
             assert found.lower_bound <= values.min() + 1e-9
             assert found.value <= values.min() / 0.99 + 1e-9
@@ -108,7 +108,7 @@ def test_random_tables_are_nearly_always_proven() -> None:
     st.sampled_from([Objective(0.0), Objective(0.3), Objective(1.0), Objective(deadline_s=5.0), Objective(budget_gpu_s=7.0)]),
 )  # fmt: skip
 def test_values_of_arrays_are_those_of_the_objective(period_s: float, cost: float, objective: Objective) -> None:
-    value = StepValue(objective, (3.0, 4.0))
+    value = StepPlanValue(objective, (3.0, 4.0))
     (own,) = value.of(np.array([period_s]), np.array([cost]))
     assert own == pytest.approx(objective.value(period_s, cost, (3.0, 4.0)))
     if own < math.inf:
@@ -119,7 +119,7 @@ def test_with_all_gpus_held_the_shortest_plan_is_the_best() -> None:
     cluster, costs = Cluster(1, 4, 1, usd_per_gpu_hour=3.6), RandomCosts(3, link=0.3)
     shortest = plan_step(grpo(), cluster, costs)
     for objective in (Objective(0.0), Objective(0.6, cost="usd"), Objective(deadline_s=shortest.period_s)):
-        found = plan_step_for(StepObjective(objective, "step"), grpo(), cluster, costs)
+        found = plan_step_for(StepPlanObjective(objective, "step"), grpo(), cluster, costs)
         assert found.plan == shortest
         assert found.gpu_seconds == pytest.approx(4 * shortest.period_s)
         assert found.gap == pytest.approx(shortest.gap)
@@ -129,7 +129,7 @@ def test_with_all_gpus_held_the_shortest_plan_is_the_best() -> None:
 
 def test_cost_falls_and_the_period_grows_with_less_weight_on_time() -> None:
     cluster, costs = Cluster(1, 4, 1), RandomCosts(2, link=0.1)
-    plans = [plan_step_for(StepObjective(Objective(w)), grpo(), cluster, costs, gap=1e-6) for w in (1.0, 0.7, 0.3, 0.0)]
+    plans = [plan_step_for(StepPlanObjective(Objective(w)), grpo(), cluster, costs, gap=1e-6) for w in (1.0, 0.7, 0.3, 0.0)]
     assert all(plan.status == "optimal" for plan in plans)
     assert all(a.period_s <= b.period_s + 1e-9 and a.gpu_seconds >= b.gpu_seconds - 1e-9 for a, b in pairwise(plans))
     assert plans[0].period_s == pytest.approx(plans[0].shortest.period_s)
@@ -137,7 +137,7 @@ def test_cost_falls_and_the_period_grows_with_less_weight_on_time() -> None:
 
 
 def test_the_same_seed_and_work_plan_the_same_and_little_work_is_said() -> None:
-    asked = StepObjective(Objective(0.5))
+    asked = StepPlanObjective(Objective(0.5))
     first, again = (plan_step_for(asked, ppo(), Cluster(1, 4, 1), RandomCosts(1, link=0.3), work=600) for _ in range(2))
     assert first == again
     assert first.status == "stopped"
@@ -147,7 +147,7 @@ def test_the_same_seed_and_work_plan_the_same_and_little_work_is_said() -> None:
 
 def test_a_plan_says_its_cost_and_bound() -> None:
     cluster = Cluster(1, 4, 1, usd_per_gpu_hour=2.0)
-    found = plan_step_for(StepObjective(Objective(0.5)), grpo(), cluster, RandomCosts(2))
+    found = plan_step_for(StepPlanObjective(Objective(0.5)), grpo(), cluster, RandomCosts(2))
     shown = repr(found).splitlines()
     for text in ("0.5 x time + 0.5 x GPU-seconds", "USD", "the shortest plan takes", "bound"):
         assert text in shown[0], text
@@ -171,13 +171,13 @@ def test_a_plan_says_its_cost_and_bound() -> None:
 def test_limits_that_no_plan_keeps_are_refused(asked: Objective, named: str) -> None:
     for held in ("calls", "step"):
         with refused(PlanningError, named):
-            plan_step_for(StepObjective(asked, held), grpo(), Cluster(1, 4, 1), RandomCosts(2))
+            plan_step_for(StepPlanObjective(asked, held), grpo(), Cluster(1, 4, 1), RandomCosts(2))
 
 
 def test_other_objectives_are_refused() -> None:
     with refused(PlanningError, "held is 'gpus'"):
-        StepObjective(Objective(), "gpus")
+        StepPlanObjective(Objective(), "gpus")
     with refused(PlanningError, "an Objective is needed"):
-        StepObjective(0.5)  # type: ignore[arg-type]
-    with refused(PlanningError, "a StepObjective is needed"):
+        StepPlanObjective(0.5)  # type: ignore[arg-type]
+    with refused(PlanningError, "a StepPlanObjective is needed"):
         plan_step_for(Objective(), grpo(), Cluster(1, 4, 1), RandomCosts(2))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Defines ``StepObjective``: what a step plan is chosen for when GPU-seconds or dollars count beside the period.
+"""Defines ``StepPlanObjective``: what a step plan is chosen for when GPU-seconds or dollars count beside the period.
 
 Time T is the period. Cost C is what GPUs are held for per step. ``held="calls"`` counts the GPUs of calls and reallocations for
 their seconds, so waiting GPUs are free. ``held="step"`` counts all GPUs of the cluster for the whole period.
@@ -20,7 +20,7 @@ TOLERANCE = 1e-9  # share by which limits may be exceeded, as in Objective.value
 
 
 @dataclass(frozen=True)
-class StepObjective:
+class StepPlanObjective:
     """Weighs the period of steps against their cost, or limits one of them.
 
     Args:
@@ -32,8 +32,8 @@ class StepObjective:
 
     Example:
         >>> from solver import Objective
-        >>> from solver.dataflow import StepObjective
-        >>> StepObjective(Objective(deadline_s=30.0)).held
+        >>> from solver.dataflow import StepPlanObjective
+        >>> StepPlanObjective(Objective(deadline_s=30.0)).held
         'calls'
     """
 
@@ -48,7 +48,7 @@ class StepObjective:
 
 
 @dataclass(frozen=True)
-class StepValue:
+class StepPlanValue:
     """The number to minimise, for arrays of periods and costs: ``Objective.value``.
 
     Attributes:
