@@ -84,29 +84,45 @@ def drawn_logs(log: ImportedLog, sizes: StepSizes) -> list[OpenedLog]:
             "can be drawn; the rollout log of the same run is needed"
         )
     chosen = evenly(sorted(steps), MAX_STEPS)
-    samples = sizes.samples_per_prompt or 1
+    samples, framework = sizes.samples_per_prompt or 1, log.format.name.removesuffix("-scalars")
     drawn = []
     for family in FAMILIES:
         for number in range(DRAWS):
             random = np.random.default_rng([number, FAMILIES.index(family)])
             rows = [_rows(step, steps[step], family, samples, random) for step in chosen]
-            drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, log.format.name, log.summary))
+            drawn.append(OpenedLog(_trace(log, pd.concat(rows), sizes), log.scalars, framework, log.summary))
     return drawn
 
 
 def drawn_lengths(step: StepLengths, family: Family, random: np.random.Generator) -> np.ndarray:
-    """Return (responses,) lengths in tokens: the longest one is the logged one, and as many are clipped as were.
+    """Return (responses,) lengths in tokens with the logged longest and shortest one, clipped share and, where it can be, mean.
 
-    Draws are stratified, one from each of ``responses`` equal parts of the distribution, so that their mean is near the logged.
+    Draws are stratified, one from each of ``responses`` equal parts of the distribution. Then lengths between the shortest and
+    the longest are moved until the mean is the logged one.
     """
     spread, scale = _fitted(step, family)
     strata = (np.arange(step.responses) + random.uniform(size=step.responses)) / step.responses
     lengths = _clipped(step, scale * np.exp(spread * np.array([_logarithm(family, share) for share in strata])))
     clipped = max(1, round(step.truncated * step.responses))
     lengths[-clipped:] = step.longest
-    uncut = step.longest - 1 if step.truncated > 0 else step.longest
-    lengths[:-clipped] = np.minimum(lengths[:-clipped], max(step.shortest, uncut))
-    return random.permutation(np.maximum(1, lengths.round()).astype(np.int64))
+    uncut = max(step.shortest, step.longest - 1 if step.truncated > 0 else step.longest)
+    lengths[:-clipped] = np.minimum(lengths[:-clipped], uncut)
+    lengths[: min(1, step.responses - clipped)] = step.shortest
+    whole = np.maximum(1, lengths.round()).astype(np.int64)
+    _move_to(whole[1:-clipped], round(step.mean * step.responses) - int(whole.sum()), math.ceil(step.shortest), int(uncut))
+    return random.permutation(whole)
+
+
+def _move_to(lengths: np.ndarray, more: int, least: int, most: int) -> None:
+    """Add ``more`` tokens to the lengths in place, or take them away, evenly and between two bounds, as far as they allow."""
+    while more and len(lengths):
+        room = most - lengths if more > 0 else lengths - least
+        movable = np.flatnonzero(room > 0)[: abs(more)]
+        if not len(movable):
+            return
+        moved = np.minimum(room[movable], abs(more) // len(movable))
+        lengths[movable] += moved if more > 0 else -moved
+        more += int(moved.sum()) * (-1 if more > 0 else 1)
 
 
 def _fitted(step: StepLengths, family: Family) -> tuple[float, float]:

@@ -34,6 +34,7 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
             reserved=_widened([findings.reserved, *(other.reserved for other in others)]),
             given_back=_widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
+            lengths_drawn=True,
         )
     )
 

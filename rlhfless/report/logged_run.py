@@ -136,7 +136,10 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
 
 
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
-    yield "From the log", "response lengths."
+    if findings.lengths_drawn:
+        yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
+    else:
+        yield "From the log", "response lengths."
     yield (
         "Modelled",
         "when each response ran, assigned to actors as in the run, on simulated engines with the latency profile below.",
