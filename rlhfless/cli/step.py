@@ -13,6 +13,7 @@ from rlhfless.cli.group import main
 from rlhfless.cli.lever_options import LeverOptions, lever_options
 from rlhfless.cli.options import format_option, seed_option
 from rlhfless.cli.step_options import StepGpus, StepModels, batch_options, gpus_options, models_options
+from rlhfless.cli.weigh_options import WeighOptions, weigh_options
 from rlhfless.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ OURS = "this plan"
 @batch_options
 @gpus_options
 @lever_options
+@weigh_options
 @click.option(
     "--compare", metavar="NAME[,NAME...]", default="",
     help="Compare with these published ways to plan a step: megatron, real, verl.  [default: none]",
@@ -43,6 +45,7 @@ def step(
     batch: StepBatch,
     hardware: StepGpus,
     lever: LeverOptions,
+    weigh: WeighOptions,
     compare: str,
     gap: float,
     work: int | None,
@@ -52,18 +55,22 @@ def step(
 ) -> None:
     """Plan a whole training step: on which GPUs every model call runs, how its model is cut over them, and in which order.
 
-    Steps follow each other, and the seconds per step are the shortest that was found. The lower bound holds for every plan with
-    these costs. Seconds come from tables of measured operators; backward passes, the optimizer and links between nodes are
-    modelled.
+    Steps follow each other, and the seconds per step are the shortest that was found. With a time weight, a deadline or a
+    budget, cost counts, too. The lower bound holds for every plan with these costs. Seconds come from tables of measured
+    operators; backward passes, the optimizer and links between nodes are modelled.
     """
     from rlhfless.analysis import compare_step_plans
     from rlhfless.latency import CallTable
     from rlhfless.scheduling.dataflow import PUBLISHED_PLANS, published_plans
-    from solver.dataflow import plan_step
+    from solver.dataflow import plan_step, plan_step_for
     from solver.dataflow.searched import WORK
 
     names = _names(compare, PUBLISHED_PLANS)
     cluster, graph = hardware.cluster, models.graph
+    if weigh.stated and lever.lengths is not None:
+        raise InputError(
+            "--lengths plans generation by itself, whose cost is not weighed; leave out --lengths or the objective"
+        )
     workload = lever.workload()
     if names and workload is not None:
         raise InputError("--compare plans responses of one length, but --lengths has one for each; leave out one of the two")
@@ -72,7 +79,8 @@ def step(
     memory_bytes = hardware.memory_bytes(costs)
     generation = lever.generation(costs, workload)
     search: dict[str, Any] = {"memory_bytes": memory_bytes, "gap": gap, "work": WORK if work is None else work, "seed": seed}
-    plan = plan_step(graph, cluster, costs, **search, generation=generation)
+    weighed = plan_step_for(weigh.asked(), graph, weigh.priced(hardware), costs, **search) if weigh.stated else None
+    plan = plan_step(graph, cluster, costs, **search, generation=generation) if weighed is None else weighed.plan
     others = published_plans(names, graph, cluster, costs, memory_bytes=memory_bytes, lower_bound_s=plan.lower_bound_s)
     plans = {**others, OURS: plan}
     table = compare_step_plans(plans, hardware.price_usd)
@@ -83,9 +91,10 @@ def step(
     if form == "json":
         limit = memory_bytes if math.isfinite(memory_bytes) else None  # JSON has no infinity
         about = {"kind": hardware.kind, "models": dict(costs.models), "batch": asdict(batch), "memory_bytes": limit}
-        click.echo(json.dumps(about | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
+        counted = {} if weighed is None else {"objective": weighed.to_dict()}
+        click.echo(json.dumps(about | counted | _as_json(plans, table) | {"assumptions": assumptions}, allow_nan=False))
     else:
-        click.echo(f"{plan!r}\n\n{_text(table, hardware)}")
+        click.echo(f"{weighed or plan!r}\n\n{_text(table, hardware)}")
 
 
 def _names(text: str, known: dict[str, Any]) -> list[str]:

@@ -1,7 +1,7 @@
 """Plans whole training steps as graphs of model calls, as ReaL (arXiv:2406.14088) does, with a proven bound.
 
 ``plan_step`` chooses where every call runs (a mesh of GPUs), how its model is cut over them (a parallel strategy), and the
-order of calls. What a call takes is given by ``CallCosts``.
+order of calls. What a call takes is given by ``CallCosts``. ``plan_step_for`` weighs the period against GPU-seconds or dollars.
 """
 
 from solver.dataflow.generation import StepGeneration
@@ -11,14 +11,17 @@ from solver.dataflow.lever_space import DividedCosts
 from solver.dataflow.levers import Lever
 from solver.dataflow.options import CallCosts, CallMemory
 from solver.dataflow.plan import PlannedCall, StepPlan
+from solver.dataflow.plan_objective import StepPlanObjective
 from solver.dataflow.planner import plan_step
 from solver.dataflow.remake import moved_state_bytes, why_again
+from solver.dataflow.weigh import plan_step_for
+from solver.dataflow.weighed_plan import WeighedPlan
 from solver.dataflow.with_levers import WithLevers
 
 __all__ = [
     "Call", "CallCosts", "CallMemory", "DividedCosts", "Graph", "Layout", "Lever", "Mesh", "PlannedCall", "StepGeneration",
-    "StepPlan", "Strategy", "WithLevers", "dpo", "grpo", "meshes", "missing_share", "moved_state_bytes", "plan_step", "ppo",
-    "remax", "strategies", "why_again",
+    "StepPlan", "StepPlanObjective", "Strategy", "WeighedPlan", "WithLevers", "dpo", "grpo", "meshes", "missing_share",
+    "moved_state_bytes", "plan_step", "plan_step_for", "ppo", "remax", "strategies", "why_again",
 ]  # fmt: skip
 
 

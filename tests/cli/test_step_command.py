@@ -40,6 +40,22 @@ def test_json_has_the_plan_those_of_others_and_what_was_assumed() -> None:
     )
 
 
+def test_a_deadline_a_budget_and_weights_give_cheaper_and_longer_steps() -> None:
+    shortest = json.loads(step(*SMALL, "--format", "json").stdout)["plan"]
+    limit = 1.6 * shortest["period_s"]
+    for objective in (("--deadline-s", limit), ("--time-weight", 0.1), ("--budget-gpu-s", shortest["gpu_seconds"] * 0.97)):
+        shown = json.loads(step(*SMALL, *objective, "--usd-per-gpu-hour", 3.6, "--format", "json").stdout)
+        found = shown["objective"]
+        assert (found["period_s"], found["gpu_seconds"]) == (shown["plan"]["period_s"], shown["plan"]["gpu_seconds"])
+        assert shortest["period_s"] < found["period_s"] <= limit
+        assert found["gpu_seconds"] < shortest["gpu_seconds"]
+        assert found["cost_usd"] == pytest.approx(found["gpu_seconds"] * 1e-3)
+        assert found["lower_bound"] <= found["value"]
+    done = step(*SMALL, "--deadline-s", limit)
+    for text in ("least GPU-seconds within", "the shortest plan takes", "bound"):
+        assert text in done.stdout.splitlines()[0], text
+
+
 def test_without_a_limit_of_memory_json_has_null_and_is_json() -> None:
     def refuse(text: str) -> None:
         raise AssertionError(text)
@@ -97,6 +113,11 @@ def test_the_page_has_the_figures_and_the_calls(tmp_path: Path) -> None:
         (("--algorithm", "ppo2"), "--algorithm"),
         (("--work", 0), "--work"),
         (("--gpus", 4096), "4,096 GPUs; steps are planned on 256 at most"),
+        (("--deadline-s", 0.1), "deadline_s is 0.100"),
+        (("--budget-usd", 1e-5), "budget_usd is 1e-05"),
+        (("--time-weight", 2), "time_weight is 2.0"),
+        (("--time-weight", 0.5, "--deadline-s", 9), "--time-weight"),
+        (("--time-weight", 0.5, "--lengths", "log"), "--lengths"),
     ],
 )
 def test_malformed_commands(arguments: tuple[object, ...], named: str) -> None:

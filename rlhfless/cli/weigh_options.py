@@ -1,0 +1,85 @@
+"""Options of ``rlhfless step`` that weigh the period against cost, or limit one of them, as one record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from rlhfless.cli.options import Command, together
+from rlhfless.errors import InputError
+from solver.dataflow.plan_objective import HELD
+from solver.model.objective import COSTS
+
+if TYPE_CHECKING:
+    from rlhfless.cli.step_options import StepGpus
+    from solver.dataflow import StepPlanObjective
+    from solver.model.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class WeighOptions:
+    """What a step plan is to minimise as a user states it; None where something was not stated."""
+
+    time_weight: float | None
+    deadline_s: float | None
+    budget_gpu_s: float | None
+    budget_usd: float | None
+    cost: str
+    held: str
+
+    @property
+    def stated(self) -> bool:
+        """Whether anything but the period counts."""
+        return any(one is not None for one in (self.time_weight, self.deadline_s, self.budget_gpu_s, self.budget_usd))
+
+    def asked(self) -> StepPlanObjective:
+        """Return the objective.
+
+        Raises:
+            PlanningError: several limits are given, or a number makes no sense.
+        """
+        from solver import Objective
+        from solver.dataflow import StepPlanObjective
+
+        weight = 1.0 if self.time_weight is None else self.time_weight
+        objective = Objective(weight, self.deadline_s, self.budget_gpu_s, self.budget_usd, self.cost)
+        if objective.limited and self.time_weight is not None:
+            raise InputError("--time-weight is given with a deadline or a budget, which leave nothing to weigh; leave out one")
+        return StepPlanObjective(objective, self.held)
+
+    def priced(self, hardware: StepGpus) -> Cluster:
+        """Return the cluster with the price of its GPUs; 0 where none is known.
+
+        Raises:
+            InputError: cost is counted in USD, and no price is known.
+        """
+        price = hardware.price_usd
+        if math.isnan(price):
+            if self.cost == "usd" or self.budget_usd is not None:
+                raise InputError(f"GPU kind {hardware.kind!r} has no list price; --usd-per-gpu-hour is needed")
+            price = 0.0
+        return replace(hardware.cluster, usd_per_gpu_hour=price)
+
+
+def weigh_options(command: Command) -> Command:
+    """Add --time-weight, --deadline-s, --budget-gpu-s, --budget-usd, --cost and --held, as the argument ``weigh``."""
+    options = [
+        click.option(
+            "--time-weight", type=float,
+            help="Weigh seconds per step against cost: 1 is time only, 0 cost only.  [default: time only]",
+        ),
+        click.option("--deadline-s", type=float, help="Minimise cost with at most this many seconds per step.  [default: off]"),
+        click.option("--budget-gpu-s", type=float, help="Minimise time within this many GPU-seconds per step.  [default: off]"),
+        click.option("--budget-usd", type=float, help="Minimise time within this many USD per step.  [default: off]"),
+        click.option(
+            "--cost", type=click.Choice(COSTS), default="gpu_s", show_default=True, help="Count cost in GPU-seconds or in USD."
+        ),
+        click.option(
+            "--held", type=click.Choice(HELD), default="calls", show_default=True,
+            help="Pay for GPUs while calls and reallocations hold them, or for all GPUs throughout the step.",
+        ),
+    ]  # fmt: skip
+    return together("weigh", lambda: WeighOptions, options)(command)
