@@ -1,6 +1,6 @@
 """How much shorter planned steps are with levers (drafts, stage fusion, streaming) than without, and what planning takes.
 
-    python tests/benchmarks/step_levers.py [--tiny] [--markdown] [--json FILE]
+    python tests/benchmarks/step_levers.py [--tiny] [--json FILE]
 
 Responses of the last step of shipped logs, with their true lengths, on shipped tables of measured operators. The plan without
 levers has generation planned, too, with GPUs freed early. Drafts are weak (MATH-500). Both plans run on the virtual clock.
@@ -78,7 +78,6 @@ def main() -> None:
     """Run, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="one setting with little work, which says nothing")
-    parser.add_argument("--markdown", action="store_true", help="print a table of markdown")
     parser.add_argument("--json", type=Path, help="file of the results")
     given = parser.parse_args()
     settings = [("h100", "qwen2.5-7b", "grpo", 4, "arithmetic-grpo")] if given.tiny else SETTINGS
@@ -89,7 +88,7 @@ def main() -> None:
         if given.json is not None:
             given.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
     table = pd.DataFrame(rows)
-    print(table.to_markdown(index=False, floatfmt=".3f") if given.markdown else table.to_string(index=False))
+    print(table.to_string(index=False, float_format="%.3f"))
 
 
 if __name__ == "__main__":

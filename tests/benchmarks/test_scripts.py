@@ -18,7 +18,7 @@ SMALLEST = {
     "exact_bound": "--tiny --markdown --json OUT",
     "pipeline_schedules": "--tiny --markdown --json OUT",
     "step_search": "--tiny --markdown --json OUT",
-    "step_levers": "--tiny --markdown --json OUT",
+    "step_levers": "--tiny --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
     "group_deals": "--tiny --json OUT",
     "fused_pipeline": "--tiny --json OUT",
