@@ -115,7 +115,7 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
     wait_drawn(page, "timeline")
     button(page, "run").click()
     wait_text(page, "facts", "done")
-    both = "(which) => document.querySelector(which)._fullData.filter((one) => one.y.length === 2).length === 5"
+    both = "(which) => document.querySelector(which)._fullData.filter((one) => one.y.length === 2).length === 6"
     page.wait_for_function(both, arg=pane("curves"), timeout=1e3 * PATIENCE_S)
     curves = {one["name"] for one in plotly_data(page, pane("curves"), ["name"])}
     assert curves == {
@@ -123,6 +123,7 @@ def test_a_training_run_shows_reward_length_actors_and_cost(lab: Lab, folder: Pa
         "mean length (tokens)",
         "actors",
         "idle share of GPU-seconds",
+        "mismatch of engine and learner",
         "GPU-seconds relative to static",
     }
     facts = page.locator(pane("facts")).inner_text()
