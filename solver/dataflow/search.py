@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.dataflow.bound import period_bound_s
+from solver.dataflow.descent import descend, perturbed
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
 from solver.dataflow.plan_space import PlanSpace
@@ -80,34 +81,22 @@ class Search:
         """Descend from the best plan, and from random plans near it."""
         for changes in (0, *[CHANGED] * STARTS):
             if self.found.plan is not None:
-                self.descend(self.perturbed(self.found.plan, changes), most)
+                self.descend(perturbed(self.options, self.found.plan, changes, self.rng), most)
 
     def descend(self, start: IntArray, most: int) -> None:
         """Improve one call at a time from ``start``, while it does and at most ``most`` plans are timed in all."""
-        plan, period_s = start.copy(), math.inf
-        unchanged, call = 0, 0
-        calls = len(plan)
-        while unchanged < calls and self.found.evaluated < most:
-            plans = np.repeat(plan[None], len(self.options.seconds[call]), axis=0)
-            plans[:, call] = np.arange(len(plans))
-            tried = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
-            tried = tried[period_bound_s(self.options, tried) < period_s]
-            periods = periods_s(self.options, tried, self.order) if len(tried) else np.array([math.inf])
-            self.found.take(tried, periods, self.order)
-            best = int(periods.argmin())
-            if periods[best] < period_s * (1 - 1e-9):
-                unchanged = 0 if plan[call] != tried[best, call] else unchanged + 1
-                plan, period_s = tried[best].copy(), float(periods[best])
-            else:
-                unchanged += 1
-            call = (call + 1) % calls
+        descend(self.options, start, math.inf, self._best_of, lambda: self.found.evaluated < most)
 
-    def perturbed(self, plan: IntArray, changes: int) -> IntArray:
-        """Return the plan with so many calls at random options."""
-        other = plan.copy()
-        for call in self.rng.choice(len(plan), min(changes, len(plan)), replace=False):
-            other[call] = self.rng.integers(len(self.options.seconds[call]))
-        return other
+    def _best_of(self, plans: IntArray, below_s: float) -> tuple[IntArray | None, float]:
+        """Return the plan of least period that fits and may be shorter than ``below_s``, with its period; keep it if it is best."""
+        tried = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
+        tried = tried[period_bound_s(self.options, tried) < below_s]
+        if not len(tried):
+            return None, math.inf
+        periods = periods_s(self.options, tried, self.order)
+        self.found.take(tried, periods, self.order)
+        best = int(periods.argmin())
+        return tried[best].copy(), float(periods[best])
 
     def prove(self, gap: float, most: int) -> bool:
         """Search the whole space for a period more than ``gap`` below the best, and return whether the search has ended.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dataflow.bound import period_bound_s
+from solver.dataflow.descent import descend, perturbed
 from solver.dataflow.least_cost import LeastCost
 from solver.dataflow.mesh_step import MeshStep
 from solver.dataflow.options import CallOptions, FloatArray, IntArray
@@ -72,22 +73,14 @@ class WeighedSearch:
             self.descend(start, most)
         for _ in range(STARTS):
             if self.found.plan is not None:
-                self.descend(self._perturbed(self.found.plan), most)
+                self.descend(perturbed(self.options, self.found.plan, CHANGED, self.rng), most)
 
     def descend(self, start: IntArray, most: int, order: Order = ORDERS[0]) -> None:
         """Improve one call at a time from ``start``, while it does and at most ``most`` plans are timed in all."""
-        plan, value = start.copy(), self._taken(start[None], order)[1]
-        unchanged, call = 0, 0
-        while unchanged < len(plan) and self.found.evaluated < most:
-            plans = np.repeat(plan[None], len(self.options.seconds[call]), axis=0)
-            plans[:, call] = np.arange(len(plans))
-            best, least = self._taken(plans, order, value)
-            if best is not None and least < value * (1 - 1e-9):
-                unchanged = 0 if plan[call] != best[call] else unchanged + 1
-                plan, value = best, least
-            else:
-                unchanged += 1
-            call = (call + 1) % len(plan)
+        value = self._taken(start[None], order)[1]
+        descend(
+            self.options, start, value, lambda plans, below: self._taken(plans, order, below), lambda: self.found.evaluated < most
+        )  # fmt: skip
 
     def prove(self, gap: float, most: int) -> bool:
         """Search the whole space for a value more than ``gap`` below the best, and return whether the search has ended.
@@ -151,13 +144,6 @@ class WeighedSearch:
         if values[best] < found.value * (1 - 1e-12):
             found.plan, found.value, found.order = plans[best].copy(), float(values[best]), order
         return plans[best].copy(), float(values[best])
-
-    def _perturbed(self, plan: IntArray) -> IntArray:
-        """Return the plan with a few calls at random options."""
-        other = plan.copy()
-        for call in self.rng.choice(len(plan), min(CHANGED, len(plan)), replace=False):
-            other[call] = self.rng.integers(len(self.options.seconds[call]))
-        return other
 
     def _costs(self, plans: IntArray) -> FloatArray:
         """Return (P,) costs of whole plans."""
