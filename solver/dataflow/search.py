@@ -88,7 +88,7 @@ class Search:
         descend(self.options, start, math.inf, self._best_of, lambda: self.found.evaluated < most)
 
     def _best_of(self, plans: IntArray, below_s: float) -> tuple[IntArray | None, float]:
-        """Return the plan of least period that fits and may be shorter than ``below_s``, with its period; keep it if it is best."""
+        """Return the plan of least period that fits and may be below ``below_s``, with its period; keep it if it is best."""
         tried = plans[self.options.peak_bytes(plans).max(axis=1) <= self.limit_bytes]
         tried = tried[period_bound_s(self.options, tried) < below_s]
         if not len(tried):

@@ -79,8 +79,12 @@ class WeighedSearch:
         """Improve one call at a time from ``start``, while it does and at most ``most`` plans are timed in all."""
         value = self._taken(start[None], order)[1]
         descend(
-            self.options, start, value, lambda plans, below: self._taken(plans, order, below), lambda: self.found.evaluated < most
-        )  # fmt: skip
+            self.options,
+            start,
+            value,
+            lambda plans, below: self._taken(plans, order, below),
+            lambda: self.found.evaluated < most,
+        )
 
     def prove(self, gap: float, most: int) -> bool:
         """Search the whole space for a value more than ``gap`` below the best, and return whether the search has ended.

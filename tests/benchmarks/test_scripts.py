@@ -120,7 +120,7 @@ def test_every_script_is_tried() -> None:
         "gpu_workload",
         "step_stopwatch",
     }
-    parts |= {"gpu_attention", "policy_comparison", "policy_tables", "task_dynamics"}
+    parts |= {"policy_comparison", "policy_tables", "task_dynamics"}
     parts |= {
         "chaos",
         "uncertainty_logs",
