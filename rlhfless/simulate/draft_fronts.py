@@ -7,7 +7,7 @@ policy that decodes one token per pass, and that of any policy with these drafts
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ from rlhfless.errors import InputError
 from rlhfless.scheduling import SchedulingPolicy, as_policy
 from rlhfless.scheduling.speculative import Speculative
 from rlhfless.simulate.drafted_steps import bound_with_drafts
-from rlhfless.simulate.run import simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from rlhfless.simulate.weighted_results import at_time_weights, check_time_weights, on_front
 from solver.bounds.clairvoyant import clairvoyant_bound
 
 POLICIES = ("random", "spec-fixed-2", "spec-fixed-4", "spec-fixed-8", "spec", "spec+fold", "spec+critical")
@@ -74,20 +74,13 @@ def draft_fronts(
     """
     if setting.drafts is None:
         raise InputError("the setting says nothing of drafts; drafts is needed, such as DrawnDrafts(STRONG)")
-    if not len(time_weights):
-        raise InputError("there is no time weight; at least one is needed, such as 0.5")
-    tables = []
-    for weight in time_weights:
-        weighed = replace(setting, objective=replace(setting.objective, time_weight=weight), bound_work=0)
-        steps = simulate_steps([logged], weighed, policies).steps
-        tables.append(steps[["policy", "actors", "time_s", "gpu_seconds"]].assign(time_weight=weight))
-    results = pd.concat(tables, ignore_index=True)
+    check_time_weights(time_weights)
+    results = pd.concat(at_time_weights(logged, setting, policies, time_weights), ignore_index=True)
     order = [as_policy(policy).name for policy in policies]
     results = results.sort_values(
         ["policy", "time_s", "gpu_seconds"], key=lambda c: c.map(order.index) if c.name == "policy" else c
     )
-    least = results.groupby("policy", sort=False)["gpu_seconds"].transform(lambda cost: cost.cummin().shift(fill_value=np.inf))
-    results = results.assign(on_front=results["gpu_seconds"] < least).reset_index(drop=True)
+    results = results.assign(on_front=on_front(results, "policy")).reset_index(drop=True)
     columns = ["policy", "time_weight", "actors", "time_s", "gpu_seconds", "on_front"]
     return DraftFronts(results[columns], _bounds(logged, setting, results["time_s"]), logged.step, setting.latency.name)
 

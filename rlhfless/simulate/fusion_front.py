@@ -14,8 +14,8 @@ import pandas as pd
 from rlhfless.errors import InputError
 from rlhfless.scheduling import SchedulingPolicy, as_policy
 from rlhfless.simulate.fused_steps import fused_bound
-from rlhfless.simulate.run import simulate_steps
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from rlhfless.simulate.weighted_results import at_time_weights, check_time_weights, on_front
 
 POLICIES = ("random", "spread", "fold")
 TIME_WEIGHTS = (0.3, 0.6, 0.8, 0.9, 0.95, 1.0)
@@ -100,23 +100,19 @@ def fusion_front(
         raise InputError("the setting says nothing of preparation and learning; work is needed, such as TokenWork(2e-5, 8e-5)")
     if setting.work.unlock == "batch":
         raise InputError("unlock of the work is 'batch', which never streams; 'group' or 'response' is needed")
-    if not len(time_weights):
-        raise InputError("there is no time weight; at least one is needed, such as 0.5")
+    check_time_weights(time_weights)
     own = [name for name in map(as_policy, policies) if hasattr(name, "fuse")]
     if own:
         raise InputError(f"policy {own[0].name!r} decides itself what overlaps with decoding; another one is needed")
     tables = []
     for learning, fuse in LEARNING.items():
-        for weight in time_weights:
-            weighed = replace(setting, objective=replace(setting.objective, time_weight=weight), fuse=fuse, bound_work=0)
-            steps = simulate_steps([logged], weighed, policies).steps
-            tables.append(steps.assign(learning=learning, time_weight=weight))
+        at_weights = at_time_weights(logged, replace(setting, fuse=fuse), policies, time_weights)
+        tables += [table.assign(learning=learning) for table in at_weights]
     results = pd.concat(tables, ignore_index=True).sort_values(["learning", "time_s", "gpu_seconds"], ignore_index=True)
     bound = fused_bound(setting, logged)
     assert bound is not None
-    least = results.groupby("learning")["gpu_seconds"].transform(lambda cost: cost.cummin().shift(fill_value=np.inf))
     results = results.assign(
-        on_front=results["gpu_seconds"] < least, bound_gpu_seconds=[bound.gpu_seconds(float(t)) for t in results["time_s"]]
+        on_front=on_front(results, "learning"), bound_gpu_seconds=[bound.gpu_seconds(float(t)) for t in results["time_s"]]
     )
     times = np.geomspace(0.9 * bound.time_s, 1.1 * float(results["time_s"].max()), CURVE_POINTS)
     curve = pd.DataFrame({"time_s": times, "gpu_seconds": [bound.gpu_seconds(float(t)) for t in times]})
