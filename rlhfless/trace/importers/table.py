@@ -15,6 +15,7 @@ from rlhfless.trace.importers.mapped_columns import guessed, mapped_column, refu
 from rlhfless.trace.importers.row_filter import RowFilter
 from rlhfless.trace.schema.casts import listed
 from rlhfless.trace.schema.tables import ROLLOUTS, text_columns
+from rlhfless.trace.schema.validation import are_missing
 from rlhfless.trace.storage import FORMATS
 
 OURS = tuple(column.name for column in ROLLOUTS)
@@ -78,12 +79,10 @@ def _refuse_missing(columns: Collection[str], mapping: Mapping[str, str | float]
     needed = [column for column in absent if column.required]
     if not needed or not columns:
         return
-    described = ", ".join(f"'{column.name}' ({column.doc})" for column in needed)
-    named, they = ("column", "is") if len(needed) == 1 else ("columns", "are")
     likely = {column.name: "THEIRS" for column in needed} | guessed([column.name for column in absent], columns)
     given = " ".join(f"--map {ours}={theirs}" for ours, theirs in likely.items())
     raise TraceError(
-        f"{path}: {named} {described} {they} missing, the table has {listed(columns)}; with {given} it may be what you mean, "
+        f"{path}: {are_missing(needed, listed(columns))}; with {given} it may be what you mean, "
         f"in Python rlhfless.load(LOG, mapping={likely})"
     )
 

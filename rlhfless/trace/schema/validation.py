@@ -13,7 +13,7 @@ import pandas as pd
 
 from rlhfless.trace.errors import TraceError
 from rlhfless.trace.schema.casts import absent, cast, listed, row_number
-from rlhfless.trace.schema.tables import TABLES
+from rlhfless.trace.schema.tables import TABLES, Column
 
 OVERLAP_TOLERANCE_S = 1e-9
 RENAMED = (
@@ -127,6 +127,13 @@ def refuse_overlaps(allocations: pd.DataFrame, source: str) -> None:
         )
 
 
+def are_missing(missing: Sequence[Column], present: str) -> str:
+    """Return that a table lacks these columns, with what they mean and what it has, for a message to go on from."""
+    described = ", ".join(f"'{column.name}' ({column.doc})" for column in missing)
+    named, they = ("column", "is") if len(missing) == 1 else ("columns", "are")
+    return f"{named} {described} {they} missing, the table has {present}"
+
+
 def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
     names = [column.name for column in TABLES[table]]
     present = listed(frame.columns) or "no columns"
@@ -135,10 +142,8 @@ def _refuse_columns(table: str, frame: pd.DataFrame, source: str) -> None:
         raise TraceError(f"{source}: column '{twice[0]}' appears twice; every name may appear only once")
     missing = [column for column in TABLES[table] if column.required and column.name not in frame.columns]
     if missing and len(frame):
-        described = ", ".join(f"'{column.name}' ({column.doc})" for column in missing)
-        absent, they = ("column", "is") if len(missing) == 1 else ("columns", "are")
         hint = RENAMED.format(missing[0].name) if table == "rollouts" else ""
-        raise TraceError(f"{source}: {absent} {described} {they} missing, the table has {present}{hint}")
+        raise TraceError(f"{source}: {are_missing(missing, present)}{hint}")
     extras = [column for column in frame.columns if column not in names]
     if table != "rollouts" and extras:
         raise TraceError(
