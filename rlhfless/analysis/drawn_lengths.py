@@ -125,6 +125,7 @@ def _move_to(lengths: np.ndarray, more: int, least: int, most: int) -> None:
         more += int(moved.sum()) * (-1 if more > 0 else 1)
 
 
+@lru_cache(2 * MAX_STEPS)  # every draw of a family has the same
 def _fitted(step: StepLengths, family: Family) -> tuple[float, float]:
     """The spread and the scale with the step's mean, and its share above the longest length, by bisection over the spread."""
     above = step.truncated if step.truncated > 0 else math.log(2) / step.responses

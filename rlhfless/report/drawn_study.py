@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from rlhfless.analysis.drawn_lengths import DRAWN
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
 from rlhfless.simulate import SimulationConfig
@@ -34,7 +35,7 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
             reserved=_widened([findings.reserved, *(other.reserved for other in others)]),
             given_back=_widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
-            lengths_drawn=True,
+            drawn=logs[0].trace.meta[DRAWN],
         )
     )
 

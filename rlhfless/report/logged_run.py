@@ -136,7 +136,7 @@ def run_sections(page: Page, findings: LoggedRunFindings, prices: Mapping[str, f
 
 
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
-    if findings.lengths_drawn:
+    if findings.drawn:
         yield "Drawn", "response lengths, from the mean, the longest and the share of cut responses of every logged step."
     else:
         yield "From the log", "response lengths."

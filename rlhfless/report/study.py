@@ -129,7 +129,7 @@ class LoggedRunFindings(Savings):
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
-        lengths_drawn: from the log's scalars, as it has no responses.
+        drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
         planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
@@ -147,7 +147,7 @@ class LoggedRunFindings(Savings):
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
     overlaps: tuple[PhaseSavings, ...] = ()
-    lengths_drawn: bool = False
+    drawn: str = ""
 
     @property
     def idle_shares(self) -> tuple[float, float]:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from rlhfless import __version__, plots
 from rlhfless.analysis import Calibration, billed_uses, uses_of_account
-from rlhfless.analysis.drawn_lengths import DRAWN
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
@@ -126,8 +125,8 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
     """Add what a logged run wasted, and what to change."""
     setting, calibrated, schedules, findings = study
-    if drawn := log.trace.meta.get(DRAWN):
-        page.text(drawn)
+    if findings.drawn:
+        page.text(findings.drawn)
     page.section("In short")
     own = schedules.simulation.traces[findings.setup.dispatch]
     page.figure(plots.plot_overview(uses_of_account(findings.account), _empty_share(own), findings.best_cost))
