@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
-import time
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from alternating import alternate
 
 from rlhfless.training import TrainConfig, Trainer
 
@@ -56,42 +55,14 @@ def variety(completions: list[str], **_: Any) -> list[float]:
     return [len(set(text)) / max(1, len(text)) for text in completions]
 
 
-def serve(connection: Connection, learning: str, size: tuple[int, int, int]) -> None:
-    """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
-    with trainer_of(learning, *size) as trainer:
-        while connection.recv():
-            began = time.perf_counter()
-            step = trainer.step()
-            seconds = time.perf_counter() - began
-            connection.send({"step_s": seconds, "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s})
-        connection.send({name: value.numpy() for name, value in trainer.model.state_dict().items()})
-
-
 def measured(pairs: int, size: tuple[int, int, int]) -> dict[str, Any]:
     """Return what both runs took in each pair of steps, and how far their weights are apart."""
-    context = multiprocessing.get_context("spawn")
-    sides: dict[str, Connection] = {}
-    processes = []
-    for learning in ("stream", "batch"):
-        sides[learning], theirs = context.Pipe()
-        processes.append(context.Process(target=serve, args=(theirs, learning, size)))
-        processes[-1].start()
-    found: list[dict[str, Any]] = []
-    for pair in range(pairs + 1):
-        order = ("stream", "batch") if pair % 2 else ("batch", "stream")
-        found.append({"first": order[0], "load": os.getloadavg()[0]})
-        for learning in order:
-            sides[learning].send(True)
-            found[-1][learning] = sides[learning].recv()
-    weights = []
-    for connection in sides.values():
-        connection.send(False)
-        weights.append(connection.recv())
-    for process in processes:
-        process.join()
-    apart = max(float(np.abs(weights[0][name] - weights[1][name]).max()) for name in weights[0])
-    ratios = [each["stream"]["step_s"] / each["batch"]["step_s"] for each in found[1:]]
-    return {"pairs": found[1:], "ratios": ratios, "weights_apart": apart, "cores": os.cpu_count()}
+    makes = {learning: partial(trainer_of, learning, *size) for learning in ("stream", "batch")}
+    found = alternate(makes, pairs + 1)
+    of_stream, of_batch = found.weights["stream"], found.weights["batch"]
+    apart = max(float(np.abs(of_stream[name] - of_batch[name]).max()) for name in of_stream)
+    ratios = [each["stream"]["step_s"] / each["batch"]["step_s"] for each in found.rounds[1:]]
+    return {"pairs": found.rounds[1:], "ratios": ratios, "weights_apart": apart, "cores": os.cpu_count()}
 
 
 def main() -> None:

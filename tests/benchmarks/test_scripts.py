@@ -41,6 +41,7 @@ SMALLEST = {
     "gpu_engine": "--tiny --device cpu --only attention,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
+    "all_levers": "--tiny --json OUT",
     "trl_step_time": "--tiny --markdown --json OUT",
     "import_speed": "--tiny --json OUT",
     "report_speed": "--tiny --json OUT",
@@ -71,6 +72,7 @@ QUICK = (
 )
 
 SLOW = (
+    "all_levers",
     "dashboard_speed",
     "fused_pipeline",
     "gpu_engine",
@@ -111,6 +113,7 @@ def test_a_script_runs_at_its_smallest_size(script: str, tmp_path: Path) -> None
 def test_every_script_is_tried() -> None:
     """All that measure, but what only imports them, what another test runs, and what is told what to read."""
     parts = {
+        "alternating",
         "gpu_attention",
         "gpu_checks",
         "gpu_parts",

@@ -39,11 +39,20 @@ class Says(Callback):
         self.connection.send(step.step)
 
 
-def run(out: str, model: str, algorithm: str, steps: int, connection: Any) -> None:
+LEVERS: dict[str, Any] = {
+    "save_total_limit": 2,
+    "policy": "solver+replan",
+    "drafts": True,
+    "learning": "stream",
+    "learner_gpus": "auto",
+}
+
+
+def run(out: str, model: str, algorithm: str, steps: int, options: dict[str, Any], connection: Any) -> None:
     """What is killed: the run from its beginning, or from where it stands."""
     ArithmeticTask.reward = variety  # type: ignore[method-assign]
     resume = (Path(out) / "meta.json").is_file()
-    given = config(algorithm=algorithm, steps=steps, **OPTIONS)
+    given = config(algorithm=algorithm, steps=steps, **options)
     with Trainer(given, out, model=model, resume=resume, callbacks=[Says(connection)], progress=False) as trainer:
         connection.send("begins")
         trainer.run()
@@ -52,9 +61,9 @@ def run(out: str, model: str, algorithm: str, steps: int, connection: Any) -> No
 class Life:
     """A process that runs, and what it says."""
 
-    def __init__(self, out: Path, model: Path, algorithm: str, steps: int) -> None:
+    def __init__(self, out: Path, model: Path, algorithm: str, steps: int, options: dict[str, Any]) -> None:
         self.heard, theirs = multiprocessing.Pipe(duplex=False)
-        self.process = started(run, str(out), str(model), algorithm, steps, theirs)
+        self.process = started(run, str(out), str(model), algorithm, steps, options, theirs)
         theirs.close()
 
     def hears(self, count: int) -> list[float]:
@@ -78,29 +87,33 @@ def without_timings(plan: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("algorithm", "kills", "steps"),
+    ("algorithm", "kills", "steps", "options"),
     [
-        pytest.param("ppo", 5, 10, marks=pytest.mark.full),
-        pytest.param("grpo", 20, 40, marks=pytest.mark.nightly),
-        pytest.param("ppo", 20, 40, marks=pytest.mark.nightly),
+        pytest.param("ppo", 5, 10, OPTIONS, marks=pytest.mark.full),
+        pytest.param("grpo", 20, 40, OPTIONS, marks=pytest.mark.nightly),
+        pytest.param("ppo", 20, 40, OPTIONS, marks=pytest.mark.nightly),
+        pytest.param("grpo", 20, 40, LEVERS, marks=pytest.mark.nightly),
     ],
+    ids=["ppo-5", "grpo-20", "ppo-20", "all levers-20"],
 )
-def test_kills_change_nothing(tmp_path: Path, untrained: Path, algorithm: str, kills: int, steps: int) -> None:
+def test_kills_change_nothing(
+    tmp_path: Path, untrained: Path, algorithm: str, kills: int, steps: int, options: dict[str, Any]
+) -> None:
     """Each life is killed within its first two steps, so that they do not reach the last one."""
-    whole = Life(tmp_path / "whole", untrained, algorithm, steps)
+    whole = Life(tmp_path / "whole", untrained, algorithm, steps, options)
     begins_s, *steps_s = whole.hears(1 + steps)
     assert whole.ends() == 0
 
     rng, reached = np.random.default_rng(7), [0]
     for _ in range(kills):
-        life = Life(tmp_path / "killed", untrained, algorithm, steps)
+        life = Life(tmp_path / "killed", untrained, algorithm, steps, options)
         heard = int(rng.integers(3))  # it dies while it begins, in its first step, or in its second
         life.hears(heard)
         time.sleep(rng.uniform(0.0, begins_s if heard == 0 else 1.2 * np.median(steps_s)))
         life.process.kill()
         assert life.ends() == -signal.SIGKILL, "it was over before it was killed"
         reached.append(len(step_folders.unmerged_steps(tmp_path / "killed", ())))
-    assert Life(tmp_path / "killed", untrained, algorithm, steps).ends() == 0
+    assert Life(tmp_path / "killed", untrained, algorithm, steps, options).ends() == 0
     assert reached == sorted(reached), "a completed step was lost"
     assert len(set(reached)) > kills / 3, "the kills fell beside the run"
 

@@ -1,0 +1,90 @@
+"""Trains several runs in processes of their own, one step of one run at a time, so that all meet the same machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rlhfless.training import TrainedStep, Trainer
+
+
+@dataclass(frozen=True)
+class Alternated:
+    """What the runs took.
+
+    Attributes:
+        rounds: one step of every run each: ``first`` (the run whose step came first), ``load`` (of the machine), and by the
+            name of the run ``step_s`` (measured around the step), ``learn_s``, ``generate_s``, ``gpu_s`` (allocated within
+            the step; actors that stay for the next one wait for the other runs' turns in between), ``moves``, ``reward``, and
+            ``evaluation`` where one was due.
+        weights: of every run at the end, by the run's and the tensor's name.
+    """
+
+    rounds: list[dict[str, Any]]
+    weights: dict[str, dict[str, Any]]
+
+
+def alternate(
+    makes: Mapping[str, Callable[[], Trainer]], rounds: int, watch: Callable[[int], object] | None = None
+) -> Alternated:
+    """Train every run for so many steps, in turn; who begins changes from round to round.
+
+    Args:
+        makes: what makes each run's trainer, by its name; a picklable function, called in the run's own process.
+        watch: told the number of each finished round.
+    """
+    context = multiprocessing.get_context("spawn")
+    sides: dict[str, Connection] = {}
+    processes = []
+    for name, make in makes.items():
+        sides[name], theirs = context.Pipe()
+        processes.append(context.Process(target=_serve, args=(theirs, make)))
+        processes[-1].start()
+    found: list[dict[str, Any]] = []
+    names = list(makes)
+    for number in range(rounds):
+        turned = number % len(names)
+        order = names[turned:] + names[:turned]
+        found.append({"first": order[0], "load": os.getloadavg()[0]})
+        for name in order:
+            sides[name].send(True)
+            found[-1][name] = sides[name].recv()
+        if watch is not None:
+            watch(number)
+    weights = {}
+    for name, connection in sides.items():
+        connection.send(False)
+        weights[name] = connection.recv()
+    for process in processes:
+        process.join()
+    return Alternated(found, weights)
+
+
+def _allocated_s(step: TrainedStep) -> float:
+    """Return the GPU-seconds that were allocated between the step's start and its end."""
+    rows, record = step.trace.allocations, step.record
+    seconds = rows["end_s"].clip(upper=record.end_s) - rows["start_s"].clip(lower=record.start_s)
+    return float((seconds.clip(lower=0.0) * rows["gpu_ids"].map(len)).sum())
+
+
+def _serve(connection: Connection, make: Callable[[], Trainer]) -> None:
+    """Train in this process: a step for each ``True``; the weights, and the end, for a ``False``."""
+    with make() as trainer:
+        while connection.recv():
+            began = time.perf_counter()
+            step = trainer.step()
+            seconds = time.perf_counter() - began
+            numbers = step.metrics
+            connection.send(
+                {
+                    "step_s": seconds, "learn_s": step.learning["seconds"], "generate_s": step.record.makespan_s,
+                    "gpu_s": _allocated_s(step), "moves": numbers["moves"], "reward": numbers["reward_mean"],
+                    "evaluation": dict(step.evaluation),
+                }
+            )  # fmt: skip
+        connection.send({name: value.numpy() for name, value in trainer.model.state_dict().items()})
