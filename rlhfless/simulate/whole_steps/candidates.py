@@ -6,7 +6,7 @@ are cheapest within some time, or cheapest without one of the levers, are then t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,6 +47,16 @@ class Candidates:
         """Return the plans that do not use a lever."""
         return self.chosen([i for i, plan in enumerate(self.plans) if lever not in plan.levers])
 
+    def within(self, levers: Collection[str]) -> Candidates:
+        """Return the plans that use none but these levers."""
+        return self.chosen([i for i, plan in enumerate(self.plans) if plan.levers.issubset(levers)])
+
+    def joined(self, other: Candidates) -> Candidates:
+        """Return these plans and those of others, on the same scenarios."""
+        return Candidates(
+            (*self.plans, *other.plans), np.concatenate([self.times_s, other.times_s]), np.concatenate([self.gpu_s, other.gpu_s])
+        )
+
     def chosen(self, numbers: Sequence[int]) -> Candidates:
         """Return these plans."""
         return Candidates(tuple(self.plans[i] for i in numbers), self.times_s[list(numbers)], self.gpu_s[list(numbers)])
@@ -63,14 +73,14 @@ def candidates(
     """
     pairs, screened = [], []
     for one in generations:
-        coarse = MergedStep(one.scenarios[0], works[0], BLOCKS)
+        coarse = MergedStep(one.on(0), works[0], BLOCKS)
         for way in _ways(len(one.plan.actors), all_servers, one.makespan_s, costs):
             levers = one.levers | levers_of(way, len(one.plan.actors), all_servers, one.makespan_s)
             pairs.append(WholeStepPlan(one, way, levers))
             screened.append(coarse.totals(way, costs))
     kept = [pairs[i] for i in _kept(pairs, np.array(screened))]
     fine = {
-        id(one): [MergedStep(run, work) for run, work in zip(one.scenarios, works, strict=True)]
+        id(one): [MergedStep(one.on(scenario), work) for scenario, work in enumerate(works)]
         for one in {id(pair.generation): pair.generation for pair in kept}.values()
     }
     timed = np.array([[step.totals(pair.way, costs) for step in fine[id(pair.generation)]] for pair in kept])
@@ -105,7 +115,7 @@ def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
     ]
     subsets.append(np.array([i for i, pair in enumerate(pairs) if not pair.levers], dtype=int))
     found: dict[int, None] = {}
-    for subset in subsets:
+    for subset in filter(len, subsets):
         least_s = float(times_s[subset].min())
         for factor in TIME_FACTORS:
             within = subset[times_s[subset] <= least_s * factor]

@@ -1,9 +1,9 @@
-"""Candidates for the generation of a whole step, each executed on every scenario of the forecast lengths."""
+"""Candidates for the generation of a whole step, each timed on every scenario of the forecast lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -21,10 +21,12 @@ from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, req
 from rlhfless.simulate.whole_steps.levers import ASSIGNMENT, CUT, DRAFTS, FOLDING, SHARED_PREFILL
 from solver.model.acceptance import Acceptance
 from solver.model.drafting import Drafting
+from solver.model.latency import LatencyModel
 from solver.model.plan import Plan
 from solver.model.problem import PlanningProblem
 from solver.model.workload import IntArray, Workload
 from solver.planning.random_split import random_split
+from solver.stage_fusion.cut_timeline import CutTimeline
 from solver.timing.build_plan import assemble
 from solver.timing.drafted_latency import drafted
 
@@ -32,23 +34,27 @@ CUT_SHARES = (0.15, 0.4)
 MORE_ACTORS = 2  # than the right-sized random split has, that a plan may start
 
 
-@dataclass(frozen=True, eq=False)
 class GenerationPlan:
-    """A plan of generation, the levers that it uses, and what it takes on each scenario."""
+    """A plan of generation, and what it takes on each scenario of the lengths.
 
-    plan: Plan
-    levers: frozenset[str]
-    scenarios: tuple[GeneratedStep, ...]
+    Args:
+        plan: to be executed on true lengths. levers: that it uses. run: executes it on the scenario of a number.
+    """
+
+    def __init__(self, plan: Plan, levers: frozenset[str], run: Callable[[int], GeneratedStep]) -> None:
+        self.plan, self.levers, self._run = plan, levers, run
+        self._executed: dict[int, GeneratedStep] = {}
+
+    def on(self, scenario: int) -> GeneratedStep:
+        """Return its execution on a scenario; it is executed once."""
+        if scenario not in self._executed:
+            self._executed[scenario] = self._run(scenario)
+        return self._executed[scenario]
 
     @property
     def makespan_s(self) -> float:
-        """Return the mean makespan over the scenarios."""
-        return float(np.mean([one.makespan_s for one in self.scenarios]))
-
-    @property
-    def gpu_seconds(self) -> float:
-        """Return the mean GPU-seconds over the scenarios."""
-        return float(np.mean([one.gpu_seconds for one in self.scenarios]))
+        """Return the makespan on the typical scenario, the first."""
+        return self.on(0).makespan_s
 
 
 def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool = False) -> list[GenerationPlan]:
@@ -64,23 +70,46 @@ def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool
     """
     problem, options = logged.inputs(setting)
     known = calibrated(problem, options)
-    assert known.workload.scenarios is not None
-    latency, lengths = setting.latency, known.workload.scenarios
+    latency, lengths = setting.latency, scenario_lengths(known.workload)
     if drafts:
         assert options.acceptance is not None, "a setting with drafts knows what they accept"
         latency = drafted(latency, options.acceptance, Drafting().kv_reads)
         lengths = _scaled(lengths, options.acceptance, options.seed)
         known = replace(known, latency=latency)
     limit = max(int(lengths.max()), problem.workload.max_response_tokens)
-    cases = [_of_lengths(problem.workload, own, limit) for own in lengths]
-    requests = [requests_of(case) for case in cases]
-    found: list[GenerationPlan] = []
-    for plan, levers in _plans(known, options):
-        runs = tuple(executed(plan, own, setting, latency) for own in requests)
+    cases = [with_lengths(problem.workload, own, limit) for own in lengths]
+    found = []
+    for planned, levers in _plans(known, options):
+        def run(scenario: int, planned: Plan = planned) -> GeneratedStep:
+            return expected(planned, cases[scenario], setting, latency)
+
+        plan, used = planned, levers
         if drafts:
-            plan, levers = replace(plan, drafting=Drafting(), acceptance=options.acceptance), levers | {DRAFTS}
-        found.append(GenerationPlan(plan, levers, runs))
+            plan, used = replace(planned, drafting=Drafting(), acceptance=options.acceptance), levers | {DRAFTS}
+        found.append(GenerationPlan(plan, used, run))
     return [one for one in found if not any(_dominates(other, one) for other in found)]
+
+
+def expected(plan: Plan, case: Workload, setting: SimulationConfig, latency: LatencyModel) -> GeneratedStep:
+    """Return the generation of a plan on lengths: by the planner's timeline, or executed where a rule folds or no cut fits."""
+    rule = plan.rule
+    if rule is None or isinstance(rule, GlobalCut):
+        line = CutTimeline(plan, case, latency.affine, setting.admission)
+        state = None if rule is None else line.at(rule.threshold)
+        generated = line.uncut if state is None or rule is None else line.cut(state, rule.keep or 1)
+        if generated is not None:
+            gpu_s = setting.cluster.gpus_per_actor * float((generated.free_s - [a.start_s for a in plan.actors]).sum())
+            return GeneratedStep(plan, generated.completion_s, generated.free_s, gpu_s)
+    return executed(plan, requests_of(case), setting, latency)
+
+
+def scenario_lengths(workload: Workload) -> IntArray:
+    """Return the (S, R) lengths of a workload's scenarios; the first one has the median of all tokens."""
+    assert workload.scenarios is not None, "whole steps are planned on scenarios"
+    by_tokens = np.argsort(workload.scenarios.sum(axis=1), kind="stable")
+    typical = int(by_tokens[len(by_tokens) // 2])
+    others = [scenario for scenario in range(len(workload.scenarios)) if scenario != typical]
+    return np.asarray(workload.scenarios[[typical, *others]])
 
 
 def _plans(problem: PlanningProblem, options: PlanningOptions) -> Iterator[tuple[Plan, frozenset[str]]]:
@@ -116,10 +145,10 @@ def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
 
 
 def _dominates(other: GenerationPlan, one: GenerationPlan) -> bool:
-    """Return whether another candidate is at least as fast and as cheap with no more levers and as many actors."""
+    """Return whether another candidate is as fast and as cheap on the typical scenario, with as many actors and no other levers."""
     if other is one or not other.levers <= one.levers or len(other.plan.actors) != len(one.plan.actors):
         return False
-    first, second = (other.makespan_s, other.gpu_seconds), (one.makespan_s, one.gpu_seconds)
+    first, second = ((run.makespan_s, run.gpu_seconds) for run in (other.on(0), one.on(0)))
     return first[0] <= second[0] and first[1] <= second[1] and first != second
 
 
@@ -130,5 +159,6 @@ def _scaled(lengths: IntArray, acceptance: Acceptance, seed: int) -> IntArray:
     return np.maximum(1, np.rint(lengths * acceptance.tokens_per_pass(acceptance.max_draft_tokens) / per_pass)).astype(np.int64)
 
 
-def _of_lengths(workload: Workload, lengths: IntArray, limit: int) -> Workload:
+def with_lengths(workload: Workload, lengths: IntArray, limit: int) -> Workload:
+    """Return a workload of the same prompts with other lengths."""
     return Workload(workload.prompt_tokens, workload.prompt_of, lengths, max_response_tokens=limit)
