@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 @main.command()
 @click.argument("names", nargs=-1, metavar="[NAME ...]")
-@click.option("-o", "--out", type=click.Path(), required=True, help="Write the figures into this folder.")
+@click.option(
+    "-o", "--out", type=click.Path(), default="out/figures", show_default=True, help="Write the figures into this folder."
+)
 @click.option("--fast", is_flag=True, help="Use smaller settings than the paper, for all figures in under a minute.")
+@click.option("--seeds", type=int, help="Use this many seeds, in figures that have several (10_all).")
 @click.option(
     "--logs", type=click.Path(),
     help="Read public logs (such as grpo-gsm8k-lengths) from here.  [default: ../shared/data of the checkout, if it exists]",
@@ -26,8 +29,13 @@ if TYPE_CHECKING:
     help="Also write each figure as PNG.  [default: on if kaleido (extra 'export') and a browser are installed]",
 )  # fmt: skip
 @click.option("--pdf", is_flag=True, help="Also write each figure as PDF for print: 170 mm wide, without title and background.")
-def figures(names: tuple[str, ...], out: str, fast: bool, logs: str | None, png: bool | None, pdf: bool) -> None:
+def figures(
+    names: tuple[str, ...], out: str, fast: bool, seeds: int | None, logs: str | None, png: bool | None, pdf: bool
+) -> None:
     """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those with the NAMEs of the paper (2b, 3c, ...).
+
+    The NAME 10_all makes Figure 10's 12 settings as whole steps with all levers, and prints them with bounds (minutes; fewer with
+    --seeds 1).
 
     The NAME real_main makes the main figure of ReaL (arXiv 2406.14088): planned steps against Megatron's rule, in some minutes.
     rlhfuse_cut and rlhfuse_schedules make figures of RLHFuse (arXiv 2409.13221): latency over the share of the batch at which
@@ -56,7 +64,8 @@ def figures(names: tuple[str, ...], out: str, fast: bool, logs: str | None, png:
 
     click.echo(f"lengths: {sources.about}")
     index = write_figures(
-        out, names, fast=fast, sources=sources, on_figure=say, pictures=pictures,
+        out, names, fast=fast, sources=sources, on_figure=say, pictures=pictures, seeds=seeds,
+        on_lines=lambda lines: click.echo("\n".join(lines)),
         on_no_pictures=None if png or pdf else say_why_not,
     )  # fmt: skip
     if why_not:

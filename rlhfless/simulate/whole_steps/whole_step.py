@@ -58,7 +58,7 @@ class WholeStep:
     def candidates(self, drafts: SimulatedDrafts | None = None) -> Candidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
-            generations = generation_plans(self.logged, self._with(drafts), drafts is not None)
+            generations = generation_plans(self.logged, self.with_drafts(drafts), drafts is not None)
             found = candidates(generations, self.works, self.costs, self.most)
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]
@@ -101,11 +101,12 @@ class WholeStep:
         if drafts is None:
             return whole_step_bound(self.logged.bound(self.setting), self.work, self.costs.charges)
         drafting = replace(self.plain(1.0).plan.generation.plan, drafting=Drafting())
-        generation = bound_with_drafts(self._with(drafts), self.logged, drafting)
+        generation = bound_with_drafts(self.with_drafts(drafts), self.logged, drafting)
         return whole_step_bound(generation, self.work, self.costs.charges)
 
-    def _with(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
+    def with_drafts(self, drafts: SimulatedDrafts | None) -> SimulationConfig:
+        """Return the setting of the step with these drafts."""
         return replace(self.setting, drafts=drafts)
 
     def _engines(self, plan: Plan, drafts: SimulatedDrafts | None) -> EngineFactory:
-        return SimulatedEngine if plan.drafting is None else drafted_engines(self._with(drafts), self.logged, plan, False)
+        return SimulatedEngine if plan.drafting is None else drafted_engines(self.with_drafts(drafts), self.logged, plan, False)
