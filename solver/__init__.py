@@ -109,6 +109,7 @@ __all__ = [
     "SurvivalTable",
     "TokenWork",
     "Trigger",
+    "WholeStepBound",
     "WorkInterval",
     "WorkItems",
     "WorkSchedule",
@@ -144,6 +145,7 @@ __all__ = [
     "schedule_work",
     "step_bound",
     "together_or_split",
+    "whole_step_bound",
 ]
 
 

@@ -34,8 +34,8 @@ def figures(
 ) -> None:
     """Reproduce the figures of RLHFless (arXiv 2602.22718): all of them, or those with the NAMEs of the paper (2b, 3c, ...).
 
-    The NAME 10_all makes Figure 10's 12 settings as whole steps with all levers, and prints them with bounds (minutes; fewer with
-    --seeds 1).
+    The NAME 10_all makes Figure 10's 12 settings as whole steps with all levers, and prints them with bounds. It takes some
+    minutes, and less with --seeds 1.
 
     The NAME real_main makes the main figure of ReaL (arXiv 2406.14088): planned steps against Megatron's rule, in some minutes.
     rlhfuse_cut and rlhfuse_schedules make figures of RLHFuse (arXiv 2409.13221): latency over the share of the batch at which

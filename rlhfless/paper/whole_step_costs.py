@@ -19,8 +19,8 @@ class ChargeOptions:
     Attributes:
         loss_per_doubling: speed that each GPU loses with every doubling of the learner beyond that of the naive system. A
             smaller learner gains nothing.
-        load_bytes_per_s: from host memory to each GPU, when a learner's GPUs are allocated. They load the weights of the trained
-            models, and the optimizer's state, in parts as of the naive learner's GPUs.
+        load_bytes_per_s: from host memory to each GPU, when a learner's GPUs are allocated. They load the weights of the
+            trained models, and the optimizer's state, in parts as of the naive learner's GPUs.
         weight_bytes, optimizer_bytes: per parameter.
         link_bytes_per_s: of each GPU, in the ring all-reduce of gradients with as many bytes as the weights.
     """

@@ -34,6 +34,8 @@ MARGIN = 0.02  # by which plans aim below a deadline or a budget, as forecasts a
 SPEEDUPS = {"1.35x": 1.35, "2x": 2.0}
 """Aims: least cost at these speeds over the naive system."""
 WEIGHTS = (0.2, 0.5, WEIGHT, 1.0)
+EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT)
+"""Points between the other aims, executed without drafts only, as drafts take long to simulate."""
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 WITHOUT = "without"
 STAGES: Mapping[str, frozenset[str]] = {
@@ -53,7 +55,7 @@ class StepToCompare:
     """One step of a setting, and what is executed of it.
 
     Attributes:
-        seed: of drafts. bounds_with_drafts: whether these bounds, which take seconds, are computed.
+        seed: of drafts. with_drafts: whether steps with drafts are executed. bounds_with_drafts: whether they are bounded.
     """
 
     machine: Machine
@@ -62,6 +64,7 @@ class StepToCompare:
     costs: StepCosts
     logged: LoggedStep
     seed: int
+    with_drafts: bool
     bounds_with_drafts: bool
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -88,13 +91,16 @@ class StepToCompare:
             **{f"w={weight:g}": Aim(time_weight=weight) for weight in WEIGHTS},
         }  # fmt: skip
         kinds: dict[str, SimulatedDrafts | None] = {WITHOUT: None}
-        kinds |= {name: DrawnDrafts(acceptance, seed=self.seed) for name, acceptance in ACCEPTANCES.items()}
+        if self.with_drafts:
+            kinds |= {name: DrawnDrafts(acceptance, seed=self.seed) for name, acceptance in ACCEPTANCES.items()}
         for name, drafts in kinds.items():
             if drafts is not None:
                 drafted = self.step.with_drafts(drafts)
                 yield self._system("rlhfspec", published.drafts_only(self.logged, drafted, *given[2:]), name)
             bound = step.bound(drafts) if drafts is None or self.bounds_with_drafts else None
             for aim_name, aim in aims.items():
+                if drafts is not None and aim_name in EXTRA_AIMS:  # points between the others
+                    continue
                 totals = step.execute(step.plan(aim, drafts).plan, drafts)
                 least = np.nan if bound is None else bound.gpu_seconds(totals[0] * (1 + 1e-9))
                 yield {**self._system("together", totals, name), "aim": aim_name, "bound_gpu_s": least}
@@ -103,22 +109,21 @@ class StepToCompare:
                     at = naive[0] / speed
                     yield {"part": "bound", "drafts": name, "aim": speed_name, "time_s": at, "gpu_s": bound.gpu_seconds(at)}
                 yield {"part": "bound", "drafts": name, "aim": "least time", "time_s": bound.shortest_s(), "gpu_s": np.nan}
-            yield from self._levers(name, drafts)
+        yield from self._levers()
         yield from self._stages(naive, kinds)
 
     def _system(self, system: str, totals: Totals, drafts: str = WITHOUT) -> dict[str, Any]:
         return {"part": "system", "system": system, "drafts": drafts, "time_s": totals[0], "gpu_s": totals[1]}
 
-    def _levers(self, name: str, drafts: SimulatedDrafts | None) -> Iterator[dict[str, Any]]:
-        """Return what each lever was expected to save of T^w C^(1-w), and what it saved: the best plan without it is executed."""
-        choice = self.step.plan(Aim(time_weight=WEIGHT), drafts)
-        value = _log_value(self.step.execute(choice.plan, drafts))
+    def _levers(self) -> Iterator[dict[str, Any]]:
+        """Return what each lever was expected to save of T^w C^(1-w), and what it saved beside the best plan without it."""
+        choice = self.step.plan(Aim(time_weight=WEIGHT))
+        value = _log_value(self.step.execute(choice.plan))
         for lever in LEVERS:
-            if lever == DRAFTS and drafts is None:
-                continue
-            without = choice.without.get(lever)
-            saved = 0.0 if without is None else 1 - np.exp(value - _log_value(self.step.execute(without, drafts)))
-            yield {"part": "lever", "drafts": name, "lever": lever, "expected": choice.saves.get(lever, 0.0), "saved": saved}
+            if lever != DRAFTS:
+                without = choice.without.get(lever)
+                saved = 0.0 if without is None else 1 - np.exp(value - _log_value(self.step.execute(without)))
+                yield {"part": "lever", "lever": lever, "expected": choice.saves.get(lever, 0.0), "saved": saved}
 
     def _stages(self, naive: Totals, kinds: Mapping[str, SimulatedDrafts | None]) -> Iterator[dict[str, Any]]:
         """Return the waterfall of T^w C^(1-w) relative to the naive system, as each stage adds levers."""
@@ -130,7 +135,11 @@ class StepToCompare:
         for name, drafts in kinds.items():
             if drafts is not None:
                 totals = self.step.execute(self.step.plan(aim, drafts).plan, drafts)
-                yield {"part": "stage", "stage": f"{name} drafts", "value": float(np.exp(_log_value(totals) - _log_value(naive)))}
+                yield {
+                    "part": "stage",
+                    "stage": f"{name} drafts",
+                    "value": float(np.exp(_log_value(totals) - _log_value(naive))),
+                }
 
 
 def _log_value(totals: Totals) -> float:

@@ -53,7 +53,9 @@ def against_naive(table: pd.DataFrame) -> pd.DataFrame:
     for key, of in steps.groupby([*CELL, "basis", "system", "drafts", "aim"], sort=False):
         means = {name: float(of[name].mean()) for name in ("speedup", "cost_saved", "bound_saved", "time_s", "gpu_s")}
         widths = {f"{name}_ci": half_width(of[name]) for name in ("speedup", "cost_saved")}
-        rows.append({**dict(zip([*CELL, "basis", "system", "drafts", "aim"], key, strict=True)), "seeds": len(of), **means, **widths})
+        rows.append(
+            {**dict(zip([*CELL, "basis", "system", "drafts", "aim"], key, strict=True)), "seeds": len(of), **means, **widths}
+        )
     return pd.DataFrame(rows)
 
 
@@ -112,9 +114,9 @@ def at_most(points: np.ndarray, limit: float) -> float:
 
 
 def levers(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ``drafts, lever, expected, saved, used``: means over settings and seeds, and the share of steps that use it."""
+    """Return ``lever, expected, saved, used`` without drafts: means over settings and seeds, and the share that use it."""
     rows = table[table["part"] == "lever"].assign(used=lambda of: of["expected"] != 0)
-    return rows.groupby(["drafts", "lever"], sort=False)[["expected", "saved", "used"]].mean().reset_index()
+    return rows.groupby("lever", sort=False)[["expected", "saved", "used"]].mean().reset_index()
 
 
 def stages(table: pd.DataFrame) -> pd.Series:
@@ -135,7 +137,10 @@ def aims(table: pd.DataFrame) -> list[tuple[str, str, str]]:
     """Return the aims of whole steps: what is aimed at, what came out, and what the bound allows."""
     steps, limits, against = against_naive(table), bounds(table), fair(table)
     rows = []
-    for what, wanted, saved in (("37 %", {WITHOUT: "12"}, 0.37), ("44.8 %", {WITHOUT: "6", "weak": "-", "strong": "8 to 9"}, 0.448)):
+    for what, wanted, saved in (
+        ("37 %", {WITHOUT: "12"}, 0.37),
+        ("44.8 %", {WITHOUT: "6", "weak": "-", "strong": "8 to 9"}, 0.448),
+    ):
         for drafts, target in wanted.items():
             reached, total = counted(steps, "1.35x", 1.35, saved, drafts)
             rows.append((f"1.35x and {what} at once, {_named(drafts)}: {target} of 12", f"{reached} of {total}",

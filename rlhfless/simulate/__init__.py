@@ -18,8 +18,8 @@ from rlhfless.simulate.whole_steps.whole_step import WholeStep
 
 __all__ = [
     "STRONG", "WEAK", "Aim", "DraftFronts", "DrawnDrafts", "FusionFront", "LoggedStep", "SimulatedDrafts", "Simulation",
-    "SimulationConfig", "StepCosts", "WholeStep", "draft_fronts", "execute_steps", "fusion_front", "logged_steps", "policy_metrics", "simulate",
-    "simulate_steps",
+    "SimulationConfig", "StepCosts", "WholeStep", "draft_fronts", "execute_steps", "fusion_front", "logged_steps",
+    "policy_metrics", "simulate", "simulate_steps",
 ]  # fmt: skip
 
 

@@ -79,8 +79,10 @@ def follow(completion_s: ArrayLike, free_s: ArrayLike, work: PhaseWork) -> Phase
     columns = [numbers.tolist() for numbers in (schedule.server, schedule.start_s, schedule.end_s)]
     count = len(work)
     rows = tuple(
-        PhaseRow(*((PREPARE, LEARN)[item // count], item % count) if item < 2 * count else (FINISH, -1),
-                 *(column[item] for column in columns))
+        PhaseRow(
+            *((PREPARE, LEARN)[item // count], item % count) if item < 2 * count else (FINISH, -1),
+            *(column[item] for column in columns),
+        )
         for item in schedule.order.tolist()
     )
     return PhaseSchedule(prepare_end_s, step_s, gpu_s, tuple(schedule.intervals()), rows, tuple(servers.actor.tolist()))

@@ -7,14 +7,14 @@ start and growth; in learning while others decode. It must charge its learner as
 **For a learner of S servers.** Let w(S) be how many times as long an item of learning takes there, and e(S) the reduction of
 gradients at the end of the step, in which each of the S servers takes part. Both rise with S. Let K be the actors that fit.
 
-1. Response r completes at c_r or later, c_r the seconds that it takes alone (``least_completion_s``). So the step takes at least
-   ``phase_bound_s`` with these completions, K servers for preparation, S servers for learning at w(S), and e(S).
-2. The response that completes last is then prepared and learned from, and gradients are reduced. So generation ends at T - e(S) -
-   d(S) or earlier, with d(S) the least ``prepare_s + w(S) learn_s`` of a response. It takes at least the GPU-seconds C(T - e(S) -
-   d(S)) of the bound on generation.
-3. Preparation and learning take at least g times their seconds, w(S) times for learning, on g GPUs a server. Each of the S servers
-   takes part in the reduction, and was loaded before in ``load_s``. A learner that is held from the start of the step is not
-   charged for loading. It waits for the first completion instead, so the smaller of both counts.
+1. Response r completes at c_r or later, c_r the seconds that it takes alone (``least_completion_s``). So the step takes at
+   least ``phase_bound_s`` with these completions, K servers for preparation, S servers for learning at w(S), and e(S).
+2. The response that completes last is then prepared and learned from, and gradients are reduced. With d(S) the least
+   ``prepare_s + w(S) learn_s`` of a response, generation ends at T - e(S) - d(S) or earlier. It takes at least the GPU-seconds
+   C(T - e(S) - d(S)) of the bound on generation.
+3. Preparation and learning take at least g times their seconds, w(S) times for learning, on g GPUs a server. Each of the S
+   servers takes part in the reduction, and was loaded before in ``load_s``. A learner that is held from the start of the step
+   is not charged for loading. It waits for the first completion instead, so the smaller of both counts.
 
        G(T) = C(T - e(S) - d(S)) + g (sum prepare_s + w(S) sum learn_s + S (e(S) + load_s))
 
@@ -117,7 +117,8 @@ def whole_step_bound(
         >>> latency = solver.LatencyModel("mine", 1, base_s=5e-3, per_response_s=1e-3, max_batch=64)
         >>> problem = solver.PlanningProblem(solver.Workload([10], [0, 0], [100, 300]), solver.Cluster(1, 2, 1), latency)
         >>> work = solver.PhaseWork([1.0, 1.0], [2.0, 2.0], group=[0, 0], unlock="group")
-        >>> bound = solver.whole_step_bound(solver.clairvoyant_bound(problem), work, solver.LearnerCharges(loss_per_doubling=0.0))
+        >>> generation = solver.clairvoyant_bound(problem)
+        >>> bound = solver.whole_step_bound(generation, work, solver.LearnerCharges(loss_per_doubling=0.0))
         >>> round(bound.shortest_s(), 3), round(bound.gpu_seconds(10.0), 3)
         (4.8, 8.1)
     """

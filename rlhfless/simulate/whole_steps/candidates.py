@@ -20,11 +20,11 @@ from rlhfless.simulate.whole_steps.step_costs import StepCosts
 from solver.model.workload import FloatArray
 from solver.stage_fusion.work import PhaseWork
 
-STARTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of a learner that streams, as shares of the generation time
+STARTS = (0.0, 0.12, 0.25, 0.4, 0.55, 0.7, 0.85)  # of a learner that streams, as shares of the generation time
 TIME_FACTORS = (1.0, 1.05, 1.1, 1.16, 1.22, 1.3, 1.4, 1.5, 1.7, 2.0, 3.0, 9.0)
 """Of the least time: the times within which the cheapest pairs are kept."""
-BLOCKS = 64  # items of a coarse timing
-KEPT = 2  # pairs that are kept within each time, with all levers and without each
+BLOCKS = 48  # items of a coarse timing
+KEPT = 1  # pairs that are kept within each time, with all levers and without each
 
 
 class WholeStepPlan(NamedTuple):
@@ -54,7 +54,9 @@ class Candidates:
     def joined(self, other: Candidates) -> Candidates:
         """Return these plans and those of others, on the same scenarios."""
         return Candidates(
-            (*self.plans, *other.plans), np.concatenate([self.times_s, other.times_s]), np.concatenate([self.gpu_s, other.gpu_s])
+            (*self.plans, *other.plans),
+            np.concatenate([self.times_s, other.times_s]),
+            np.concatenate([self.gpu_s, other.gpu_s]),
         )
 
     def chosen(self, numbers: Sequence[int]) -> Candidates:
@@ -98,17 +100,17 @@ def _ways(actors: int, all_servers: int, generation_s: float, costs: StepCosts) 
     loaded_s = max(0.0, generation_s - costs.charges.load_s)
     yield plain_way(actors, all_servers, generation_s)
     for own in range(left + 1):
-        for from_s in ([generation_s, loaded_s, 0.8 * generation_s] if own else [0.0]):
+        for from_s in [generation_s, loaded_s] if own else [0.0]:
             yield LearnerWay(own, from_s)
             yield LearnerWay(own, from_s, overlaps=True)
-        for from_s in ([*(share * generation_s for share in STARTS), loaded_s] if own else [0.0]):
+        for from_s in [*(share * generation_s for share in STARTS), loaded_s] if own else [0.0]:
             yield LearnerWay(own, from_s, streams=True, overlaps=True)
             if own:
                 yield LearnerWay(own, from_s, grows=False, streams=True, overlaps=True)
 
 
 def _kept(pairs: Sequence[WholeStepPlan], totals: FloatArray) -> list[int]:
-    """Return the numbers of the pairs that are cheapest within some time: of all, of those without each lever, and with none."""
+    """Return the numbers of the pairs that are cheapest within some time: of all, without each lever, and with none."""
     times_s, gpu_s = totals.T
     subsets = [np.arange(len(pairs))] + [
         np.array([i for i, pair in enumerate(pairs) if lever not in pair.levers], dtype=int) for lever in LEVERS

@@ -1,9 +1,9 @@
 """Chooses the plan of a whole step from its candidates; each lever has to earn its place on held-out scenarios.
 
 The scenarios are divided into two halves. Plans are chosen on one half and compared on the other; then the halves change
-places. A lever that the best plan uses must be surely better than the best plan without it: by more than one standard error of
-the paired differences. The lever that is least so is taken away, and the choice is made again, until each lever that is used has
-earned its place. What is left at least is the right-sized random split, learned from on all GPUs after generation.
+places. The best plan must be surely better than the best plan without any one of its levers: by more than one standard error of
+the paired differences. The lever that is least so is taken away, and the choice is made again, until each lever that is used
+has earned its place. What is left at least is the right-sized random split, learned from on all GPUs after generation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import Candidates, WholeStepPlan
-from solver.model.workload import FloatArray
+from solver.model.workload import FloatArray, IntArray
 
 SURE = 1.0  # standard errors by which a plan with a lever must be better than the best without it
 
@@ -47,7 +47,8 @@ class Choice:
 
 def choose(candidates: Candidates, aim: Aim) -> Choice:
     """Return the best plan whose levers have all earned their place; see the file's docstring."""
-    left, refused = candidates, {}
+    left = candidates
+    refused: dict[str, float] = {}
     while True:
         values = aim.values(left.times_s, left.gpu_s)
         best = int(np.argmin(values.mean(axis=1)))
@@ -69,19 +70,19 @@ def _tested(candidates: Candidates, aim: Aim, lever: str) -> tuple[float, float,
     """Return what a lever saves on held-out scenarios (a logarithm), its standard error, and the best plan without it."""
     without = candidates.without(lever)
     scenarios = np.arange(candidates.times_s.shape[1])
-    differences = []
+    differences: list[FloatArray] = []
     for half in (0, 1):
         chosen, held_out = scenarios[half::2], scenarios[1 - half :: 2]
         if not len(chosen) or not len(held_out):
             chosen = held_out = scenarios
-        differences.append(_best_on(without, aim, chosen, held_out) - _best_on(candidates, aim, chosen, held_out))
+        differences.append(np.subtract(_best_on(without, aim, chosen, held_out), _best_on(candidates, aim, chosen, held_out)))
     difference = np.concatenate(differences)
     error = float(difference.std(ddof=1)) / math.sqrt(len(difference)) if len(difference) > 1 else 0.0
     best = int(np.argmin(aim.values(without.times_s, without.gpu_s).mean(axis=1)))
     return float(difference.mean()), error, without.plans[best]
 
 
-def _best_on(candidates: Candidates, aim: Aim, chosen: FloatArray, held_out: FloatArray) -> FloatArray:
+def _best_on(candidates: Candidates, aim: Aim, chosen: IntArray, held_out: IntArray) -> FloatArray:
     """Return the values on held-out scenarios of the plan that is best on the others."""
     best = int(np.argmin(aim.values(candidates.times_s[:, chosen], candidates.gpu_s[:, chosen]).mean(axis=1)))
     one = candidates.chosen([best])

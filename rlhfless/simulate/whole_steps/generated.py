@@ -1,4 +1,4 @@
-"""Executes the generation of a plan on simulated engines, and reads what the rest of the step needs: completions and releases."""
+"""Executes the generation of a plan on simulated engines, and reads completions and releases for the rest of the step."""
 
 from __future__ import annotations
 

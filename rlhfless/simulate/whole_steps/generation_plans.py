@@ -80,6 +80,7 @@ def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool
     cases = [with_lengths(problem.workload, own, limit) for own in lengths]
     found = []
     for planned, levers in _plans(known, options):
+
         def run(scenario: int, planned: Plan = planned) -> GeneratedStep:
             return expected(planned, cases[scenario], setting, latency)
 
@@ -145,7 +146,7 @@ def _dealt(problem: PlanningProblem, item_of: IntArray, actors: int) -> Plan:
 
 
 def _dominates(other: GenerationPlan, one: GenerationPlan) -> bool:
-    """Return whether another candidate is as fast and as cheap on the typical scenario, with as many actors and no other levers."""
+    """Return whether another candidate with as many actors and no more levers is as fast and cheap on the typical scenario."""
     if other is one or not other.levers <= one.levers or len(other.plan.actors) != len(one.plan.actors):
         return False
     first, second = ((run.makespan_s, run.gpu_seconds) for run in (other.on(0), one.on(0)))
@@ -156,7 +157,8 @@ def _scaled(lengths: IntArray, acceptance: Acceptance, seed: int) -> IntArray:
     """Return (S, R) lengths times the mean of tokens per pass over those of each response, as simulated drafts differ."""
     powers = np.exp(SPREAD * np.random.default_rng(seed).standard_normal(lengths.shape))
     per_pass = 1 + (acceptance.survival[None, None, :] ** powers[:, :, None]).sum(axis=2)
-    return np.maximum(1, np.rint(lengths * acceptance.tokens_per_pass(acceptance.max_draft_tokens) / per_pass)).astype(np.int64)
+    scaled = lengths * acceptance.tokens_per_pass(acceptance.max_draft_tokens) / per_pass
+    return np.asarray(np.maximum(1, np.rint(scaled)), dtype=np.int64)
 
 
 def with_lengths(workload: Workload, lengths: IntArray, limit: int) -> Workload:

@@ -21,7 +21,8 @@ class LearnerWay:
     Args:
         own: servers of the learner beside the actors, each the GPUs of one actor. from_s: when they are allocated.
         grows: GPUs that actors have given back join the learner. A learner without ``own`` servers has only those.
-        streams: learning runs while others decode, as soon as it is unlocked. overlaps: preparation does, on the learner's GPUs.
+        streams: learning runs while others decode, as soon as it is unlocked. overlaps: preparation does, on the learner's
+            GPUs.
     """
 
     own: int = 0

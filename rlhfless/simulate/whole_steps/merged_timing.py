@@ -1,8 +1,8 @@
 """Times a way to learn quickly: preparation and learning of a response are one item, and items start in the order of readiness.
 
 Planning tries thousands of ways on many scenarios. This file times one in a fraction of a millisecond. The rules are those of
-``solver.schedule_work``: no server idles while an item is ready, and a server that has worked goes first. What differs is that a
-response is prepared right before it is learned from. Executed steps are always timed exactly (``LearnerWay.totals``).
+``solver.schedule_work``: no server idles while an item is ready, and a server that has worked goes first. Only here a response
+is prepared right before it is learned from. Executed steps are always timed exactly (``LearnerWay.totals``).
 """
 
 from __future__ import annotations
