@@ -56,7 +56,7 @@ class Figure10AllSetting:
     data_sets: tuple[str, ...] = ("GSM8K", "GPQA", "LiveCodeBench")
     responses: int = 512
     seeds: int = 5
-    draft_seeds: int = 2
+    draft_seeds: int = 1
     epochs: int = 3
     charges: ChargeOptions = field(default_factory=ChargeOptions)
 
@@ -230,5 +230,5 @@ def caption(setting: Figure10AllSetting, numbers: Numbers) -> Caption:
     )
 
 
-FAST = replace(Figure10AllSetting(), machines=(QWEN_7B_L40S,), data_sets=("GSM8K",), responses=96, seeds=2, epochs=2)
+FAST = replace(Figure10AllSetting(), machines=(QWEN_7B_L40S,), data_sets=("GSM8K",), responses=96, seeds=1, epochs=2)
 FIGURE = PaperFigure("10_all", TITLE, Figure10AllSetting(), FAST, numbers, plot, caption, printed=printed)

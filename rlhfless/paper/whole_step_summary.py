@@ -44,7 +44,7 @@ def against_naive(table: pd.DataFrame) -> pd.DataFrame:
     """
     steps = table[table["part"] == "system"].fillna({"aim": ""})
     naive = steps[steps["system"] == "naive"].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
-    steps = steps.join(naive, on=[*CELL, "seed"], rsuffix="_naive")
+    steps = steps.join(naive.add_suffix("_naive"), on=[*CELL, "seed"])
     steps = steps.assign(
         speedup=steps["time_s_naive"] / steps["time_s"], cost_saved=1 - steps["gpu_s"] / steps["gpu_s_naive"],
         bound_saved=1 - steps["bound_gpu_s"] / steps["gpu_s_naive"],
@@ -66,7 +66,7 @@ def bounds(table: pd.DataFrame) -> pd.DataFrame:
         ``CELL, drafts, saved at 1.35x, saved at 2x, most_speedup``; negative infinity where no policy is that fast.
     """
     steps = table[(table["part"] == "system") & (table["system"] == "naive")].set_index([*CELL, "seed"])[["time_s", "gpu_s"]]
-    rows = table[table["part"] == "bound"].join(steps, on=[*CELL, "seed"], rsuffix="_naive")
+    rows = table[table["part"] == "bound"].join(steps.add_suffix("_naive"), on=[*CELL, "seed"])
     found = []
     for key, of in rows.groupby([*CELL, "drafts"], sort=False):
         saved = {f"saved at {aim}": float((1 - part["gpu_s"] / part["gpu_s_naive"]).mean())
