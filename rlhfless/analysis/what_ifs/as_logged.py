@@ -6,7 +6,7 @@ Responses are assigned by the run's own dispatch (``RunSetup.dispatch``), and al
 from __future__ import annotations
 
 from rlhfless.analysis.what_ifs.outcome import DataChange, RunToChange, WayOutcome
-from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learning_s, least_step_s, step_tokens
+from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learning_s, least_work_s, step_tokens
 from rlhfless.simulate import execute_steps
 
 NAME = "as logged"
@@ -16,7 +16,7 @@ def way(run: RunToChange) -> WayOutcome:
     """Simulate the run's own steps one after another.
 
     Raises:
-        InputError: there are no steps, or the setting has effects. PlanningError: a response fits on no actor.
+        InputError: the run cannot be changed (``whole_steps.checked``). PlanningError: a response fits on no actor.
     """
     checked(run)
     (executed,) = execute_steps(run.logged, run.setting, [run.setup.dispatch]).values()
@@ -27,7 +27,7 @@ def way(run: RunToChange) -> WayOutcome:
         after_s = learn_s(step_tokens(step).sum())
         whole_s = record.end_s - record.start_s + after_s
         time_s += whole_s + run.phases.sync_s
-        least_s += least_step_s(run, step.truth, after_s, whole_s) + run.phases.sync_s
+        least_s += least_work_s(run, step.truth, after_s, whole_s) + run.phases.sync_s
         responses += len(step.truth)
         tokens += int(step.truth.response_tokens.sum())
     return WayOutcome(

@@ -15,6 +15,7 @@ from rlhfless.errors import InputError
 from rlhfless.simulate import LoggedStep
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.model.cluster import Cluster
+from solver.model.objective import NonGenerationPhases
 from solver.model.workload import IntArray, Workload
 
 HALVINGS = 20  # of the interval in which a least time lies: to a millionth of it
@@ -24,20 +25,34 @@ def checked(run: RunToChange) -> RunToChange:
     """Return the run, if ways can be simulated on it.
 
     Raises:
-        InputError: it is no ``RunToChange``, has no steps, or its actors have faults.
+        InputError: it is no ``RunToChange``, has no steps, or its setting has more than generation without faults.
     """
     if not isinstance(run, RunToChange):
         raise InputError(f"run is a {type(run).__name__}; a RunToChange is needed")
     if not len(run.logged):
         raise InputError("the run has no steps; at least one is needed")
-    if run.setting.effects is not None:
+    setting = run.setting
+    if setting.effects is not None:
         raise InputError("the run's setting has effects; other ways are simulated without faults, so None is needed")
+    if setting.work is not None or setting.phases != NonGenerationPhases():
+        raise InputError("the run's setting has phases or work; give the seconds outside generation as the run's phases only")
     return run
 
 
 def gpus_of(run: RunToChange) -> int:
     """Return all GPUs that the run pays for: the actors', and those of a learner of its own as far as known."""
     return run.setting.cluster.gpus + (0 if run.setup.colocated else run.setup.learner_gpus)
+
+
+def learner_gpus_of(run: RunToChange) -> int:
+    """Return the GPUs on which the run prepares and learns; 0 where their number is unknown."""
+    return run.setting.cluster.gpus if run.setup.colocated else run.setup.learner_gpus
+
+
+def with_actors(run: RunToChange, actors: int) -> Cluster:
+    """Return a cluster of so many actors of the run's size, kind and price."""
+    cluster = run.setting.cluster
+    return replace(cluster, nodes=actors, gpus_per_node=cluster.gpus_per_actor)
 
 
 def step_tokens(step: LoggedStep) -> IntArray:
@@ -47,7 +62,7 @@ def step_tokens(step: LoggedStep) -> IntArray:
 
 
 def learning_s(run: RunToChange) -> Callable[[float], float]:
-    """Return the seconds of preparation and learning, on the learner's own GPUs, as a function of a step's tokens.
+    """Return the seconds of preparation and learning, on the run's own learner GPUs, as a function of a step's tokens.
 
     Tokens are those of ``step_tokens``. The average over the run's own steps is that of its phases.
     """
@@ -56,34 +71,25 @@ def learning_s(run: RunToChange) -> Callable[[float], float]:
     return lambda tokens: seconds * float(tokens) / mean if mean else seconds
 
 
-def least_step_s(run: RunToChange, workload: Workload, learn_s: float, within_s: float) -> float:
-    """Return a lower bound on the seconds of a step without sending its weights, for any order of its work.
+def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, within_s: float) -> float:
+    """Return a lower bound on the time in which the run's GPUs generate and learn, for any order of the work.
 
-    Where learner and actors share GPUs, the GPU-seconds of generation and of learning fit into the step. Else learning may
-    overlap with generation on other GPUs.
+    Any of the GPUs may do any of the work. Generation takes at least the GPU-seconds of the clairvoyant bound
+    (``solver.clairvoyant_bound``, its closed form). The least time has GPU-seconds for both.
 
     Args:
-        workload: what is generated. learn_s: seconds of preparation and learning on all GPUs of the learner.
+        workload: what is generated; None: nothing. learn_s: seconds of preparation and learning on the run's own learner GPUs.
         within_s: seconds that some schedule takes.
     """
-    cluster = run.setting.cluster
-    learn_gpu_s = cluster.gpus * learn_s if run.setup.colocated else 0.0
-    return max(learn_s, least_time_s(run, workload, cluster, learn_gpu_s, within_s))
-
-
-def least_time_s(run: RunToChange, workload: Workload, cluster: Cluster, other_gpu_s: float, within_s: float) -> float:
-    """Return a lower bound on the time in which a cluster generates a workload and does other work.
-
-    It is the closed form of the clairvoyant bound (``solver.clairvoyant_bound``), at the least time that has GPU-seconds for
-    both.
-
-    Args:
-        other_gpu_s: GPU-seconds of the other work. within_s: seconds that some schedule takes.
-    """
-    bound = clairvoyant_bound(replace(run.setting.problem(workload), cluster=cluster), work=0)
-    low, high = 0.0, within_s
+    gpus, learner_gpus = gpus_of(run), learner_gpus_of(run)
+    learn_gpu_s = learner_gpus * learn_s
+    low, high = 0.0 if learner_gpus else min(learn_s, within_s), within_s  # nobody knows how many GPUs there are to share it
+    if workload is None:
+        return max(low, learn_gpu_s / gpus)
+    everything = with_actors(run, gpus // run.setting.cluster.gpus_per_actor)
+    bound = clairvoyant_bound(replace(run.setting.problem(workload), cluster=everything), work=0)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        gpu_s = bound.gpu_seconds(middle) + other_gpu_s
-        low, high = (middle, high) if gpu_s > cluster.gpus * middle * (1 + 1e-9) else (low, middle)
+        too_early = bound.gpu_seconds(middle) + learn_gpu_s > gpus * middle * (1 + 1e-9)
+        low, high = (middle, high) if too_early else (low, middle)
     return low
