@@ -87,7 +87,8 @@ def generate(
     rule = _executed(setting, replace(plan, rule=_TokensAt(stop_s)), requests).rule
     assert isinstance(rule, _TokensAt)
     assert rule.tokens is not None
-    tokens = np.where(completion_s <= stop_s, workload.response_tokens, rule.tokens)
+    seen = np.maximum(rule.tokens, workload.generated_tokens)  # before its start, an actor shows no tokens
+    tokens = np.where(completion_s <= stop_s, workload.response_tokens, seen)
     return Generated(stop_s, completion_s, tokens)
 
 
