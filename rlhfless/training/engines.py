@@ -27,6 +27,7 @@ from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
+from rlhfless.training.weight_sync import THIS_MACHINE, gpus_for_ray, sending_host
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -111,7 +112,9 @@ class VllmEngines:
         keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
-        by_ipc: the folder has the first weights, and each step's come from the GPU of the model, which actors share.
+        weight_sync: ``folder``; ``ipc``: the folder has the first weights, and each step's come from the GPU of the model,
+            which actors share; ``nccl``: the folder has none, and actors get them from the GPU of the model by NCCL.
+        host: the address of this machine at which actors find it, for ``nccl``.
     """
 
     def __init__(
@@ -123,24 +126,38 @@ class VllmEngines:
         keeps_last: bool,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
-        by_ipc: bool = False,
+        weight_sync: str = "folder",
+        host: str = THIS_MACHINE,
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
         self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
         self._last: Path | None = None
-        self._by_ipc, self._first = by_ipc, dict[int, Path]()  # the folder with which replicas start, by version
+        self._sync, self._first = weight_sync, dict[int, Path]()  # the folder with which replicas start, by version
         self._folder = OwnFolder("rlhfless-weights-", in_memory())
+        self._server: Any = None
+        if weight_sync == "nccl":
+            from rlhfless.engine.vllm.weight_server import WeightServer
+
+            self._server = WeightServer(host)
 
     def of_step(self, model: Any, step: int) -> Any:
         """See ``Engines``. Writes the weights to a new folder and removes older folders (with ``keeps_last``, all but the
         last).
         """
         from rlhfless.engine.vllm.factory import VllmEngineFactory
-        from rlhfless.engine.vllm.weight_folders import write_weights
-        from rlhfless.engine.vllm.weight_transfer import shared_by_ipc
+        from rlhfless.engine.vllm.weight_folders import NO_WEIGHTS, write_config, write_weights
+        from rlhfless.engine.vllm.weight_transfer import TransferredWeights, shared_by_ipc
 
         transferred = None
-        if self._by_ipc:
+        if self._server is not None:
+            from rlhfless.engine.vllm.weight_server import OfferedWeights
+
+            self._first = self._first or {NO_WEIGHTS: write_config(model, self._folder.path)}
+            folder = self._first[NO_WEIGHTS]
+            offered = OfferedWeights(model, step, getattr(torch, self._precision))
+            self._server.offer(offered)
+            transferred = TransferredWeights.sent_by(self._server.address, offered.nbytes, NO_WEIGHTS)
+        elif self._sync == "ipc":
             self._first = self._first or {step: write_weights(model, self._folder.path, step)}
             ((version, folder),) = self._first.items()
             transferred = shared_by_ipc(model, version)
@@ -155,13 +172,17 @@ class VllmEngines:
 
     def release(self) -> None:
         """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
-        if not self._keeps_last and not self._by_ipc:
+        if self._server is not None:
+            self._server.withdraw()
+        elif not self._keeps_last and self._sync == "folder":
             from rlhfless.engine.vllm.weight_folders import remove_weights
 
             remove_weights(self._folder.path)
 
     def close(self) -> None:
         """See ``Engines``; removes the folders of weights."""
+        if self._server is not None:
+            self._server.close()
         self._folder.remove()
 
 
@@ -199,7 +220,7 @@ def make_pool(
     if config.executor == "local":
         return ProcessPool(lifecycle=lifecycle)
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
-    logical = None if ray_is_up or cuda_devices() else config.gpus
+    logical = None if ray_is_up else gpus_for_ray(config)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
     try:
         pool.check(cluster)
@@ -290,7 +311,8 @@ def make_engines(
     if config.engine == "vllm":
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
-        prewarms, by_ipc = config.prewarm != "none", config.weight_sync == "ipc"
-        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, by_ipc)
+        prewarms, sync = config.prewarm != "none", config.weight_sync
+        host = sending_host(config, model.device) if sync == "nccl" else THIS_MACHINE
+        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, sync, host)
     forward = "own" if config.engine == "torch" else config.engine
     return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)

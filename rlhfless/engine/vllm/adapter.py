@@ -26,8 +26,9 @@ from rlhfless.engine.vllm.kv_blocks import BlocksKV, desk
 from rlhfless.engine.vllm.proposer import connect, draft_with, drafts_off, hint_of
 from rlhfless.engine.vllm.start_up import CONNECTOR, VllmSettings, engine_arguments, memory_errors, prepare_environment
 from rlhfless.engine.vllm.temp_files import PREFIX, noted
+from rlhfless.engine.vllm.weight_client import WeightClient, gpu_of
 from rlhfless.engine.vllm.weight_folders import check_weights
-from rlhfless.engine.vllm.weight_transfer import TransferredWeights
+from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
 from rlhfless.errors import InputError, missing_extra
 from rlhfless.system.scratch_folders import OwnFolder
 from solver.model.drafting import Drafting
@@ -99,6 +100,7 @@ class Replica:
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None
         self._meets_trainer = False  # by vLLM's weight-transfer API
+        self._trainer: WeightClient | None = None
         self.fed_tokens: dict[str, int] = {}
         self.drafted: dict[str, int] = {}
         self._note_fed_tokens()
@@ -202,19 +204,36 @@ class Replica:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
 
     def receive(self, weights: TransferredWeights, version: int) -> None:
-        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty."""
+        """Take over weights from the trainer's memory, and drop the KV cache of earlier ones. The batch must be empty.
+
+        Raises:
+            VllmError: the trainer did not send them.
+        """
         if version == self.version:
             return
-        update = {"update_info": dict(weights.update)}
-        calls: list[tuple[str, dict[str, Any]]] = [
-            ("start_weight_update", {}), ("update_weights", update), ("finish_weight_update", {}),
-        ]  # fmt: skip
-        if not self._meets_trainer:
-            calls.insert(0, ("init_weight_transfer_engine", {"init_info": {}}))
         with self._replacing(version):
-            for call, arguments in calls:
-                self._engine.collective_rpc(call, kwargs=arguments)
-        self._meets_trainer = True
+            if weights.server is not None:
+                self._receive_from(weights.server, version)
+                return
+            if not self._meets_trainer:
+                self._engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {}})
+                self._meets_trainer = True
+            self._engine.collective_rpc("start_weight_update")
+            self._engine.collective_rpc("update_weights", kwargs={"update_info": dict(weights.update)})
+            self._engine.collective_rpc("finish_weight_update")
+
+    def _receive_from(self, server: ServerAddress, version: int) -> None:
+        if self._trainer is not None and self._trainer.address != server:
+            self._trainer.close()
+            self._trainer = None
+        try:
+            if self._trainer is None:
+                self._trainer = WeightClient(server, self._engine.collective_rpc(gpu_of))
+            refusal = self._trainer.receive(version, self._engine.collective_rpc)
+        except (EOFError, OSError) as error:
+            refusal = f"the trainer at {server.host}:{server.port} sends weights {version} no longer ({type(error).__name__})"
+        if refusal is not None:
+            raise VllmError(refusal)
 
     @contextlib.contextmanager
     def _replacing(self, version: int) -> Iterator[None]:

@@ -101,6 +101,11 @@ class VllmEngineFactory:
         """Return the bytes that every actor reads as the step's weights."""
         if self.transferred is not None:
             return self.transferred.nbytes
+        return self.shipped_bytes
+
+    @property
+    def shipped_bytes(self) -> int:
+        """Return the bytes of weights in the folder."""
         return sum(file.stat().st_size for file in Path(self.weights).glob("*.safetensors"))
 
     def compatibility_key(self, latency: LatencyModel) -> VllmSettings:
