@@ -21,6 +21,7 @@ from rlhfless.engine.vllm.weight_transfer import ServerAddress
 WITHIN = timedelta(seconds=60)
 SMALL_BUFFER = 1 << 16  # many messages, most of several weights
 SERVERS: list[WeightServer] = []  # of this process
+BEFORE: list[Any] = []  # the engine that a worker had
 
 
 class Gloo:
@@ -96,7 +97,15 @@ def takes_nccl(worker: Any) -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     replace_nccl()
-    runner = worker.model_runner
-    worker.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
-        WeightTransferConfig(backend="nccl"), worker.vllm_config, worker.device, runner.get_model()
+    real = getattr(worker, "worker", worker)
+    BEFORE.append(real.weight_transfer_engine)
+    real.weight_transfer_engine = WeightTransferEngineFactory.create_engine(
+        WeightTransferConfig(backend="nccl"), real.vllm_config, real.device, real.model_runner.get_model()
     )
+
+
+def takes_it_no_more(worker: Any) -> None:
+    """Give it the engine back that it had."""
+    real = getattr(worker, "worker", worker)
+    real.weight_transfer_engine.shutdown()
+    real.weight_transfer_engine = BEFORE.pop()

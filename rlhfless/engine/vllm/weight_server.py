@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from multiprocessing.context import AuthenticationError
@@ -148,6 +149,7 @@ class WeightServer:
         """Make the group of a replica; both ends are vLLM's."""
         for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1")):
             os.environ.setdefault(name, value)
+        warnings.filterwarnings("ignore", "Tensor '.*' has size .* exceeds buffer_size_bytes")  # then it is a message alone
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 

@@ -134,11 +134,13 @@ def trainer() -> Iterator[Call]:
             there.submit(os._exit, 0).result()
 
 
+def in_vllm(folder: Path, function: Any) -> None:
+    factory_of(folder, 0)(LATENCY, ROOMY).replica._engine.collective_rpc(function)
+
+
 def decode_received(folder: Path, address: ServerAddress, version: int) -> dict[int, list[int]]:
     """Greedy tokens of the running replica with weights of the server."""
     replica = factory_of(folder, 0)(LATENCY, ROOMY).replica
-    if replica._trainer is None or replica._trainer.address != address:
-        replica._engine.collective_rpc(gloo_for_nccl.takes_nccl)
     replica.sleep()
     replica.receive(TransferredWeights.sent_by(address, 0, NO_WEIGHTS), version)
     engine = VllmEngine(replica, ROOMY, eos_id=EOS, sampling=GREEDY)
@@ -159,12 +161,14 @@ def by_torch(seed: int) -> dict[int, list[int]]:
 def test_a_replica_of_vllm_receives_the_weights_of_every_step(call: Call, vllm_weights: Path, trainer: Call) -> None:
     """Twice by one group; then the trainer's weights may change, and late replicas are told so."""
     address, folder = trainer(gloo_for_nccl.serve), vllm_weights / "weights-0"
+    call(in_vllm, folder, gloo_for_nccl.takes_nccl)
     for seed, version in ((4, 11), (5, 12)):
         assert trainer(gloo_for_nccl.offer, seed, version) > 10 * gloo_for_nccl.SMALL_BUFFER
         assert call(decode_received, folder, address, version) == by_torch(seed)
     trainer(gloo_for_nccl.withdraw)
     with refused(VllmError, "weights 13", "no weights"):
         call(decode_received, folder, address, 13)
+    call(in_vllm, folder, gloo_for_nccl.takes_it_no_more)
 
 
 def join_and_leave(order: str, kwargs: dict[str, Any]) -> None:
@@ -195,7 +199,7 @@ def leave_in_between(address: ServerAddress) -> None:
 
 
 @needs_vllm
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_replica_that_ends_while_it_receives_holds_nobody_up(call: Call, trainer: Call) -> None:
     """What is sent to it is aborted, so weights can be withdrawn; the next replica would get them."""
     address = trainer(gloo_for_nccl.serve)
