@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,17 +16,18 @@ import torch
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
 from rlhfless.executor.distributed.ray.cluster import import_ray
 from rlhfless.executor.distributed.ray.object_store import store_bytes
 from rlhfless.executor.distributed.ray.placement import FewerGpus
-from rlhfless.system.scratch_folders import OwnFolder, in_memory
 from rlhfless.training.config import ClusterConfig, TrainConfig, TrainError
 from rlhfless.training.config.generation import RolloutConfig
 from rlhfless.training.config.learning import Precision
-from rlhfless.training.weight_sync import THIS_MACHINE, gpus_for_ray, sending_host
+from rlhfless.training.sending_gpu import gpus_for_ray, sending_host
+from rlhfless.training.weight_sync import FolderSync, IpcSync, NcclSync, WeightSync
 from solver.model.cluster import Cluster
 from solver.model.drafting import Drafting
 from solver.model.latency import LatencyModel
@@ -54,27 +54,21 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
-        forward: ``own`` or ``transformers``, see ``row_model``.
-        model: the model that is trained.
-        max_tokens: maximal tokens of a response together with its prompt.
-        precision: name of the number format in which weights are copied and tokens are generated.
+        rows: the copy, in the number format in which tokens are generated.
         drafting: how responses are decoded with drafts; None: one token per pass.
         tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
         self,
-        forward: str,
-        model: Any,
+        rows: RowModel,
         eos_id: int | Sequence[int],
-        max_tokens: int,
         sampling: Sampling,
-        precision: str,
         drafting: Drafting | None = None,
         tensor_parallel: int = 1,
     ) -> None:
-        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
+        self._rows = rows
+        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -102,19 +96,13 @@ class TorchEngines:
 
 
 class VllmEngines:
-    """vLLM engines, one in the process of every actor, that read each step's weights from a folder.
-
-    The folder is in memory where the system has an in-memory file system. Actors on other machines read a shipped copy there
-    (``engine/vllm/weight_shipping``).
+    """vLLM engines, one in the process of every actor, with the weights that ``sync`` publishes.
 
     Args:
         precision: vLLM's name of the number format in which it computes.
-        keeps_last: also keep the last step's weights, for actors that are prewarmed with them before the next step.
+        sync: the way in which each step's weights reach replicas.
         drafting: how responses are decoded with drafts; None: one token per pass.
         options: further arguments of vLLM, see ``VllmSettings``.
-        weight_sync: ``folder``; ``ipc``: the folder has the first weights, and each step's come from the GPU of the model,
-            which actors share; ``nccl``: the folder has none, and actors get them from the GPU of the model by NCCL.
-        host: the address of this machine at which actors find it, for ``nccl``.
     """
 
     def __init__(
@@ -123,67 +111,30 @@ class VllmEngines:
         max_tokens: int,
         sampling: Sampling,
         precision: str,
-        keeps_last: bool,
+        sync: WeightSync,
         drafting: Drafting | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
-        weight_sync: str = "folder",
-        host: str = THIS_MACHINE,
     ) -> None:
         self._eos_id, self._max_tokens, self._sampling, self._precision = eos_id, max_tokens, sampling, precision
-        self._keeps_last, self._drafting, self._options = keeps_last, drafting, dict(options)
-        self._last: Path | None = None
-        self._sync, self._first = weight_sync, dict[int, Path]()  # the folder with which replicas start, by version
-        self._folder = OwnFolder("rlhfless-weights-", in_memory())
-        self._server: Any = None
-        if weight_sync == "nccl":
-            from rlhfless.engine.vllm.weight_server import WeightServer
-
-            self._server = WeightServer(host)
+        self._sync, self._drafting, self._options = sync, drafting, dict(options)
 
     def of_step(self, model: Any, step: int) -> Any:
-        """See ``Engines``. Writes the weights to a new folder and removes older folders (with ``keeps_last``, all but the
-        last).
-        """
+        """See ``Engines``. Publishes the weights."""
         from rlhfless.engine.vllm.factory import VllmEngineFactory
-        from rlhfless.engine.vllm.weight_folders import NO_WEIGHTS, write_config, write_weights
-        from rlhfless.engine.vllm.weight_transfer import TransferredWeights, shared_by_ipc
 
-        transferred = None
-        if self._server is not None:
-            from rlhfless.engine.vllm.weight_server import OfferedWeights
-
-            self._first = self._first or {NO_WEIGHTS: write_config(model, self._folder.path)}
-            folder = self._first[NO_WEIGHTS]
-            offered = OfferedWeights(model, step, getattr(torch, self._precision))
-            self._server.offer(offered)
-            transferred = TransferredWeights.sent_by(self._server.address, offered.nbytes, NO_WEIGHTS)
-        elif self._sync == "ipc":
-            self._first = self._first or {step: write_weights(model, self._folder.path, step)}
-            ((version, folder),) = self._first.items()
-            transferred = shared_by_ipc(model, version)
-        else:
-            folder = write_weights(model, self._folder.path, step, keep=self._last)
-        if self._keeps_last:
-            self._last = folder
+        folder, transferred = self._sync.publish(model, step)
         return VllmEngineFactory(
             str(folder), step, self._eos_id, self._max_tokens, self._sampling, self._precision, options=self._options,
             drafting=self._drafting, transferred=transferred,
         )  # fmt: skip
 
     def release(self) -> None:
-        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
-        if self._server is not None:
-            self._server.withdraw()
-        elif not self._keeps_last and self._sync == "folder":
-            from rlhfless.engine.vllm.weight_folders import remove_weights
-
-            remove_weights(self._folder.path)
+        """See ``Engines``: withdraws the step's weights."""
+        self._sync.release()
 
     def close(self) -> None:
-        """See ``Engines``; removes the folders of weights."""
-        if self._server is not None:
-            self._server.close()
-        self._folder.remove()
+        """See ``Engines``; removes what is stored of weights."""
+        self._sync.close()
 
 
 def check_engine(engine: str) -> None:
@@ -270,7 +221,7 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+    if cluster.engine != "torch" or cluster.actor_threads > 1 or custom_pool or cluster.ray_address is not None:
         return False
     if precision_of(config, device, checkpoint) != "float32":
         return False
@@ -311,8 +262,21 @@ def make_engines(
     if config.engine == "vllm":
         share = config.gpu_memory_utilization
         options = {} if share is None else {"gpu_memory_utilization": share}
-        prewarms, sync = config.prewarm != "none", config.weight_sync
-        host = sending_host(config, model.device) if sync == "nccl" else THIS_MACHINE
-        return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, sync, host)
+        sync = make_sync(config, model, precision)
+        return VllmEngines(eos_id, max_tokens, sampling, precision, sync, drafting, options)
     forward = "own" if config.engine == "torch" else config.engine
-    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
+    rows = row_model(forward, model, max_tokens, getattr(torch, precision), threads=config.actor_threads)
+    return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)
+
+
+def make_sync(config: ClusterConfig, model: Any, precision: str) -> WeightSync:
+    """Return the way of a run in which weights reach replicas of vLLM.
+
+    Raises:
+        TrainError: weights cannot be sent from the model's device.
+    """
+    if config.weight_sync == "ipc":
+        return IpcSync()
+    if config.weight_sync == "nccl":
+        return NcclSync(sending_host(config, model.device), getattr(torch, precision))
+    return FolderSync(keeps_last=config.prewarm != "none")

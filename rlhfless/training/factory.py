@@ -55,10 +55,10 @@ from rlhfless.training.rewards import Rewards, as_rewards
 from rlhfless.training.rewards.registry import make_rewards
 from rlhfless.training.run_start import RunStart
 from rlhfless.training.run_state import RunState
+from rlhfless.training.sending_gpu import sending_device
 from rlhfless.training.tasks import Task, digest, make_task
 from rlhfless.training.tasks.given_rows import GivenRows, task_of
 from rlhfless.training.weight_bytes import generated_weight_bytes
-from rlhfless.training.weight_sync import sending_device
 from solver.dataflow.plan import StepPlan
 from solver.lengths.forecast import LengthForecast
 from solver.model.cluster import Cluster

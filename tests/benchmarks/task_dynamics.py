@@ -48,7 +48,7 @@ def dynamics(rollouts: pd.DataFrame) -> dict[str, float]:
 
 
 def answers(model: Any, tokenizer: Any, seed: int = 0) -> pd.DataFrame:
-    """One sampled response to each of ``HELD_OUT`` held-out problems, as a run's evaluation samples them: ``right`` (0 or 1) and
+    """One sampled response to each of ``HELD_OUT`` held-out problems, sampled as in a run's evaluation: ``right`` (0 or 1) and
     ``response_tokens``."""
     from rlhfless.engine.torch.sampling import Sampling
     from rlhfless.training import TrainConfig

@@ -16,7 +16,6 @@ from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch import engine as torch_engine  # first, as it says what is missing where torch is
 from rlhfless.engine.torch.bit_stability import measure_stable_rows
 from rlhfless.engine.torch.iteration_clock import MEASURED
-from rlhfless.engine.torch.model import one_thread
 from rlhfless.engine.torch.prefixes import PrefixKV, compute_prefixes
 from rlhfless.engine.torch.replay import replay, replay_prefixes
 from rlhfless.engine.torch.row_model import RowModel
@@ -24,6 +23,7 @@ from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.torch.tensor_parallel import check_parts
 from rlhfless.engine.torch.validation import kv_wrong
 from rlhfless.errors import InputError
+from rlhfless.system.cpu_threads import computing_with
 from solver.lengths.remaining import RemainingLengths
 from solver.model.admission import Admission
 from solver.model.drafting import Drafting
@@ -131,7 +131,7 @@ class TorchEngineFactory:
 
     def compute_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Mapping[int, PrefixKV]:
         """Return KV state of prefixes (token ids by prompt), shared tokens computed once, for ``Request.prefix_kv``."""
-        with one_thread(self.model.device):
+        with computing_with(self.model.threads, self.model.device):
             return compute_prefixes(self.model, prefixes)
 
     def __call__(self, latency: LatencyModel, admission: Admission, start_s: float = 0.0) -> Any:
@@ -163,5 +163,5 @@ class TorchEngineFactory:
 
     def replay_prefixes(self, prefixes: Mapping[int, np.ndarray]) -> Replayed:
         """Return how long computing prefixes takes when nothing else runs: see ``replay.py``."""
-        with one_thread(self.model.device):
+        with computing_with(self.model.threads, self.model.device):
             return replay_prefixes(self.model, prefixes)

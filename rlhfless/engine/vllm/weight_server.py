@@ -157,7 +157,7 @@ class WeightServer:
         with socket.create_server((host, 0)) as free:
             port = free.getsockname()[1]
         info = NCCLTrainerInitInfo(host, port, 1 + hello.ranks, packed_buffer_size_bytes=self._buffer_bytes, rank=0)
-        engine: Any = WeightTransferTrainerFactory.trainer_init(info, client=replica, source=offered)  # type: ignore[arg-type]
+        engine: Any = WeightTransferTrainerFactory.trainer_init(info, client=replica, source=offered)
         replica.engine = engine
         if engine.model_update_group.disabled:
             raise RuntimeError("vLLM cannot load NCCL here; choose weight_sync 'folder'")
