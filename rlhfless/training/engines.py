@@ -173,6 +173,7 @@ def make_pool(
     ray_is_up = config.ray_address is not None or import_ray().is_initialized()
     logical = None if ray_is_up else gpus_for_ray(config)
     pool = RayPool(config.ray_address, gpus=logical, lifecycle=lifecycle, object_store_bytes=store_bytes(weight_bytes))
+    pool.spans_nodes = config.engine == "vllm" and config.weight_sync == "nccl"
     try:
         pool.check(cluster)
     except BaseException:

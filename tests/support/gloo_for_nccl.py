@@ -63,6 +63,14 @@ def replace_nccl() -> None:
     torch.accelerator.synchronize = lambda *device: None
 
 
+def on_ray() -> None:
+    """Let the CPU build of vLLM have ranks in Ray bundles of logical GPUs, as the builds for GPUs do: it names no resource."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    CpuPlatform.ray_device_key = "GPU"
+    replace_nccl()
+
+
 def with_head(seed: int) -> Any:
     """The model of this seed, with output weights of its own: vLLM's CPU build needs them."""
     model = model_of(seed)

@@ -61,6 +61,7 @@ class TorchEngineFactory:
     backend_module: ClassVar[str] = "rlhfless.engine.torch.worker_backend"
     min_start_timeout_s: ClassVar[float] = 0.0
     starts_server: ClassVar[bool] = False
+    spans_nodes: ClassVar[bool] = False
     weights_version: ClassVar[None] = None
 
     def __post_init__(self) -> None:

@@ -50,11 +50,7 @@ def check_version() -> str:
         MissingExtra: vLLM is not installed.
         InputError: this file was not tested with the installed version.
     """
-    for name in DISTRIBUTIONS:
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    for name, version in _installed():
         if ".".join(version.split(".")[:2]) not in SUPPORTED:
             raise InputError(
                 f"{name} {version} is installed, but the vLLM engine is tested with {', '.join(SUPPORTED)} only: "
@@ -64,11 +60,24 @@ def check_version() -> str:
     raise missing_extra("the vLLM engine", "vllm", "vllm")
 
 
+def _installed() -> Iterator[tuple[str, str]]:
+    """Iterate over names and versions of what is installed of ``DISTRIBUTIONS``."""
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
+def built_for_cpu() -> bool:
+    """Return whether the installed vLLM computes on the CPU, without importing it."""
+    return any("cpu" in name + version for name, version in _installed())
+
+
 class Replica:
     """One model replica in vLLM, in this process (and, with several GPUs, a process per GPU below it).
 
     Args:
-        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU.
+        devices: the GPUs' numbers as in ``CUDA_VISIBLE_DEVICES``; empty on the CPU. None: a rank is in each bundle of the Ray
+            placement group of this process, on whatever device vLLM's build is for.
         folder, version: weights to start with (see ``weight_folders``).
 
     Attributes:
@@ -82,10 +91,10 @@ class Replica:
         InputError: drafts are asked for, but vLLM does not know the method.
     """
 
-    def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
+    def __init__(self, settings: VllmSettings, devices: Sequence[str] | None, folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)
-        self.settings, self._on_cpu = settings, not devices
+        self.settings, self._on_cpu = settings, built_for_cpu() if devices is None else not devices
         eager = self._on_cpu if settings.eager is None else settings.eager
         self._files = OwnFolder(PREFIX)
         prepare_environment(eager, devices, self._files.path)
@@ -96,6 +105,8 @@ class Replica:
             _check_drafts(vllm)
         self._vllm, self._new_tokens_only = vllm, RequestOutputKind.DELTA
         arguments = engine_arguments(settings, folder, on_cpu=self._on_cpu, eager=eager, hands_over=self.hands_over)
+        if devices is None:
+            arguments["distributed_executor_backend"] = "ray"
         with noted(self._files), memory_errors():
             self._engine = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         self.version: int | None = None

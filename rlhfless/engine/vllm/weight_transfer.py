@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ class TransferredWeights:
     @classmethod
     def sent_by(cls, server: ServerAddress, nbytes: int, folder_version: int) -> TransferredWeights:
         """Return weights that the server sends to whoever asks for the step's version."""
-        return cls(NCCL, MappingProxyType({}), nbytes, folder_version, server)
+        return cls(NCCL, {}, nbytes, folder_version, server)
 
 
 def shared_by_ipc(model: Any, folder_version: int) -> TransferredWeights:

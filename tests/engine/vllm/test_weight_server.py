@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -120,6 +121,8 @@ def test_replicas_start_with_a_configuration_and_no_weights(tmp_path: Path) -> N
     engines = replace(factory_of(folder, 0), transferred=weights)
     assert (engines.folder_version, engines.weight_bytes, engines.shipped_bytes) == (NO_WEIGHTS, 10, 0)
     assert engines.compatibility_key(LATENCY).weight_transfer == "nccl"
+    assert engines.spans_nodes
+    assert pickle.loads(pickle.dumps(engines)).transferred.server == weights.server, "actors receive it"
 
 
 # --- with vLLM --------------------------------------------------------------------------------------------------------
