@@ -25,7 +25,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Call:
+class TransferCall:
     """A call of vLLM's weight-transfer API that the replica has to make."""
 
     name: str
@@ -60,7 +60,7 @@ class WeightClient:
             EOFError, OSError: the trainer is gone. Any other exception is that of a call.
         """
         self._connection.send(version)
-        while isinstance(message := self._connection.recv(), Call):
+        while isinstance(message := self._connection.recv(), TransferCall):
             try:
                 call(message.name, kwargs=dict(message.arguments))
             except Exception as error:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhfless.engine.vllm.weight_client import Call, Hello
+from rlhfless.engine.vllm.weight_client import Hello, TransferCall
 from rlhfless.engine.vllm.weight_transfer import ServerAddress
 
 BUFFER_BYTES = 256 << 20  # of weights that are packed into one message; vLLM has two such buffers at either end
@@ -108,7 +108,7 @@ class WeightServer:
 
     def _serve(self, connection: Connection) -> None:
         """Serve a replica until its connection ends."""
-        replica = Replica(connection)
+        replica = ReplicaEnd(connection)
         with connection, contextlib.suppress(EOFError, OSError, AuthenticationError):
             deliver_challenge(connection, self.address.key)
             answer_challenge(connection, self.address.key)
@@ -119,7 +119,7 @@ class WeightServer:
             finally:
                 replica.give_up()
 
-    def _send(self, version: int, hello: Hello, replica: Replica) -> str | None:
+    def _send(self, version: int, hello: Hello, replica: ReplicaEnd) -> str | None:
         """Send a replica the weights of a version; returns why not, or None.
 
         Raises:
@@ -145,7 +145,7 @@ class WeightServer:
             return f"weights {version} were not sent: {type(error).__name__}: {error}"
         return None
 
-    def _meet(self, offered: OfferedWeights, hello: Hello, replica: Replica) -> Any:
+    def _meet(self, offered: OfferedWeights, hello: Hello, replica: ReplicaEnd) -> Any:
         """Make the group of a replica; both ends are vLLM's."""
         for name, value in (("VLLM_LOGGING_LEVEL", "ERROR"), ("VLLM_NO_USAGE_STATS", "1")):
             os.environ.setdefault(name, value)
@@ -164,7 +164,7 @@ class WeightServer:
         return engine
 
 
-class Replica:
+class ReplicaEnd:
     """A replica as vLLM's trainer engine sees it (``VLLMWeightSyncClient``): each call is a message that it answers.
 
     Attributes:
@@ -202,7 +202,7 @@ class Replica:
             engine.shutdown()
 
     def _call(self, name: str, **arguments: Any) -> None:
-        self._connection.send(Call(name, arguments))
+        self._connection.send(TransferCall(name, arguments))
         if (failure := self._connection.recv()) is not None:
             raise RuntimeError(f"{name} failed in the replica: {failure}")
 

@@ -27,8 +27,7 @@ from vllm_samples import EOS, GREEDY, LATENCY, ROOMY, by_response, factory_of, m
 from rlhfless.engine.vllm.adapter import VllmError
 from rlhfless.engine.vllm.engine import VllmEngine
 from rlhfless.engine.vllm.start_up import VllmSettings, engine_arguments
-from rlhfless.engine.vllm.weight_client import Call as Order
-from rlhfless.engine.vllm.weight_client import Hello, WeightClient
+from rlhfless.engine.vllm.weight_client import Hello, TransferCall, WeightClient
 from rlhfless.engine.vllm.weight_folders import NO_WEIGHTS, check_weights, write_config
 from rlhfless.engine.vllm.weight_server import OfferedWeights, WeightServer
 from rlhfless.engine.vllm.weight_transfer import ServerAddress, TransferredWeights
@@ -195,7 +194,7 @@ def leave_in_between(address: ServerAddress) -> None:
         connection.send(Hello(1, ()))
         connection.send(5)
         with suppress(SystemExit):
-            while isinstance(order := connection.recv(), Order):
+            while isinstance(order := connection.recv(), TransferCall):
                 join_and_leave(order.name, dict(order.arguments))
                 connection.send(None)
     GROUPS.clear()
