@@ -1,7 +1,7 @@
 """Adapter to the installed version of vLLM: starts, feeds, steps and puts to sleep one replica, and loads its weights.
 
 All code that depends on vLLM's version is here, in its start (``start_up.py``), its connector (``kv_connector.py``) and in the
-names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``), the trainer's end of its weight transfer
+names of its files (``temp_files.py``). So are its proposer of drafts (``proposer.py``), the trainer's end of weight transfer
 (``weight_server.py``), and repairs of its CPU build (``cpu_*.py``). It uses vLLM's documented Python interface (``EngineArgs``,
 ``LLMEngine``, ``SamplingParams``, ``TokensPrompt``) and environment variables. vLLM is imported when a replica starts, in the
 process of one actor. The step's version is vLLM's own label of a replica's weights. With every finished response vLLM reports
