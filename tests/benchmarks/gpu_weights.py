@@ -3,8 +3,8 @@
 It needs two GPUs and vLLM, and says what is missing where it does not run. Each way runs a pool of one actor for ``STEPS``
 steps with other weights in each. The seconds and bytes are those of the trace's span ``sync``, in the actor. Publishing is
 timed in the learner: the folder is written there. In the first step the replica starts with the folder's weights, or makes the
-group of NCCL. Greedy
-tokens of the two ways have to be equal: both send the same weights.
+group of NCCL. Greedy tokens of the two ways have to be equal: both send the same weights. Modules that need more than the other
+parts are imported where they are used.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from gpu_checks import ragged_prompts
 
 from rlhfless.engine.protocol import Request
 from rlhfless.engine.torch.sampling import Sampling
-from rlhfless.executor import ProcessPool
 from rlhfless.latency.measure import CausalLM
-from rlhfless.training.engines import VllmEngines
-from rlhfless.training.sending_gpu import THIS_MACHINE
-from rlhfless.training.weight_sync import FolderSync, NcclSync, WeightSync
 from solver import Cluster, LatencyModel, Plan
 from solver.model.plan import ActorPlan
 
@@ -48,9 +44,12 @@ def weights_by_ways(lm: CausalLM, device: str) -> dict[str, Any]:
     """Seconds and bytes of each way; raises where tokens differ."""
     if why := missing(device):
         return {"skipped": why}
+    from rlhfless.training.sending_gpu import THIS_MACHINE
+    from rlhfless.training.weight_sync import FolderSync, NcclSync
+
     precision = str(lm.model.dtype).removeprefix("torch.")
     learner = copy.deepcopy(lm.model).to(torch.device("cuda", torch.cuda.device_count() - 1))
-    ways: dict[str, WeightSync] = {"folder": FolderSync(), "nccl": NcclSync(THIS_MACHINE, lm.model.dtype)}
+    ways: dict[str, Any] = {"folder": FolderSync(), "nccl": NcclSync(THIS_MACHINE, lm.model.dtype)}
     found: dict[str, Any] = {"model": lm.name, "precision": precision}
     tokens: dict[str, Any] = {}
     for way, sync in ways.items():
@@ -63,17 +62,18 @@ def weights_by_ways(lm: CausalLM, device: str) -> dict[str, Any]:
     return found
 
 
-def synced(
-    learner: Any, sync: WeightSync, devices: list[str], precision: str
-) -> tuple[list[dict[str, float]], list[list[list[int]]]]:
+def synced(learner: Any, sync: Any, devices: list[str], precision: str) -> tuple[list[dict[str, float]], list[list[list[int]]]]:
     """Steps of one actor, with other weights in each.
 
     Args:
-        learner: a copy of it is changed from step to step. devices: of the actor; none for the CPU.
+        learner: a copy of it is changed from step to step. sync: a ``WeightSync``. devices: of the actor; none for the CPU.
 
     Returns:
         Seconds and bytes by step, and the greedy tokens of every step's responses.
     """
+    from rlhfless.executor import ProcessPool
+    from rlhfless.training.engines import VllmEngines
+
     model = copy.deepcopy(learner)
     prompts = ragged_prompts(model.config.vocab_size)
     longest = max(map(len, prompts)) + TOKENS
