@@ -19,7 +19,7 @@ import pandas as pd
 from rlhfless.analysis.draft_configuration import OWN, DraftConfiguration, configuration_of
 from rlhfless.analysis.draft_groups import SOURCES, DraftSource, Encode, draft_groups
 from rlhfless.analysis.draft_study import last_prompts
-from rlhfless.engine.simulated.accepted_runs import DraftedRuns
+from rlhfless.engine.simulated.accepted_runs import SPREAD, DraftedRuns, DrawnRuns
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from solver.model.acceptance import Acceptance
 from solver.model.plan import ActorPlan, Plan
@@ -31,6 +31,7 @@ MEASURED_TOKENS = 20_000  # of the last step, about
 LENGTHS = (1, 2, 4, 8)  # drafted tokens that are compared
 DRAWS = 4  # of measured responses for the responses of a step
 PERCENTILES = (5, 95)  # of the savings, over steps and draws
+ASSUMED_RESPONSES, ASSUMED_TOKENS = 48, 400  # that are drawn where no text says what is accepted
 LEAST_SAVED = 0.01  # of the time; less is not recommended
 NEIGHBOURS = 1.0  # places of a measured response, in order of length, by which a drawn one may be off
 
@@ -105,6 +106,30 @@ def draft_savings(
             per_pass = float(tokens.sum() / passes.sum())
             found.append(DraftSavings(configuration, best, float(low), mean, float(high), per_pass, unit, len(tokens)))
     return tuple(sorted(found, key=lambda one: -one.mean))
+
+
+class AssumedSavings(NamedTuple):
+    """Share of the generation time that drafts of ``draft_tokens`` tokens save, if they are accepted as assumed."""
+
+    draft_tokens: int
+    mean: float
+
+
+def assumed_savings(
+    acceptance: Acceptance, steps: Sequence[LoggedStep], assigned: pd.DataFrame, setting: SimulationConfig
+) -> AssumedSavings:
+    """Return what drafts would save of generation if responses accepted them like this; the best of ``LENGTHS``.
+
+    Args:
+        acceptance: of the typical response; responses differ as in ``simulate.drafts.DrawnDrafts``.
+        steps, assigned, setting: see ``draft_savings``.
+    """
+    drawn = DrawnRuns(acceptance, spread=SPREAD)
+    runs = [drawn.of(response, ASSUMED_TOKENS) for response in range(ASSUMED_RESPONSES)]
+    plans = [(assigned_plan(step, assigned, setting), step.truth) for step in steps]
+    saved = {n: float(_saved(plans, _Passes.of(runs, n), n, setting).mean()) for n in LENGTHS}
+    best = max(LENGTHS, key=saved.__getitem__)
+    return AssumedSavings(best, saved[best])
 
 
 def already_drafts(rollouts: pd.DataFrame) -> bool:
