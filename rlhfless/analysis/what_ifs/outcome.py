@@ -90,6 +90,11 @@ class WayOutcome:
     fill_s: float = 0.0
     unknown: str = ""
 
+    @property
+    def seconds_per_response(self) -> float:
+        """Seconds per response that is learned from: to compare ways that learn from different numbers of them."""
+        return self.time_s / self.data.learned_responses if self.data.learned_responses else float("nan")
+
     def usd(self, setting: SimulationConfig) -> float:
         """Return the price of ``gpu_s`` at the cluster's price."""
         return self.gpu_s * setting.cluster.usd_per_gpu_hour / 3600.0

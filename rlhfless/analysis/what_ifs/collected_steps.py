@@ -1,0 +1,95 @@
+"""Steps that stop to generate once enough prompts are complete; the rest is dropped, or continued in the next step.
+
+A step starts with the prompts that were carried over, and takes new ones from the pool after them. It learns from the prompts
+that were complete first. Learning follows generation, on all GPUs, as in the run itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from rlhfless.analysis.what_ifs.generation import generate
+from rlhfless.analysis.what_ifs.ledger import Ledger
+from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
+from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
+from rlhfless.analysis.what_ifs.whole_steps import gpus_of, learning_s
+from solver.model.workload import FloatArray, IntArray
+
+
+class Intake(NamedTuple):
+    """New prompts that a step starts, and prompts that are to be complete before it stops."""
+
+    start: int
+    complete: int
+
+
+class Collected(NamedTuple):
+    """Simulated steps: what was generated and learned, and (K,) seconds of each step with an update."""
+
+    ledger: Ledger
+    seconds: list[float]
+
+    def outcome(self, run: RunToChange, name: str, change: str, parameters: dict[str, float]) -> WayOutcome:
+        """Return the outcome of these steps."""
+        time_s = sum(self.seconds)
+        return WayOutcome(
+            name,
+            change,
+            len(self.seconds),
+            time_s,
+            gpus_of(run) * time_s,
+            self.ledger.least_time_s(run, self.seconds),
+            self.ledger.change(),
+            parameters,
+        )
+
+
+def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], Intake], *, keep: bool) -> Collected:
+    """Simulate the steps of a run that learn from the prompts that are complete first.
+
+    Args:
+        intake: of a step, from the number of prompts that the run's own step learned from and of those carried over.
+        keep: whether what is left is continued in the next step; else it is dropped.
+
+    Raises:
+        PlanningError: a response fits on no actor.
+    """
+    ledger, learn_s, taken = Ledger(pool), learning_s(run), 0
+    carried: IntArray = np.zeros(0, dtype=np.int64)
+    seconds = []
+    for update, wanted in enumerate(pool.prompts_of_step.tolist()):
+        start, complete = intake(wanted, len(carried))
+        prompts = np.concatenate([carried, np.arange(taken, taken + start)])
+        ledger.start(prompts[len(carried) :])
+        taken += start
+        generated_s, complete_s = _generate(run, ledger, update, prompts, complete)
+        first = np.sort(np.argsort(complete_s, kind="stable")[:complete])
+        left = np.ones(len(prompts), dtype=bool)
+        left[first] = False
+        seconds.append(generated_s + learn_s(ledger.learn(update, prompts[first])) + run.phases.sync_s)
+        carried = prompts[left] if keep else carried
+        if not keep:
+            ledger.drop(prompts[left])
+    return Collected(ledger, seconds)
+
+
+def _generate(run: RunToChange, ledger: Ledger, update: int, prompts: IntArray, complete: int) -> tuple[float, FloatArray]:
+    """Generate until so many prompts are complete; return the seconds, and the (n,) times of completion without a stop."""
+    responses = ledger.unfinished(prompts)
+    complete_s = np.zeros(len(prompts))
+    if not len(responses):
+        return 0.0, complete_s
+    place = np.searchsorted(np.sort(prompts), ledger.pool.prompts_of(responses))
+    place = np.argsort(prompts, kind="stable")[place]
+
+    def stop(completion_s: FloatArray) -> float:
+        np.maximum.at(complete_s, place, completion_s)
+        return float(np.sort(complete_s)[complete - 1])
+
+    generated = generate(run.setting, run.setup.dispatch, ledger.workload(responses), stop)
+    done = generated.completion_s <= generated.seconds
+    ledger.generated(update, responses, generated.tokens, done)
+    return generated.seconds, complete_s
