@@ -127,7 +127,7 @@ def assumed_savings(
     drawn = DrawnRuns(acceptance, spread=SPREAD)
     runs = [drawn.of(response, ASSUMED_TOKENS) for response in range(ASSUMED_RESPONSES)]
     plans = [(assigned_plan(step, assigned, setting), step.truth) for step in steps]
-    saved = {n: float(_saved(plans, _Passes.of(runs, n), n, setting).mean()) for n in LENGTHS}
+    saved = {n: float(_saved(plans, _Passes.of(runs, n), n, setting, draws=1).mean()) for n in LENGTHS}
     best = max(LENGTHS, key=saved.__getitem__)
     return AssumedSavings(best, saved[best])
 
@@ -204,14 +204,16 @@ def assigned_plan(step: LoggedStep, assigned: pd.DataFrame, setting: SimulationC
     return Plan(tuple(actors), "as logged", 0.0, 0.0, 0.0)
 
 
-def _saved(plans: Sequence[tuple[Plan, Workload]], measured: _Passes, most: int, setting: SimulationConfig) -> FloatArray:
+def _saved(
+    plans: Sequence[tuple[Plan, Workload]], measured: _Passes, most: int, setting: SimulationConfig, draws: int = DRAWS
+) -> FloatArray:
     """Return (steps * draws,) shares of the generation time that drafts of up to ``most`` tokens save."""
     latency = replace(setting.latency, start_s=0.0, sync_s=0.0)
     shares = []
     for number, (plan, truth) in enumerate(plans):
         problem = replace(setting, latency=latency).problem(truth)
         alone_s = evaluate(plan, problem, table=True).makespan_s
-        for draw in range(DRAWS):
+        for draw in range(draws):
             drafted = _with_passes(truth, measured, most, np.random.default_rng((number, draw)))
             with_drafts_s = evaluate(plan, replace(problem, workload=drafted), table=True).makespan_s
             with_drafts_s += DRAFT_CALL_S * float(drafted.iterations.max())

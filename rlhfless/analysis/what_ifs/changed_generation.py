@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from rlhfless.analysis.what_ifs.outcome import DataChange, RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learning_s, least_work_s, step_tokens
 from rlhfless.scheduling import SchedulingPolicy
 from rlhfless.simulate import LoggedStep, execute_steps
 from solver.model.workload import Workload
+
+OWN_LEAST_S: WeakKeyDictionary[RunToChange, float] = WeakKeyDictionary()
+"""The bound on a run's own steps, which is the same for all ways that learn from them."""
 
 
 def generated_s(run: RunToChange, steps: Sequence[LoggedStep], policy: str | SchedulingPolicy) -> list[float]:
@@ -57,11 +61,16 @@ def whole_steps(
     learned = run.logged if learned is None else learned
     learn_s = learning_s(run)
     time_s = least_s = run.phases.sync_s * len(learned)
-    for step, generation_s, (workload, at_least_s) in zip(
-        learned, steps_s, least or [(step.truth, 0.0) for step in learned], strict=True
-    ):
+    own = not least and learned is run.logged
+    for i, (step, generation_s) in enumerate(zip(learned, steps_s, strict=True)):
         after_s = learn_s(step_tokens(step).sum())
-        time_s += generation_s + after_s
-        least_s += max(at_least_s, least_work_s(run, workload, after_s, generation_s + after_s))
+        step_s = generation_s + after_s
+        time_s += step_s
+        if own and run in OWN_LEAST_S:
+            continue
+        workload, at_least_s = least[i] if least else (step.truth, 0.0)
+        least_s += max(at_least_s, least_work_s(run, workload, after_s, step_s))
+    if own:
+        least_s = OWN_LEAST_S.setdefault(run, least_s)
     change = learned_from(learned) if data is None else data
     return WayOutcome(*words, len(learned), time_s, gpus_of(run) * time_s, least_s, change, dict(parameters or {}))

@@ -23,7 +23,8 @@ from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.whole_steps import checked
 from rlhfless.errors import InputError
 from rlhfless.simulate import LoggedStep, logged_steps
-from solver.model.errors import as_given, is_whole
+from solver.model.errors import as_given, is_number, is_whole
+from solver.model.workload import IntArray
 
 USELESS_SHARE = 0.3
 """Of a log without rewards, where nothing is stated."""
@@ -36,36 +37,47 @@ AT_ONCE = "Groups with equal rewards are dropped, and so many groups are generat
 
 
 class Group(NamedTuple):
-    """All responses of a prompt in a step of the log; ``useful``: whether their rewards differ."""
+    """All responses of a prompt in a step of the log.
 
-    rows: pd.DataFrame
+    Attributes:
+        at: their rows in the table of all steps. useful: whether their rewards differ.
+    """
+
+    at: IntArray
     useful: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rounds:
     """Dynamic sampling of one step.
 
     Attributes:
-        rounds: the groups of every round. learned: of all of them, in order, whether a group is learned from.
+        rounds: the groups of every round. learned: those that are learned from.
     """
 
     rounds: tuple[tuple[Group, ...], ...]
-    learned: tuple[bool, ...]
+    learned: tuple[Group, ...]
 
 
-def groups_of(run: RunToChange, useless_share: float, seed: int) -> tuple[list[list[Group]], bool]:
-    """Return the groups of every step, and whether the log's rewards say which of them are useful.
+def groups_of(rows: pd.DataFrame, useless_share: float, rng: np.random.Generator) -> list[list[Group]]:
+    """Return the groups of every step.
 
     Args:
-        useless_share: where the log does not have the rewards of all responses. seed: of the draws then.
+        rows: of all steps. useless_share, rng: of groups without rewards, how many are useless, and their draws.
     """
-    by_step = [[rows for _, rows in step.rows.groupby("prompt_id", sort=False)] for step in run.logged]
-    known = all("reward" in step.rows and step.rows["reward"].notna().all() for step in run.logged)
-    if known:
-        return [[Group(rows, rows["reward"].nunique() > 1) for rows in groups] for groups in by_step], True
-    rng = np.random.default_rng(seed)
-    return [[Group(rows, bool(rng.random() >= useless_share)) for rows in groups] for groups in by_step], False
+    group = rows.groupby(["step", "prompt_id"], sort=False).ngroup().to_numpy()  # in order of appearance
+    at = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
+    rewards = rows["reward"].to_numpy(dtype=float) if has_rewards(rows) else None
+    steps: dict[int, list[Group]] = {}
+    for rows_at, step in zip(at, rows["step"].to_numpy()[[rows_at[0] for rows_at in at]].tolist(), strict=True):
+        useful = rng.random() >= useless_share if rewards is None else np.ptp(rewards[rows_at]) > 0
+        steps.setdefault(step, []).append(Group(rows_at, bool(useful)))
+    return list(steps.values())
+
+
+def has_rewards(rows: pd.DataFrame) -> bool:
+    """Return whether every response has its reward."""
+    return "reward" in rows and bool(rows["reward"].notna().all())
 
 
 def sampled(own: Sequence[Group], others: Sequence[Group], size: int, rng: np.random.Generator) -> Rounds:
@@ -89,11 +101,8 @@ def sampled(own: Sequence[Group], others: Sequence[Group], size: int, rng: np.ra
         drawn = (others[i] for i in rng.integers(0, len(others), size - len(first)))
         rounds.append((*first, *drawn))
         useful += sum(group.useful for group in rounds[-1])
-    learned, left = [], len(own)
-    for group in (group for groups in rounds for group in groups):
-        learned.append(group.useful and left > 0)
-        left -= learned[-1]
-    return Rounds(tuple(rounds), tuple(learned))
+    learned = [group for groups in rounds for group in groups if group.useful]
+    return Rounds(tuple(rounds), tuple(learned[: len(own)]))
 
 
 def round_size(groups: int, useful_share: float) -> int:
@@ -108,9 +117,7 @@ def round_size(groups: int, useful_share: float) -> int:
     return max(groups, math.ceil(root**2 - 1e-9))
 
 
-def way(
-    run: RunToChange, at_once: bool = False, useless_share: float | None = None, seed: int = 0
-) -> WayOutcome:
+def way(run: RunToChange, at_once: bool = False, useless_share: float | None = None, seed: int = 0) -> WayOutcome:
     """Return the run with dynamic sampling; one time per step of learning, as the batch has its usual size.
 
     Args:
@@ -122,23 +129,24 @@ def way(
         InputError: the share is none from 0 to 0.9, or a batch is not full after ``MOST_ROUNDS`` rounds.
     """
     stated = USELESS_SHARE if useless_share is None else useless_share
-    if isinstance(stated, bool) or not isinstance(stated, int | float) or not 0 <= stated <= 0.9:
+    if not is_number(stated, 0) or stated > 0.9:
         raise InputError(f"useless_share is {as_given(useless_share)}; a number from 0 to 0.9 is needed")
     if not is_whole(seed, 0):
         raise InputError(f"seed is {as_given(seed)}; a whole number of at least 0 is needed")
-    steps, known = groups_of(checked(run), stated, seed)
-    if known and useless_share is not None:
+    rows = pd.concat([step.rows for step in checked(run).logged], ignore_index=True)
+    if useless_share is not None and has_rewards(rows):
         raise InputError("useless_share is given, but the log has the rewards of all responses; leave it out")
+    rng = np.random.default_rng((seed, len(rows)))
+    steps = groups_of(rows, stated, rng)
     every = [group for groups in steps for group in groups]
     useful_share = sum(group.useful for group in every) / len(every)
     if not useful_share:
         raise InputError("no group of the log has rewards that differ, so dynamic sampling would never fill a batch")
-    rng = np.random.default_rng((seed, len(every)))
     sizes = [round_size(len(groups), useful_share) if at_once else len(groups) for groups in steps]
     sampled_steps = [sampled(groups, every, size, rng) for groups, size in zip(steps, sizes, strict=True)]
     limit = run.logged[0].truth.max_response_tokens
-    rounds = list(_as_steps((groups for step in sampled_steps for groups in step.rounds), limit))
-    learned = list(_as_steps((_learned(step) for step in sampled_steps), limit))
+    rounds = list(_as_steps(rows, [groups for step in sampled_steps for groups in step.rounds], limit))
+    learned = list(_as_steps(rows, [step.learned for step in sampled_steps], limit))
     rounds_s = iter(generated_s(run, rounds, run.setup.dispatch))
     steps_s = [sum(next(rounds_s) for _ in step.rounds) for step in sampled_steps]
     words = ("dynamic sampling, at once", AT_ONCE) if at_once else ("dynamic sampling", IN_SEQUENCE)
@@ -146,15 +154,9 @@ def way(
     return whole_steps(run, words, steps_s, learned=learned, data=learned_from(learned, rounds), parameters=parameters)
 
 
-def _learned(step: Rounds) -> tuple[Group, ...]:
-    every = [group for groups in step.rounds for group in groups]
-    return tuple(group for group, learned in zip(every, step.learned, strict=True) if learned)
-
-
-def _as_steps(rounds: Iterator[Sequence[Group]], limit: int) -> Iterator[LoggedStep]:
+def _as_steps(rows: pd.DataFrame, rounds: Sequence[Sequence[Group]], limit: int) -> Iterator[LoggedStep]:
     """Yield each round as a step of its own, without history; a prompt that is drawn twice is two prompts."""
     for number, groups in enumerate(rounds):
-        rows = pd.concat(
-            [group.rows.assign(step=number, prompt_id=f"{place}") for place, group in enumerate(groups)], ignore_index=True
-        )
-        yield from logged_steps(rows, max_response_tokens=limit)
+        names = np.repeat([f"{place}" for place in range(len(groups))], [len(group.at) for group in groups])
+        drawn = rows.iloc[np.concatenate([group.at for group in groups])]
+        yield from logged_steps(drawn.assign(step=number, prompt_id=names), max_response_tokens=limit)

@@ -13,10 +13,9 @@ from solver.model.errors import as_given
 
 CHANGES = {
     "random": "As many actors as pay off; each releases its GPUs when its responses are complete.",
-    "spread": "As many actors as pay off, with each prompt's responses spread over them; each releases its GPUs when done.",
-    "fold": "As spread; nearly empty actors hand their responses over and release their GPUs early.",
+    "fold": "As many actors as pay off; nearly empty actors hand their responses over and release their GPUs early.",
 }
-NAMES = {"random": "right-sized, released", "spread": "right-sized and spread, released", "fold": "folding, released"}
+NAMES = {"random": "right-sized, released", "fold": "folding, released"}
 
 
 def way(run: RunToChange, policy: str = "fold") -> WayOutcome:
