@@ -20,6 +20,7 @@ from rlhfless.executor import run_step
 from rlhfless.scheduling import make_policy
 from rlhfless.simulate import LoggedStep, SimulationConfig
 from solver.bounds.clairvoyant import clairvoyant_bound
+from solver.model.errors import as_given, is_number, is_whole
 from solver.model.workload import Workload
 
 KEPT = ("multi-turn, KV kept", "Responses wait for their tools between turns, and keep their slots and KV caches meanwhile.")
@@ -36,15 +37,33 @@ def has_turns(run: RunToChange) -> bool:
 
 
 def turns_of(step: LoggedStep) -> dict[int, Turns]:
-    """Return the turns of a step's responses, by their index; none of responses whose turns the log does not say."""
+    """Return the turns of a step's responses, by their index; none of responses whose turns the log does not say.
+
+    Raises:
+        InputError: turns are of another form, or do not add up to their response.
+    """
     if "turns" not in step.rows:
         return {}
     found = {}
-    for response, text in enumerate(step.rows["turns"]):
+    for response, (text, tokens) in enumerate(zip(step.rows["turns"], step.truth.response_tokens.tolist(), strict=True)):
         if isinstance(text, str):
-            tokens, wait_s = zip(*json.loads(text), strict=True)
-            found[response] = Turns(tuple(map(int, tokens)), tuple(map(float, wait_s[:-1])))
+            found[response] = _turns(text)
+            if sum(found[response].tokens) != tokens:
+                raise InputError(
+                    f"step {step.step}, response {response} of {tokens} tokens has turns {as_given(text)}; turns as "
+                    "[[tokens, seconds], ...] that add up to the response are needed"
+                )
     return found
+
+
+def _turns(text: str) -> Turns:
+    """Return the turns of a cell; none of it where it is of another form."""
+    rows = json.loads(text)
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 2 for row in rows):
+        return Turns((), ())
+    if not all(is_whole(tokens, 0) and is_number(wait_s, 0) for tokens, wait_s in rows):
+        return Turns((), ())
+    return Turns(tuple(int(tokens) for tokens, _ in rows), tuple(float(wait_s) for _, wait_s in rows[:-1]))
 
 
 def way(run: RunToChange, keeps_kv: bool = True) -> WayOutcome:
