@@ -17,11 +17,13 @@ from rlhfless.report.write import write_report
 from rlhfless.run.capacity import GPUS, CapacityLimits, CapacityResults, search_capacity
 from rlhfless.run.planned_step import PlannedStep
 from rlhfless.run.verdict import Verdict, verdict_of
+from rlhfless.run.what_ifs import ways_of_log
 from rlhfless.scheduling import PolicyFunction, SchedulingPolicy
 from rlhfless.simulate import Simulation, SimulationConfig, logged_steps, simulate
 from rlhfless.trace import OpenedLog, Trace
 
 if TYPE_CHECKING:
+    from rlhfless.analysis.what_ifs.compare import WaysCompared
     from rlhfless.run.log_study import LogStudy
     from rlhfless.widgets.explorer import Explorer
 
@@ -90,9 +92,30 @@ class Run:
         """
         from rlhfless.run.log_study import LogStudy
 
+        log = self._logged_only("run.report(PAGE)")
+        return LogStudy(log, study_log(log, self.setting, self.assumptions, max_steps), self.assumptions)
+
+    def what_ifs(self) -> WaysCompared:
+        """Return other ways to generate and to learn on the last steps of a logged run: time, cost, and changes of the data.
+
+        Raises:
+            InputError: the log is the trace of an executed run, or an assumption makes no sense.
+            PlanningError: a response fits on no actor.
+
+        Example:
+            >>> import pandas as pd, rlhfless as rl
+            >>> log = pd.DataFrame({"step": 0, "prompt_id": range(64), "sample": 0, "response_tokens": range(100, 740, 10)})
+            >>> run = rl.load(log, gpus=16, profile="l40s-qwen2.5-3b-tp2", verbose=False)
+            >>> ways = run.what_ifs().to_frame().set_index("way")
+            >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
+            (True, True)
+        """
+        return ways_of_log(self._logged_only("run.report(PAGE)"), self.setting, self.assumptions)
+
+    def _logged_only(self, instead: str) -> OpenedLog:
         if len(self.trace.allocations):
-            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
-        return LogStudy(self.log, study_log(self.log, self.setting, self.assumptions, max_steps), self.assumptions)
+            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use {instead}")
+        return self.log
 
     def simulate(
         self,

@@ -27,9 +27,7 @@ def learned_from(steps: Sequence[LoggedStep], started: Sequence[LoggedStep] = ()
     all_responses, all_tokens = _counted(started or steps)
     mean = all_tokens / all_responses if all_responses > responses else None
     dropped = (all_responses - responses, all_tokens - tokens)
-    return DataChange(
-        responses, tokens, dropped_responses=dropped[0], dropped_tokens=dropped[1], started_mean_tokens=mean
-    )
+    return DataChange(responses, tokens, dropped_responses=dropped[0], dropped_tokens=dropped[1], started_mean_tokens=mean)
 
 
 def _counted(steps: Sequence[LoggedStep]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ USELESS_SHARE = 0.3
 """Of a log without rewards, where nothing is stated."""
 USELESS_SHARES = (0.1, 0.5)
 """The range of the same, over which times are told."""
+ASSUMED = f"The log has no rewards: {USELESS_SHARE:.0%} such groups are assumed."
 MOST_ROUNDS = 10
 SURE = 1.645  # standard deviations: a round in one go is enough in 95 % of the steps
 IN_SEQUENCE = "Groups with equal rewards are dropped, and rounds of a whole batch are generated until the batch is full."
@@ -152,6 +153,20 @@ def way(run: RunToChange, at_once: bool = False, useless_share: float | None = N
     words = ("dynamic sampling, at once", AT_ONCE) if at_once else ("dynamic sampling", IN_SEQUENCE)
     parameters = {"useless_share": 1 - useful_share, "rounds_per_step": len(rounds) / len(steps)}
     return whole_steps(run, words, steps_s, learned=learned, data=learned_from(learned, rounds), parameters=parameters)
+
+
+def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
+    """Return ``way``; of a log without rewards with the parameters ``low_s`` and ``high_s``, its times over ``USELESS_SHARES``.
+
+    Raises:
+        InputError: as of ``way``.
+    """
+    outcome = way(run, at_once)
+    if all(has_rewards(step.rows) for step in run.logged):
+        return outcome
+    times_s = [outcome.time_s, *(way(run, at_once, share).time_s for share in USELESS_SHARES)]
+    ends = {"low_s": min(times_s), "high_s": max(times_s)}
+    return replace(outcome, change=f"{outcome.change} {ASSUMED}", parameters={**outcome.parameters, **ends})
 
 
 def _as_steps(rows: pd.DataFrame, rounds: Sequence[Sequence[Group]], limit: int) -> Iterator[LoggedStep]:

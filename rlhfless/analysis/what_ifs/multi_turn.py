@@ -77,7 +77,7 @@ def way(run: RunToChange, keeps_kv: bool = True) -> WayOutcome:
         PlanningError: KV caches stay, and admission does not reserve memory.
     """
     if not has_turns(checked(run)):
-        raise InputError("the log has no turns; a table with columns turn and tool_wait_s, one row per turn, is needed")
+        raise InputError("the log has no turns; a table with columns turn and tool_wait_s, with one row per turn, is needed")
     policy, setting = make_policy(run.setup.dispatch), run.setting
     steps_s, least = [], []
     for step in run.logged:

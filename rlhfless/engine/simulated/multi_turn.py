@@ -67,9 +67,7 @@ class MultiTurnEngine:
 
     reuses_prefixes = False  # a turn that recomputes its context recomputes all of it
 
-    def __init__(
-        self, engine: SimulatedEngine, admission: Admission, turns: Mapping[int, Turns], keeps_kv: bool
-    ) -> None:
+    def __init__(self, engine: SimulatedEngine, admission: Admission, turns: Mapping[int, Turns], keeps_kv: bool) -> None:
         if keeps_kv and admission.rule != "reserve":
             raise PlanningError(
                 "KV caches that stay while responses wait for tools need admission 'reserve'; 'preempt' would evict them"
@@ -137,7 +135,7 @@ class MultiTurnEngine:
             progress = self._engine.advance(next_s)
             spans += progress.spans
             completions += self._ended(progress.completions)
-            if next_s == to_s and self._engine.peek_next_event_s() > to_s or not self._turn:
+            if (next_s == to_s and self._engine.peek_next_event_s() > to_s) or not self._turn:
                 return Progress(completions, spans)
 
     def _ended(self, turns: Sequence[Completion]) -> list[Completion]:

@@ -1,8 +1,8 @@
 """Joins the turns of responses, where a table has one row per turn with columns ``turn`` and ``tool_wait_s``.
 
-A response waits ``tool_wait_s`` seconds after a turn, for a tool whose answer its next turn continues; after its last turn it
-waits for nothing. The joined row has the tokens of all turns, and the turns as a JSON text. A response that was logged twice, after a
-restart, stays two rows.
+A response waits ``tool_wait_s`` seconds after a turn, for a tool whose answer its next turn continues. After its last turn it
+waits for nothing. The joined row has the tokens of all turns, and the turns as a JSON text. A response that was logged twice,
+after a restart, stays two rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deferred dispatch and token-aware routing, against loops of one decode iteration at a time; released GPUs, drafts, overlaps."""
+"""Dispatch that is deferred or knows tokens, against loops of one decode iteration at a time; drafts, overlaps, released GPUs."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def with_one_queue_s(responses: list[Response], count: int, slots: int) -> float
 
 
 def whole_s(loop: Loop, generated_s: Callable[[int, list[Group]], float]) -> float:
-    return sum(
-        generated_s(number, step) + loop.update_s(step) + loop.sync_s for number, step in enumerate(loop.groups)
-    )
+    return sum(generated_s(number, step) + loop.update_s(step) + loop.sync_s for number, step in enumerate(loop.groups))
 
 
 def check_on_policy(outcome: WayOutcome, run: RunToChange) -> None:
@@ -72,9 +70,7 @@ def check_on_policy(outcome: WayOutcome, run: RunToChange) -> None:
 def test_deferred_dispatch_is_the_loop(steps: Steps, actors: int, in_flight: int) -> None:
     run, loop = small_run(steps, actors), Loop(steps, actors, 8.0, 0.5)
     outcome = deferred_dispatch.way(run, in_flight)
-    expected = whole_s(
-        loop, lambda _, step: with_one_queue_s([one for group in step for one in group], actors, in_flight)
-    )
+    expected = whole_s(loop, lambda _, step: with_one_queue_s([one for group in step for one in group], actors, in_flight))
     assert outcome.time_s == pytest.approx(expected, rel=1e-9)
     check_on_policy(outcome, run)
 
@@ -116,9 +112,7 @@ def test_memory_that_is_reserved_limits_what_is_in_flight() -> None:
 
 @settings(max_examples=4)
 @given(small_steps(2), ACTORS, st.sampled_from(["random", "fold"]), st.integers(0, 2))
-def test_released_gpus_are_paid_while_they_generate_or_learn(
-    steps: Steps, actors: int, policy: str, learner_gpus: int
-) -> None:
+def test_released_gpus_are_paid_while_they_generate_or_learn(steps: Steps, actors: int, policy: str, learner_gpus: int) -> None:
     run = small_run(steps, actors, learner_gpus=learner_gpus)
     outcome = released.way(run, policy)
     held = (actors + learner_gpus) * outcome.time_s
