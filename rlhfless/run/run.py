@@ -92,14 +92,15 @@ class Run:
         """
         from rlhfless.run.log_study import LogStudy
 
-        log = self._logged_only("run.report(PAGE)")
-        return LogStudy(log, study_log(log, self.setting, self.assumptions, max_steps), self.assumptions)
+        if len(self.trace.allocations):
+            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use run.report(PAGE)")
+        return LogStudy(self.log, study_log(self.log, self.setting, self.assumptions, max_steps), self.assumptions)
 
     def what_ifs(self) -> WaysCompared:
-        """Return other ways to generate and to learn on the last steps of a logged run: time, cost, and changes of the data.
+        """Return other ways to generate and to learn on the run's last steps: time, cost, and changes of the data.
 
         Raises:
-            InputError: the log is the trace of an executed run, or an assumption makes no sense.
+            InputError: an assumption makes no sense, or no step of an executed run generated anything.
             PlanningError: a response fits on no actor.
 
         Example:
@@ -110,12 +111,7 @@ class Run:
             >>> bool(ways.loc["partial rollout", "on_policy"]), bool(ways.loc["deferred dispatch", "on_policy"])
             (True, True)
         """
-        return ways_of_log(self._logged_only("run.report(PAGE)"), self.setting, self.assumptions)
-
-    def _logged_only(self, instead: str) -> OpenedLog:
-        if len(self.trace.allocations):
-            raise InputError(f"{self.trace.source or 'the trace'}: is the trace of an executed run; use {instead}")
-        return self.log
+        return ways_of_log(self.log, self.setting, self.assumptions)
 
     def simulate(
         self,

@@ -22,7 +22,7 @@ from solver.timing.build_plan import assemble
 
 COUNTED = ("predicted", "prompt")
 CHANGE = {
-    "predicted": "Every response goes to the actor with the fewest outstanding tokens, by lengths predicted from earlier steps.",
+    "predicted": "Every response goes to the actor with the fewest outstanding tokens, by predicted lengths.",
     "prompt": "Every response goes to the actor with the fewest outstanding prompt tokens.",
 }
 

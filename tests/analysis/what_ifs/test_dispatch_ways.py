@@ -1,4 +1,4 @@
-"""Dispatch that is deferred or knows tokens, against loops of one decode iteration at a time; drafts, overlaps, released GPUs."""
+"""Deferred and token-aware dispatch against loops of one iteration at a time; drafts, overlaps, released GPUs."""
 
 from __future__ import annotations
 
