@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 TITLE = "What-ifs: time and cost of the same steps"
 NOTE = "filled: on-policy; open: some learned tokens are stale; tick: no schedule of this way takes less time"
 LEGEND_LINE_PX = 14.0  # for each name: some stand beside each other
-PLOT_PX = (300.0, 260.0)  # of a narrow page, for which numbers are placed; on a wider one they are further apart
+PLOT_PX = (270.0, 240.0)  # of the plot on a telephone
+STRETCHES = (1.0, 2.2, 4.0)  # of its width on wider pages, for all of which numbers are placed
 OUTLINE = "#444444"
 
 
@@ -120,7 +121,7 @@ def _number_points(fig: go.Figure, points: pd.DataFrame, across: list[float], up
 
     marks = list(zip(*pixels(points["least_time_s"]), strict=True))
     numbers = [str(value) for value in points["number"]]
-    for label in place_labels(*pixels(points["time_s"]), numbers, *PLOT_PX, marks):
+    for label in place_labels(*pixels(points["time_s"]), numbers, *PLOT_PX, marks, STRETCHES):
         first = points.iloc[label.points[0]]
         fig.add_annotation(
             x=first["time_s"], y=first["cost"], ax=label.dx, ay=label.dy, showarrow=True, arrowhead=0, arrowwidth=1,
