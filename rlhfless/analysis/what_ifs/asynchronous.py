@@ -25,7 +25,7 @@ import numpy as np
 
 from rlhfless.analysis.what_ifs.outcome import DataChange, RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
-from rlhfless.analysis.what_ifs.split_gpus import Split, between_batches, update_seconds, with_interrupts
+from rlhfless.analysis.what_ifs.split_gpus import DividedRun, between_batches, update_seconds, with_interrupts
 from rlhfless.analysis.what_ifs.whole_steps import checked, gpus_of, learner_gpus_of, with_actors
 from rlhfless.errors import InputError
 from solver.bounds.clairvoyant import clairvoyant_bound
@@ -101,7 +101,7 @@ def _range(fits: list[int]) -> str:
     return str(fits[0]) if len(fits) == 1 else f"{fits[0]} to {fits[-1]}"
 
 
-def _fastest(run: RunToChange, staleness: int, updates: str, fits: list[int]) -> Split:
+def _fastest(run: RunToChange, staleness: int, updates: str, fits: list[int]) -> DividedRun:
     """Return the fastest division. Those that a bound excludes are not simulated: generation takes at least the GPU-seconds of
     the clairvoyant bound of all steps together, and learning its seconds."""
     pool = PromptPool.of(run.logged)
@@ -123,7 +123,7 @@ def _fastest(run: RunToChange, staleness: int, updates: str, fits: list[int]) ->
     return best
 
 
-def _parameters(staleness: int, split: Split, run: RunToChange) -> dict[str, float]:
+def _parameters(staleness: int, split: DividedRun, run: RunToChange) -> dict[str, float]:
     generators = split.actors * run.setting.cluster.gpus_per_actor
     known = {"trainer_gpus": float(split.trainer_gpus)} if split.trainer_gpus else {}
     return {"staleness": float(staleness), "generator_gpus": float(generators), **known}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rlhfless.analysis.what_ifs.generation import generate
-from rlhfless.analysis.what_ifs.ledger import Ledger
+from rlhfless.analysis.what_ifs.ledger import TokenLedger
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
 from rlhfless.analysis.what_ifs.whole_steps import gpus_of, learning_s
@@ -29,7 +29,7 @@ class Intake(NamedTuple):
 class Collected(NamedTuple):
     """Simulated steps: what was generated and learned, and (K,) seconds of each step with an update."""
 
-    ledger: Ledger
+    ledger: TokenLedger
     seconds: list[float]
 
     def outcome(self, run: RunToChange, name: str, change: str, parameters: dict[str, float]) -> WayOutcome:
@@ -57,7 +57,7 @@ def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], I
     Raises:
         PlanningError: a response fits on no actor.
     """
-    ledger, learn_s, taken = Ledger(pool), learning_s(run), 0
+    ledger, learn_s, taken = TokenLedger(pool), learning_s(run), 0
     carried: IntArray = np.zeros(0, dtype=np.int64)
     seconds = []
     for update, wanted in enumerate(pool.prompts_of_step.tolist()):
@@ -76,7 +76,7 @@ def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], I
     return Collected(ledger, seconds)
 
 
-def _generate(run: RunToChange, ledger: Ledger, update: int, prompts: IntArray, complete: int) -> tuple[float, FloatArray]:
+def _generate(run: RunToChange, ledger: TokenLedger, update: int, prompts: IntArray, complete: int) -> tuple[float, FloatArray]:
     """Generate until so many prompts are complete; return the seconds, and the (n,) times of completion without a stop."""
     responses = ledger.unfinished(prompts)
     complete_s = np.zeros(len(prompts))

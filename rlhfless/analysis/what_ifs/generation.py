@@ -23,7 +23,7 @@ from solver.model.runtime_rules import ActorView, Decision, StepState, Trigger
 from solver.model.workload import FloatArray, IntArray, Workload
 
 
-class Generated(NamedTuple):
+class GeneratedUntil(NamedTuple):
     """What was generated of (R,) responses.
 
     Attributes:
@@ -57,7 +57,7 @@ class _TokensAt:
 
 def generate(
     setting: SimulationConfig, dispatch: str, workload: Workload, stop: Callable[[FloatArray], float] | None = None
-) -> Generated:
+) -> GeneratedUntil:
     """Generate a workload, from the start of the actors until a stop.
 
     An iteration that runs at the stop is lost. Responses that have tokens already prefill them again with their prompt. They
@@ -81,14 +81,15 @@ def generate(
     completion_s = np.array([done[i].time_s for i in range(len(workload))])
     stop_s = np.inf if stop is None else stop(completion_s)
     if stop_s >= completion_s.max():
-        return Generated(record.end_s, completion_s, workload.response_tokens)
+        return GeneratedUntil(record.end_s, completion_s, workload.response_tokens)
     if stop_s <= 0:
-        return Generated(0.0, completion_s, workload.generated_tokens)
+        return GeneratedUntil(0.0, completion_s, workload.generated_tokens)
     rule = _executed(setting, replace(plan, rule=_TokensAt(stop_s)), requests).rule
     assert isinstance(rule, _TokensAt)
     assert rule.tokens is not None
-    tokens = np.where(completion_s <= stop_s, workload.response_tokens, rule.tokens)
-    return Generated(stop_s, completion_s, tokens)
+    seen = np.maximum(rule.tokens, workload.generated_tokens)  # before its start, an actor shows no tokens
+    tokens = np.where(completion_s <= stop_s, workload.response_tokens, seen)
+    return GeneratedUntil(stop_s, completion_s, tokens)
 
 
 def _at_most(setting: SimulationConfig) -> int | None:

@@ -21,7 +21,7 @@ NEVER = -1
 BoolArray = NDArray[np.bool_]
 
 
-class Segment(NamedTuple):
+class VersionTokens(NamedTuple):
     """Tokens of (n,) responses that one version of the weights generated, from so many on and up to so many."""
 
     version: int
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     end: IntArray
 
 
-class Ledger:
+class TokenLedger:
     """The responses of a pool while steps are simulated.
 
     Attributes:
@@ -44,7 +44,7 @@ class Ledger:
         self.tokens: IntArray = np.zeros(responses, dtype=np.int64)
         self.learned_by: IntArray = np.full(responses, NEVER)
         self.done, self.dropped, self.started = np.zeros((3, responses), dtype=bool)
-        self._segments: list[Segment] = []
+        self._segments: list[VersionTokens] = []
 
     def start(self, prompts: IntArray) -> None:
         """Note that all responses of these prompts are started."""
@@ -61,7 +61,7 @@ class Ledger:
 
     def generated(self, version: int, responses: IntArray, tokens: IntArray, done: BoolArray) -> None:
         """Note the tokens that (n,) responses have now, whether they are complete, and which weights generated them."""
-        self._segments.append(Segment(version, responses, self.tokens[responses], tokens))
+        self._segments.append(VersionTokens(version, responses, self.tokens[responses], tokens))
         self.tokens[responses] = tokens
         self.done[responses] = done
 

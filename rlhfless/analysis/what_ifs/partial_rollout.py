@@ -19,7 +19,7 @@ import numpy as np
 
 from rlhfless.analysis.what_ifs.collected_steps import Collected, Intake, collected
 from rlhfless.analysis.what_ifs.generation import generate
-from rlhfless.analysis.what_ifs.ledger import Ledger
+from rlhfless.analysis.what_ifs.ledger import TokenLedger
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
 from rlhfless.analysis.what_ifs.whole_steps import checked, learning_s
@@ -64,7 +64,7 @@ def _by_budget(run: RunToChange, token_budget: int) -> WayOutcome:
     if not is_whole(token_budget, 1):
         raise InputError(f"token_budget is {as_given(token_budget)}; a whole number of at least 1 token is needed")
     pool, learn_s = PromptPool.of(run.logged), learning_s(run)
-    ledger, taken, generated_s = Ledger(pool), 0, 0.0
+    ledger, taken, generated_s = TokenLedger(pool), 0, 0.0
     seconds: list[float] = []
     open_prompts: IntArray = np.zeros(0, dtype=np.int64)
     for wanted in pool.prompts_of_step.tolist():
@@ -82,7 +82,7 @@ def _by_budget(run: RunToChange, token_budget: int) -> WayOutcome:
     return Collected(ledger, seconds).outcome(run, NAME, change, {"token_budget": float(token_budget)})
 
 
-def _generate(run: RunToChange, ledger: Ledger, update: int, prompts: IntArray, token_budget: int) -> float:
+def _generate(run: RunToChange, ledger: TokenLedger, update: int, prompts: IntArray, token_budget: int) -> float:
     """Generate up to the budget of every response of these prompts; return the seconds."""
     responses = ledger.unfinished(prompts)
     begin, length = ledger.tokens[responses], ledger.pool.length[responses]

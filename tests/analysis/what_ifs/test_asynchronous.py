@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from error_messages import refused
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from what_if_loops import Loop, Steps
 from what_if_runs import small_run, small_steps
@@ -22,7 +22,11 @@ LEARN_S = st.sampled_from([0.25, 8.0, 40.0])
 LOOPS = {"interrupt": Loop.with_interrupts, "wait": Loop.between_batches}
 
 
+UPDATED_BEFORE_THE_START: Steps = [[(1, [1])], [(1, [1])], [(1, [2])]]
+
+
 @pytest.mark.full
+@example(UPDATED_BEFORE_THE_START, 1, 2, 0.25, "interrupt")
 @settings(max_examples=40)
 @given(small_steps(5), st.integers(1, 3), STALENESS, LEARN_S, st.sampled_from(list(LOOPS)))
 def test_a_division_is_the_loop(steps: Steps, actors: int, staleness: int, learn_s: float, updates: str) -> None:
