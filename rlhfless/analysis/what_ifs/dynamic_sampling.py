@@ -37,7 +37,7 @@ IN_SEQUENCE = "Groups with equal rewards are dropped, and rounds of a whole batc
 AT_ONCE = "Groups with equal rewards are dropped, and so many groups are generated at once that the batch is usually full."
 
 
-class Group(NamedTuple):
+class SampledGroup(NamedTuple):
     """All responses of a prompt in a step of the log.
 
     Attributes:
@@ -56,11 +56,11 @@ class Rounds:
         rounds: the groups of every round. learned: those that are learned from.
     """
 
-    rounds: tuple[tuple[Group, ...], ...]
-    learned: tuple[Group, ...]
+    rounds: tuple[tuple[SampledGroup, ...], ...]
+    learned: tuple[SampledGroup, ...]
 
 
-def groups_of(rows: pd.DataFrame, useless_share: float, rng: np.random.Generator) -> list[list[Group]]:
+def groups_of(rows: pd.DataFrame, useless_share: float, rng: np.random.Generator) -> list[list[SampledGroup]]:
     """Return the groups of every step.
 
     Args:
@@ -69,10 +69,10 @@ def groups_of(rows: pd.DataFrame, useless_share: float, rng: np.random.Generator
     group = rows.groupby(["step", "prompt_id"], sort=False).ngroup().to_numpy()  # in order of appearance
     at = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     rewards = rows["reward"].to_numpy(dtype=float) if has_rewards(rows) else None
-    steps: dict[int, list[Group]] = {}
+    steps: dict[int, list[SampledGroup]] = {}
     for rows_at, step in zip(at, rows["step"].to_numpy()[[rows_at[0] for rows_at in at]].tolist(), strict=True):
         useful = rng.random() >= useless_share if rewards is None else np.ptp(rewards[rows_at]) > 0
-        steps.setdefault(step, []).append(Group(rows_at, bool(useful)))
+        steps.setdefault(step, []).append(SampledGroup(rows_at, bool(useful)))
     return list(steps.values())
 
 
@@ -81,7 +81,7 @@ def has_rewards(rows: pd.DataFrame) -> bool:
     return "reward" in rows and bool(rows["reward"].notna().all())
 
 
-def sampled(own: Sequence[Group], others: Sequence[Group], size: int, rng: np.random.Generator) -> Rounds:
+def sampled(own: Sequence[SampledGroup], others: Sequence[SampledGroup], size: int, rng: np.random.Generator) -> Rounds:
     """Return the rounds of a step until as many useful groups are there as the step has groups.
 
     Args:
@@ -90,7 +90,7 @@ def sampled(own: Sequence[Group], others: Sequence[Group], size: int, rng: np.ra
     Raises:
         InputError: the batch is not full after ``MOST_ROUNDS`` rounds.
     """
-    rounds: list[tuple[Group, ...]] = []
+    rounds: list[tuple[SampledGroup, ...]] = []
     useful = 0
     while useful < len(own):
         if len(rounds) == MOST_ROUNDS:
@@ -169,7 +169,7 @@ def with_range(run: RunToChange, at_once: bool = False) -> WayOutcome:
     return replace(outcome, change=f"{outcome.change} {ASSUMED}", parameters={**outcome.parameters, **ends})
 
 
-def _as_steps(rows: pd.DataFrame, rounds: Sequence[Sequence[Group]], limit: int) -> Iterator[LoggedStep]:
+def _as_steps(rows: pd.DataFrame, rounds: Sequence[Sequence[SampledGroup]], limit: int) -> Iterator[LoggedStep]:
     """Yield each round as a step of its own, without history; a prompt that is drawn twice is two prompts."""
     for number, groups in enumerate(rounds):
         names = np.repeat([f"{place}" for place in range(len(groups))], [len(group.at) for group in groups])

@@ -14,7 +14,7 @@ from what_if_loops import Loop, Steps, generate
 from what_if_runs import TWO_STEPS, rollouts_of, small_run, small_steps
 
 from rlhfless.analysis.what_ifs import as_logged, dynamic_sampling
-from rlhfless.analysis.what_ifs.dynamic_sampling import MOST_ROUNDS, Group, round_size, sampled
+from rlhfless.analysis.what_ifs.dynamic_sampling import MOST_ROUNDS, SampledGroup, round_size, sampled
 from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.errors import InputError
 from rlhfless.simulate import logged_steps
@@ -28,9 +28,9 @@ def rewarded_run(steps: Steps, rewards: list[float], actors: int = 2) -> RunToCh
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(1, 12), st.integers(0, 99))
 def test_rounds_are_generated_until_the_batch_is_full(useful: list[bool], size: int, seed: int) -> None:
-    own = [Group(np.array([at]), of) for at, of in enumerate(useful)]
+    own = [SampledGroup(np.array([at]), of) for at, of in enumerate(useful)]
     size = max(size, len(own))
-    others = [*own, Group(np.array([99]), True)]
+    others = [*own, SampledGroup(np.array([99]), True)]
     rounds = sampled(own, others, size, np.random.default_rng(seed))
     every = [group for groups in rounds.rounds for group in groups]
     assert [len(groups) for groups in rounds.rounds] == [size] * len(rounds.rounds)
@@ -113,7 +113,7 @@ def test_wrong_arguments_are_refused() -> None:
         dynamic_sampling.way(rewarded_run(TWO_STEPS, [1.0, 2.0]), useless_share=0.2)
     with refused(InputError, "rewards"):
         dynamic_sampling.way(rewarded_run(TWO_STEPS, [1.0]))
-    own = [Group(np.array([0]), False)] * 3
+    own = [SampledGroup(np.array([0]), False)] * 3
     with refused(InputError, f"{MOST_ROUNDS} rounds"):
         sampled(own, own, 3, np.random.default_rng(0))
 
