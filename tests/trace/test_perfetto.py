@@ -19,7 +19,7 @@ from trace_samples import rollouts, step
 from rlhfless.cli import main
 from rlhfless.trace import PHASES, ROLES, Trace, TraceError, interval_union_s, read_trace
 from rlhfless.trace.perfetto import trace_events
-from rlhfless.trace.perfetto.slices import Slice, disjoint_lanes, lanes
+from rlhfless.trace.perfetto.slices import Slice, lanes
 
 TRACES = sorted((Path(__file__).parents[2] / "data" / "traces").iterdir())
 PLACE = {"ph": str, "name": str, "pid": int}
@@ -49,7 +49,7 @@ def check_fields(event: dict[str, Any]) -> None:
 
 
 def check(content: dict[str, Any]) -> None:
-    """Valid by the format's fields, every track named once, nothing hidden, counters in order, arrows from a slice to a later one."""
+    """Valid fields, every track named once, nothing hidden, counters in order, arrows from a slice to a later one."""
     assert content.keys() <= {"traceEvents", "displayTimeUnit", "otherData"}
     assert content.get("displayTimeUnit", "ms") in ("ms", "ns")
     for event in content["traceEvents"]:

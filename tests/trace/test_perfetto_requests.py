@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,13 @@ def test_a_moved_response_has_a_slice_at_each_actor_and_an_arrow_between_them():
 
 @pytest.mark.parametrize(
     "change",
-    [{"detail": {"response": 7}}, {"detail": {"response": "1"}}, {"detail": []}, {"holder": "c"}, {"start_s": 5.0, "end_s": 6.0}],
+    [
+        {"detail": {"response": 7}},
+        {"detail": {"response": "1"}},
+        {"detail": []},
+        {"holder": "c"},
+        {"start_s": 5.0, "end_s": 6.0},
+    ],
     ids=str,
 )
 def test_moves_that_contradict_the_response_do_not_cut_it(change):
@@ -130,7 +137,7 @@ def test_lanes_of_requests_never_overlap_and_are_as_few_as_possible(times):
     lanes = disjoint_lanes([s for s, _ in ordered], [e for _, e in ordered])
     for lane in set(lanes):
         own = [interval for interval, mine in zip(ordered, lanes, strict=True) if mine == lane]
-        assert all(end <= start for (_, end), (start, _) in zip(own, own[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(own))
     most = max((sum(s <= t < e or s == e == t for s, e in ordered) for t, _ in ordered), default=0)
     assert len(set(lanes)) <= most
 

@@ -1,14 +1,14 @@
 """Trace events of a trace: the tracks of its holders, its requests, and the counters.
 
 The format has events ``ph`` X, M, C, s and f with integer microseconds. A process is a role on a node (``decode, node 0``), a
-thread in it an actor or another holder of GPUs. One more process per run has its steps, its events and the counters; one more per
-actor has its requests. Viewers hide slices of a thread that overlap without nesting, so such slices are on further threads.
+thread in it an actor or another holder of GPUs. One more process per run has its steps, its events and the counters, and one
+more per actor its requests. Viewers hide slices of a thread that overlap without nesting, so these are on further threads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from rlhfless.trace.perfetto.requests import (
     step_values,
     timed,
 )
-from rlhfless.trace.perfetto.slices import Counter, Numbers, Slice, Track, lanes, us
+from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, Track, lanes, us
 
 MAX_REQUESTS = 500_000  # about 150 MB, which a browser still opens
 
@@ -48,7 +48,7 @@ def trace_events(trace: Trace, max_requests: int = MAX_REQUESTS) -> Iterator[dic
             f"{source}: contains no times, so it has no timeline; spans, allocations, or responses with start_s and end_s are "
             "needed"
         )
-    moved, numbers = moves(trace.spans), Numbers()
+    moved, numbers = moves(trace.spans), ArrowNumbers()
     for more in (holders.spans(trace, moved, numbers), holders.instants(trace), steps):
         for track, of_track in more.items():
             tracks.setdefault(track, []).extend(of_track)
@@ -87,10 +87,8 @@ class _Places:
             self._tids[pid, thread] = len(self._tids) + 1
             yield _name("thread_name", pid, self._tids[pid, thread], thread)
         where = {"pid": pid, "tid": self._tids[pid, thread]}
-        took_us = entry.end_us - entry.start_us
-        yield {
-            "ph": "X", "name": entry.name, "cat": entry.category, **where, "ts": entry.start_us, "dur": took_us, "args": entry.args
-        }  # fmt: skip
+        times = {"ts": entry.start_us, "dur": entry.end_us - entry.start_us}
+        yield {"ph": "X", "name": entry.name, "cat": entry.category, **where, **times, "args": entry.args}
         for end, number, at_us in entry.flows:
             binding = {"bp": "e"} if end == "f" else {}
             yield {"ph": end, "name": "migration", "cat": "migration", "id": number, **where, "ts": at_us, **binding}
@@ -102,7 +100,7 @@ class _Places:
         for at_us, value in points:
             yield {"ph": "C", "name": name, "pid": pid, "ts": at_us, "args": {unit: value}}
 
-    def _process(self, run: str, process: str) -> Iterator[dict[str, Any]]:
+    def _process(self, run: str, process: str) -> Generator[dict[str, Any], None, int]:
         process = f"{run}: {process}" if self._several_runs else process
         if process not in self._pids:
             self._pids[process] = len(self._pids) + 1

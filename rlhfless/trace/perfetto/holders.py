@@ -1,7 +1,7 @@
 """Tracks of those who hold GPUs: their allocations and spans, the steps of the run and its events.
 
-Slices have OpenTelemetry's names for reinforcement learning: ``rl.loop`` a step; ``rl.sample`` generation, with its phases inside;
-``rl.reward`` preparation; ``rl.train`` learning; ``rl.sync`` weight sync. ``start`` is a process start-up.
+Slices have OpenTelemetry's names for reinforcement learning: ``rl.loop`` a step; ``rl.sample`` generation, with its phases
+inside; ``rl.reward`` preparation; ``rl.train`` learning; ``rl.sync`` weight sync. ``start`` is a process start-up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.perfetto.moves import Move
-from rlhfless.trace.perfetto.slices import Numbers, Slice, Track, Tracks, us
+from rlhfless.trace.perfetto.moves import ResponseMove
+from rlhfless.trace.perfetto.slices import ArrowNumbers, Slice, Track, Tracks, us
 from rlhfless.trace.schema.casts import is_null, jsonable
 
 SAMPLING = ("prefill", "transfer", "decode", "migrate")
@@ -59,7 +59,7 @@ def _holder(allocation: Any) -> Track:
     return allocation.run, thread, allocation.holder
 
 
-def spans(trace: Trace, moved: Sequence[Move], numbers: Numbers) -> Tracks:
+def spans(trace: Trace, moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> Tracks:
     """Return a slice per span, by holder; background spans are on separate tracks.
 
     Args:
@@ -83,7 +83,7 @@ def spans(trace: Trace, moved: Sequence[Move], numbers: Numbers) -> Tracks:
     return tracks
 
 
-def _arrows(moved: Sequence[Move], numbers: Numbers) -> dict[Any, tuple[tuple[str, int, int], ...]]:
+def _arrows(moved: Sequence[ResponseMove], numbers: ArrowNumbers) -> dict[Any, tuple[tuple[str, int, int], ...]]:
     """Return ends of arrows by the label of their span: from the start of a move to its arrival."""
     arrows: dict[Any, tuple[tuple[str, int, int], ...]] = {}
     for move in moved:
@@ -97,7 +97,8 @@ def _arrows(moved: Sequence[Move], numbers: Numbers) -> dict[Any, tuple[tuple[st
 def _slice(span: Any, arrows: Mapping[Any, tuple[tuple[str, int, int], ...]]) -> Slice:
     values = {name: getattr(span, name) for name in ("step", *_SPAN_ARGS)}
     args = jsonable({name: value for name, value in values.items() if not is_null(value)})
-    return Slice(NAMES.get(span.phase, span.phase), us(span.start_s), us(span.end_s), span.phase, args, arrows.get(span.Index, ()))
+    name, flows = NAMES.get(span.phase, span.phase), arrows.get(span.Index, ())
+    return Slice(name, us(span.start_s), us(span.end_s), span.phase, args, flows)
 
 
 def _samplings(slices: Sequence[Slice]) -> list[Slice]:
@@ -127,5 +128,3 @@ def instants(trace: Trace) -> Tracks:
         at_us = us(event.time_s)
         tracks.setdefault((event.run, LOOP, "events"), []).append(Slice(event.name, at_us, at_us, "event", args))
     return tracks
-
-

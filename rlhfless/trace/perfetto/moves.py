@@ -1,7 +1,7 @@
 """Finds in the spans of a trace which responses moved between actors, when, and which spans show it.
 
-A move with its KV cache has two spans: ``migrate`` at the sender, ``transfer`` at the receiver. A move without has a prefill span
-at the receiver that lists what it computes again; the sender's slice of the response then ends where that prefill begins.
+A move with its KV cache has two spans: ``migrate`` at the sender, ``transfer`` at the receiver. A move without has a prefill
+span at the receiver that lists what it computes again; the sender's slice of the response then ends where that prefill begins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 from rlhfless.trace.schema.casts import is_null
 
 
-class Move(NamedTuple):
+class ResponseMove(NamedTuple):
     """A response that left one actor for another.
 
     Attributes:
@@ -36,7 +36,7 @@ class Move(NamedTuple):
     copied_first: bool = False
 
 
-def moves(spans: pd.DataFrame) -> list[Move]:
+def moves(spans: pd.DataFrame) -> list[ResponseMove]:
     """Return the moves of a trace's spans, in the order of their arrival.
 
     Args:
@@ -46,7 +46,7 @@ def moves(spans: pd.DataFrame) -> list[Move]:
     return sorted(found, key=lambda move: (move.run, move.step, move.arrive_s, move.leave_s))
 
 
-def _with_cache(spans: pd.DataFrame) -> list[Move]:
+def _with_cache(spans: pd.DataFrame) -> list[ResponseMove]:
     sent: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     received: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     of_caches = spans["phase"].isin(["migrate", "transfer"]) & spans["from_actor"].notna() & spans["detail"].notna()
@@ -63,7 +63,7 @@ def _with_cache(spans: pd.DataFrame) -> list[Move]:
             if source is not None:
                 sources.remove(source)
                 found.append(
-                    Move(
+                    ResponseMove(
                         run, step, response, sender, target.holder, source.start_s, max(source.start_s, target.end_s),
                         source.Index, target.Index, bool(source.background),
                     )
@@ -71,14 +71,16 @@ def _with_cache(spans: pd.DataFrame) -> list[Move]:
     return found
 
 
-def _computed_again(spans: pd.DataFrame) -> list[Move]:
+def _computed_again(spans: pd.DataFrame) -> list[ResponseMove]:
     found = []
     for span in spans[(spans["phase"] == "prefill") & spans["detail"].notna()].itertuples():
         again = _detail(span.detail).get("recomputed")
         for part in again if isinstance(again, list) else ():
             if isinstance(part, dict) and isinstance(part.get("response"), int) and not is_null(part.get("from_actor")):
                 where = (str(part["from_actor"]), span.holder)
-                found.append(Move(span.run, span.step, part["response"], *where, span.start_s, span.start_s, None, None))
+                found.append(
+                    ResponseMove(span.run, span.step, part["response"], *where, span.start_s, span.start_s, None, None)
+                )
     return found
 
 

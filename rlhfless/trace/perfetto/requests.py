@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from rlhfless.trace.io import Trace
-from rlhfless.trace.perfetto.moves import Move
-from rlhfless.trace.perfetto.slices import Counter, Numbers, Slice, all_us, disjoint_lanes
+from rlhfless.trace.perfetto.moves import ResponseMove
+from rlhfless.trace.perfetto.slices import ArrowNumbers, Counter, Slice, all_us, disjoint_lanes
 from rlhfless.trace.schema.casts import is_null, jsonable
 
 REQUESTS = "requests"  # the process of responses whose actor is unknown
@@ -25,7 +25,7 @@ ARGS = ("step", "prompt_id", "sample", "prompt_tokens", "response_tokens", "fini
 LONGEST_NAME = 80  # characters of a prompt's id
 
 
-class Piece(NamedTuple):
+class RequestPiece(NamedTuple):
     """The time of a response on one actor; ``part`` counts them, from 1. ``last``: it ended there."""
 
     row: int
@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Requests:
+class RunRequests:
     """The responses of one run whose times are known.
 
     Attributes:
@@ -46,7 +46,7 @@ class Requests:
     """
 
     rows: pd.DataFrame
-    pieces: list[Piece]
+    pieces: list[RequestPiece]
 
     @property
     def actors(self) -> list[str]:
@@ -61,7 +61,7 @@ def timed(rollouts: pd.DataFrame) -> pd.Series:
     return rollouts["start_s"].notna() & rollouts["end_s"].notna()
 
 
-def requests_of(trace: Trace, run: str, moved: Sequence[Move]) -> Requests:
+def requests_of(trace: Trace, run: str, moved: Sequence[ResponseMove]) -> RunRequests:
     """Return the requests of a run.
 
     Args:
@@ -69,21 +69,21 @@ def requests_of(trace: Trace, run: str, moved: Sequence[Move]) -> Requests:
     """
     rows = trace.rollouts[(trace.rollouts["run"] == run) & timed(trace.rollouts)]
     if rows.empty:
-        return Requests(rows, [])
+        return RunRequests(rows, [])
     known = rows["first_token_s"] if "first_token_s" in rows.columns else rows["start_s"]
     rows = rows.assign(first_s=known.fillna(rows["start_s"]).clip(lower=rows["start_s"], upper=rows["end_s"]))
     actors = rows["actor"] if "actor" in rows.columns else pd.Series("", index=rows.index)
     hops = _hops(trace, run, moved)
-    pieces: list[Piece] = []
+    pieces: list[RequestPiece] = []
     for label, actor, start_s, end_s in zip(rows.index, actors, rows["start_s"], rows["end_s"], strict=True):
         pieces += _pieces(label, "" if is_null(actor) else str(actor), float(start_s), float(end_s), hops.get(label, []))
     pieces.sort(key=lambda piece: (piece.start_s, piece.row))
-    return Requests(rows, pieces)
+    return RunRequests(rows, pieces)
 
 
-def _hops(trace: Trace, run: str, moved: Sequence[Move]) -> dict[Any, list[Move]]:
+def _hops(trace: Trace, run: str, moved: Sequence[ResponseMove]) -> dict[Any, list[ResponseMove]]:
     """Return the moves of each response by its label; the number of a response is its place among those of the step."""
-    hops: dict[Any, list[Move]] = defaultdict(list)
+    hops: dict[Any, list[ResponseMove]] = defaultdict(list)
     own = [move for move in moved if move.run == run and not move.copied_first]
     if own:
         rollouts = trace.rollouts[trace.rollouts["run"] == run]
@@ -95,16 +95,16 @@ def _hops(trace: Trace, run: str, moved: Sequence[Move]) -> dict[Any, list[Move]
     return hops
 
 
-def _pieces(label: int, actor: str, start_s: float, end_s: float, hops: Sequence[Move]) -> list[Piece]:
+def _pieces(label: int, actor: str, start_s: float, end_s: float, hops: Sequence[ResponseMove]) -> list[RequestPiece]:
     """Cut a response's time at its moves, if these lead to its last actor one after the other within that time."""
     senders, receivers = [hop.sender for hop in hops], [hop.receiver for hop in hops]
     times = [start_s, *(at_s for hop in hops for at_s in (hop.leave_s, hop.arrive_s)), end_s]
     leads_there = receivers == [*senders[1:], actor]
-    if not hops or not leads_there or any(b < a for a, b in zip(times, times[1:], strict=False)):
-        return [Piece(label, actor, start_s, end_s, 1, True)]
+    if not hops or not leads_there or times != sorted(times):
+        return [RequestPiece(label, actor, start_s, end_s, 1, True)]
     where = [*senders, actor]
     return [
-        Piece(label, name, times[2 * i], times[2 * i + 1], i + 1, i == len(hops)) for i, name in enumerate(where)
+        RequestPiece(label, name, times[2 * i], times[2 * i + 1], i + 1, i == len(hops)) for i, name in enumerate(where)
     ]  # fmt: skip
 
 
@@ -113,7 +113,9 @@ def process_of(actor: str) -> str:
     return f"{REQUESTS}, {actor}" if actor else REQUESTS
 
 
-def request_slices(requests: Requests, actor: str, drawn: Collection[Any], numbers: Numbers) -> Iterator[tuple[int, Slice]]:
+def request_slices(
+    requests: RunRequests, actor: str, drawn: Collection[Any], numbers: ArrowNumbers
+) -> Iterator[tuple[int, Slice]]:
     """Yield the slices of an actor's pieces by start, each with its lane.
 
     Args:
@@ -141,7 +143,7 @@ def request_slices(requests: Requests, actor: str, drawn: Collection[Any], numbe
         yield lane, Slice(title, start_us[i], end_us[i], "request", jsonable(args), tuple(flows))
 
 
-def batch_counter(requests: Requests, actor: str, most: int) -> Counter:
+def batch_counter(requests: RunRequests, actor: str, most: int) -> Counter:
     """Requests of an actor that are in flight, at most ``most`` values."""
     own = [piece for piece in requests.pieces if piece.actor == actor]
     start, end = (np.array([getattr(piece, name) for piece in own]) for name in ("start_s", "end_s"))
@@ -149,8 +151,8 @@ def batch_counter(requests: Requests, actor: str, most: int) -> Counter:
     return "batch", "requests", step_values(np.concatenate([start, end]), np.concatenate([ones, -ones]), most)
 
 
-def kv_counter(requests: Requests, actor: str | None, most: int) -> Counter | None:
-    """KV tokens (prompt and tokens so far) of an actor's requests in flight, or of all; None where a prompt's length is unknown.
+def kv_counter(requests: RunRequests, actor: str | None, most: int) -> Counter | None:
+    """KV tokens (prompt and tokens so far) of an actor's requests in flight, or of all; None where a prompt length is unknown.
 
     Args:
         most: values at most.

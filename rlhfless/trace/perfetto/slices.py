@@ -18,7 +18,7 @@ class Slice:
     """A named interval on a track, from ``start_us`` to ``end_us``.
 
     Attributes:
-        flows: ends of arrows that it has: ``s`` where one leaves, ``f`` where one arrives, its number, and when in microseconds.
+        flows: ends of arrows: ``s`` where one leaves, ``f`` where one arrives, its number, and when in microseconds.
     """
 
     name: str
@@ -34,7 +34,7 @@ Tracks: TypeAlias = dict[Track, list[Slice]]
 Counter: TypeAlias = tuple[str, str, list[tuple[int, float]]]  # its name, its unit, values at microseconds
 
 
-class Numbers:
+class ArrowNumbers:
     """Numbers of arrows, from 1: the same for the same key."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from rlhfless.trace import storage
 from rlhfless.trace.errors import TraceError
@@ -50,8 +50,8 @@ def write_perfetto(trace: Trace, path: str | Path, max_requests: int = MAX_REQUE
         max_requests: of more requests the first ones by start are drawn.
 
     Raises:
-        TraceError: see ``trace_events``; or the name ends in neither .json nor .json.gz, max_requests is no whole number of 1 or
-            more, or the file cannot be written.
+        TraceError: see ``trace_events``; or the name ends in neither .json nor .json.gz, max_requests is no whole number above
+            0, or the file cannot be written.
     """
     path = Path(path)
     if not path.name.lower().endswith((".json", ".json.gz")):
@@ -72,7 +72,7 @@ def write_perfetto(trace: Trace, path: str | Path, max_requests: int = MAX_REQUE
 
     def write_packed(stream: IO[bytes]) -> None:
         with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0) as packed:
-            write(packed)
+            write(cast(IO[bytes], packed))
 
     storage.replace_file(path, write_packed if path.name.lower().endswith(".gz") else write)
     with_times = int(timed(trace.rollouts).sum())
