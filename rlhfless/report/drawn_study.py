@@ -27,27 +27,28 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
     """
     first = study_log(logs[0], setting, stated, max_steps)
     findings = first.findings
-    others = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
+    others = [against_draw(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     accounts = tuple(account for other in others for account in (other.account, *other.shuffled))
     return first._replace(
         findings=replace(
             findings,
-            reserved=_widened([findings.reserved, *(other.reserved for other in others)]),
-            given_back=_widened([findings.given_back, *(other.given_back for other in others)]),
+            reserved=widened([findings.reserved, *(other.reserved for other in others)]),
+            given_back=widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
             drawn=logs[0].trace.meta[DRAWN],
         )
     )
 
 
-def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> AgainstSchedules:
+def against_draw(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> AgainstSchedules:
+    """Return what schedules save of one draw, and its GPU-seconds by use; arguments and errors as ``study_drawn``."""
     setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     return against_schedules(schedules, setting, setup, phases)
 
 
-def _widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One row per policy: the lowest low, the highest high and most, and the mean of means."""
+def widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return one row per policy: the lowest low, the highest high and most, and the mean of means."""
     rows = pd.concat(tables)
     how = {name: "min" if name.endswith(" low") else "mean" if name.endswith(" mean") else "max" for name in rows.columns[1:]}
     return rows.groupby("policy", sort=False).agg(how).reset_index()

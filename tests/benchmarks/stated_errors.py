@@ -180,8 +180,8 @@ def measured(most: int) -> list[Row]:
 def markdown(rows: list[Row]) -> str:
     """The rows as a table in Markdown."""
     lines = [
-        "| log | later half, simulated | logged | stated for 9 of 10 others | found | within it | largest stated | found later | "
-        "within it |",
+        "| log | later half simulated | logged | stated for 9 of 10 others | found | within it | largest stated | found later |"
+        " within it |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
