@@ -27,7 +27,7 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
     """
     first = study_log(logs[0], setting, stated, max_steps)
     findings = first.findings
-    others = [against_draw(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
+    others = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     accounts = tuple(account for other in others for account in (other.account, *other.shuffled))
     return first._replace(
         findings=replace(
@@ -40,8 +40,7 @@ def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: As
     )
 
 
-def against_draw(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> AgainstSchedules:
-    """Return what schedules save of one draw, and its GPU-seconds by use; arguments and errors as ``study_drawn``."""
+def _further(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, max_steps: int) -> AgainstSchedules:
     setting, setup, phases, _, _ = calibrate_log(log, setting, stated)
     schedules = simulate_schedules(log.trace, setting, max_steps, dispatch=setup.dispatch, further=setup.shuffled)
     return against_schedules(schedules, setting, setup, phases)

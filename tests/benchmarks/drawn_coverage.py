@@ -17,9 +17,9 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,12 @@ from policies import DATA, gsm8k
 import rlhfless as rl
 from rlhfless.analysis.compare_log import evenly
 from rlhfless.analysis.drawn_lengths import StepSizes, drawn_logs
+from rlhfless.analysis.framework_defaults import run_setup
+from rlhfless.analysis.gpu_seconds import PhaseSeconds, account
+from rlhfless.analysis.savings import generation_s, savings
 from rlhfless.latency import load_profile, usd_per_gpu_hour
-from rlhfless.report.drawn_study import against_draw, widened
-from rlhfless.report.study import Assumptions
-from rlhfless.simulate import SimulationConfig
+from rlhfless.report.drawn_study import widened
+from rlhfless.simulate import SimulationConfig, simulate
 from rlhfless.trace import ImportedLog, LogWithoutResponses, OpenedLog, Trace, open_log, read_trace
 from solver import Cluster
 
@@ -113,17 +115,33 @@ def scalars_of(rows: pd.DataFrame) -> ImportedLog:
     raise AssertionError("scalars alone were read as responses")
 
 
+class StepFindings(NamedTuple):
+    """Idle shares under every order that the step may have been dealt in, and a table of what ``POLICY`` saves."""
+
+    idle: list[float]
+    saved: pd.DataFrame
+
+
+def findings(log: OpenedLog, setting: SimulationConfig) -> StepFindings:
+    """Simulate the parts of a report that the ranges are of, as the report does."""
+    setup = run_setup("", dispatch="static", order_known=log.dispatch_order_known)
+    simulation = simulate(log.trace.rollouts, setting, ["static", *setup.shuffled, POLICY])
+    phases = PhaseSeconds()
+    names = [name for name in setup.candidates if name in simulation.traces]
+    idle = [account(simulation.traces[name], setup, setting.cluster, phases).idle_share for name in names]
+    setup = replace(setup, candidates=tuple(names))
+    return StepFindings(idle, savings(simulation, generation_s(simulation, names), setup, setting.cluster, [POLICY], phases))
+
+
 def row_of(name: str, step: int, rows: pd.DataFrame, setting: SimulationConfig) -> Row:
     """Compare what the scalars of a step say with what its responses say."""
     rows = rows.assign(step=1).reset_index(drop=True)
-    assumed = Assumptions(dispatch="static")
     samples = max(1, round(len(rows) / rows["prompt_id"].nunique()))
-    sizes = StepSizes(len(rows), samples)
-    drawn = [against_draw(log, setting, assumed, 1) for log in drawn_logs(scalars_of(rows), sizes)]
-    shares = [account.idle_share for one in drawn for account in (one.account, *one.shuffled)]
-    stated = {"idle": (min(shares), max(shares))} | saved(widened([one.given_back for one in drawn]))
-    true = against_draw(OpenedLog(Trace(rows), pd.DataFrame({"step": []}), ""), setting, assumed, 1)
-    values = {"idle": true.account.idle_share} | {kind: low for kind, (low, _) in saved(true.given_back).items()}
+    drawn = [findings(log, setting) for log in drawn_logs(scalars_of(rows), StepSizes(len(rows), samples))]
+    shares = [share for one in drawn for share in one.idle]
+    stated = {"idle": (min(shares), max(shares))} | saved(widened([one.saved for one in drawn]))
+    true = findings(OpenedLog(Trace(rows), pd.DataFrame({"step": []}), ""), setting)
+    values = {"idle": true.idle[0]} | {kind: low for kind, (low, _) in saved(true.saved).items()}
     return Row(name, step, len(rows), stated, {kind: float(value) for kind, value in values.items()})
 
 

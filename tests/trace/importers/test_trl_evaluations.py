@@ -41,8 +41,8 @@ def test_files_that_an_evaluation_wrote_are_left_out() -> None:
     assert log.rollouts is not None
     assert log.rollouts["step"].tolist() == [1] * 16
     assert left_out(log) == [
-        "completions of 2 steps (2, 3) are left out, because TRL evaluated after them and wrote the evaluation's completions over "
-        "those of training"
+        "completions of 2 steps (2, 3) are left out, because TRL evaluated after them and wrote the evaluation's completions "
+        "over those of training"
     ]
     means = log.scalars.set_index("step")["response_tokens_mean"]
     assert log.rollouts["response_tokens"].mean() == pytest.approx(means[1])
