@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from rlhfless.cli.group import main
 from rlhfless.errors import InputError
-
-if TYPE_CHECKING:
-    from rlhfless.paper import PaperFigure
 
 
 @main.command()
@@ -56,16 +51,12 @@ def figures(
         raise InputError(why_not)
     pictures = [kind for kind, wanted in (("png", not why_not if png is None else png), ("pdf", pdf)) if wanted]
 
-    def say(figure: PaperFigure[Any]) -> None:
-        click.echo(f"{figure.title}")
-
     def say_why_not(reason: str) -> None:
         click.echo(f"no pictures: {reason}")
 
     click.echo(f"lengths: {sources.about}")
     index = write_figures(
-        out, names, fast=fast, sources=sources, on_figure=say, pictures=pictures, seeds=seeds,
-        on_lines=lambda lines: click.echo("\n".join(lines)),
+        out, names, fast=fast, sources=sources, on_line=click.echo, pictures=pictures, seeds=seeds,
         on_no_pictures=None if png or pdf else say_why_not,
     )  # fmt: skip
     if why_not:

@@ -33,8 +33,7 @@ def write_figures(
     *,
     fast: bool = False,
     sources: Sources | None = None,
-    on_figure: Callable[[PaperFigure[Any]], object] | None = None,
-    on_lines: Callable[[list[str]], object] | None = None,
+    on_line: Callable[[str], object] | None = None,
     seeds: int | None = None,
     pictures: Sequence[str] = (),
     on_no_pictures: Callable[[str], object] | None = None,
@@ -46,7 +45,7 @@ def write_figures(
         names: as in the paper; all of RLHFless without names, and then the table "paper says / we find" too, in the index and
             as ``README.md``.
         fast: smaller settings, for a quick preview. sources: of lengths; the folder next to the checkout when None.
-        on_figure: called before each figure. on_lines: called with the lines that a figure prints, where it has some.
+        on_line: called with the title before each figure, and with the lines that a figure prints, where it has some.
         seeds: in place of the number of seeds of figures that have some.
         pictures: ``png`` as on the page, ``pdf`` in the style of a paper (170 mm wide, no title, no background), or both. All
             are drawn at the end, in one browser, when everything else is written.
@@ -64,13 +63,13 @@ def write_figures(
     lines: dict[str, list[tuple[str, str]]] = {}
     drawn: list[tuple[Any, Path]] = []
     for figure in figures:
-        if on_figure is not None:
-            on_figure(figure)
+        if on_line is not None:
+            on_line(figure.title)
         setting = figure.of(fast, seeds)
         numbers = numbers_of[figure.name] = figure.numbers(setting, sources)
         lines[figure.name] = described(figure, setting, numbers)
-        if on_lines is not None and (printed := figure.printed(setting, numbers)):
-            on_lines(printed)
+        for line in figure.printed(setting, numbers) if on_line is not None else ():
+            on_line(line)
         plotted = figure.plot(setting, numbers)
         _write_figure(folder, figure, numbers, lines[figure.name], plotted)
         drawn += [(PICTURES[kind](plotted), folder / f"{figure.file_name}.{kind}") for kind in pictures]

@@ -10,7 +10,7 @@ from error_messages import refused
 import solver
 from rlhfless.latency import load_profile
 from rlhfless.simulate import STRONG, Aim, DrawnDrafts, SimulationConfig, StepCosts, WholeStep, logged_steps
-from rlhfless.simulate.whole_steps.candidates import Candidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from rlhfless.simulate.whole_steps.choice import choose
 from rlhfless.simulate.whole_steps.learner_way import LearnerWay
 from rlhfless.simulate.whole_steps.levers import DRAFTS, LEVERS, MEANINGS, STREAMING
@@ -70,11 +70,11 @@ def test_a_lever_that_helps_on_some_scenarios_only_does_not_earn_its_place() -> 
     streamed = WholeStepPlan(None, LearnerWay(streams=True), frozenset({STREAMING}))  # type: ignore[arg-type]
     costs = np.ones((2, 8))
     lucky = np.array([[1.0] * 8, [0.2, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 1.1]])
-    choice = choose(Candidates((plain, streamed), lucky, costs), Aim(time_weight=1.0))
+    choice = choose(WholeStepCandidates((plain, streamed), lucky, costs), Aim(time_weight=1.0))
     assert choice.plan is plain
     assert STREAMING in choice.refused
     sure = np.array([[1.0] * 8, [0.9, 0.92] * 4])
-    choice = choose(Candidates((plain, streamed), sure, costs), Aim(time_weight=1.0))
+    choice = choose(WholeStepCandidates((plain, streamed), sure, costs), Aim(time_weight=1.0))
     assert choice.plan is streamed
     assert choice.saves[STREAMING] == pytest.approx(0.09, abs=0.01)
     assert choice.without[STREAMING] is plain

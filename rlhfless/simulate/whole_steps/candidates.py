@@ -36,37 +36,39 @@ class WholeStepPlan(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class WholeStepCandidates:
     """N plans of a whole step, and (N, S) seconds and GPU-seconds of each on S scenarios."""
 
     plans: tuple[WholeStepPlan, ...]
     times_s: FloatArray
     gpu_s: FloatArray
 
-    def without(self, lever: str) -> Candidates:
+    def without(self, lever: str) -> WholeStepCandidates:
         """Return the plans that do not use a lever."""
         return self.chosen([i for i, plan in enumerate(self.plans) if lever not in plan.levers])
 
-    def within(self, levers: Collection[str]) -> Candidates:
+    def within(self, levers: Collection[str]) -> WholeStepCandidates:
         """Return the plans that use none but these levers."""
         return self.chosen([i for i, plan in enumerate(self.plans) if plan.levers.issubset(levers)])
 
-    def joined(self, other: Candidates) -> Candidates:
+    def joined(self, other: WholeStepCandidates) -> WholeStepCandidates:
         """Return these plans and those of others, on the same scenarios."""
-        return Candidates(
+        return WholeStepCandidates(
             (*self.plans, *other.plans),
             np.concatenate([self.times_s, other.times_s]),
             np.concatenate([self.gpu_s, other.gpu_s]),
         )
 
-    def chosen(self, numbers: Sequence[int]) -> Candidates:
+    def chosen(self, numbers: Sequence[int]) -> WholeStepCandidates:
         """Return these plans."""
-        return Candidates(tuple(self.plans[i] for i in numbers), self.times_s[list(numbers)], self.gpu_s[list(numbers)])
+        return WholeStepCandidates(
+            tuple(self.plans[i] for i in numbers), self.times_s[list(numbers)], self.gpu_s[list(numbers)]
+        )
 
 
 def candidates(
     generations: Sequence[GenerationPlan], works: Sequence[PhaseWork], costs: StepCosts, all_servers: int
-) -> Candidates:
+) -> WholeStepCandidates:
     """Return the pairs that are worth choosing from, timed on every scenario.
 
     Args:
@@ -86,7 +88,7 @@ def candidates(
         for one in {id(pair.generation): pair.generation for pair in kept}.values()
     }
     timed = np.array([[step.totals(pair.way, costs) for step in fine[id(pair.generation)]] for pair in kept])
-    return Candidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
+    return WholeStepCandidates(tuple(kept), timed[:, :, 0], timed[:, :, 1])
 
 
 def plain_way(actors: int, all_servers: int, generation_s: float) -> LearnerWay:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.candidates import Candidates, WholeStepPlan
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan
 from solver.model.workload import FloatArray, IntArray
 
 SURE = 1.0  # standard errors by which a plan with a lever must be better than the best without it
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class WholeStepChoice:
     """The chosen plan of a whole step.
 
     Attributes:
@@ -45,7 +45,7 @@ class Choice:
         return used + [f"{lever}: not used (expected to save {share:.1%})" for lever, share in self.refused.items()]
 
 
-def choose(candidates: Candidates, aim: Aim) -> Choice:
+def choose(candidates: WholeStepCandidates, aim: Aim) -> WholeStepChoice:
     """Return the best plan whose levers have all earned their place; see the file's docstring."""
     left = candidates
     refused: dict[str, float] = {}
@@ -56,7 +56,7 @@ def choose(candidates: Candidates, aim: Aim) -> Choice:
         tested = {lever: _tested(left, aim, lever) for lever in sorted(plan.levers)}
         doubtful = {lever: mean for lever, (mean, error, _) in tested.items() if mean <= SURE * error + 1e-12}
         if not doubtful:
-            return Choice(
+            return WholeStepChoice(
                 plan, float(left.times_s[best].mean()), float(left.gpu_s[best].mean()),
                 {lever: 1 - math.exp(-mean) for lever, (mean, _, _) in tested.items()},
                 {lever: other for lever, (_, _, other) in tested.items()}, refused,
@@ -66,7 +66,7 @@ def choose(candidates: Candidates, aim: Aim) -> Choice:
         left = left.without(worst)
 
 
-def _tested(candidates: Candidates, aim: Aim, lever: str) -> tuple[float, float, WholeStepPlan]:
+def _tested(candidates: WholeStepCandidates, aim: Aim, lever: str) -> tuple[float, float, WholeStepPlan]:
     """Return what a lever saves on held-out scenarios (a logarithm), its standard error, and the best plan without it."""
     without = candidates.without(lever)
     scenarios = np.arange(candidates.times_s.shape[1])
@@ -82,7 +82,7 @@ def _tested(candidates: Candidates, aim: Aim, lever: str) -> tuple[float, float,
     return float(difference.mean()), error, without.plans[best]
 
 
-def _best_on(candidates: Candidates, aim: Aim, chosen: IntArray, held_out: IntArray) -> FloatArray:
+def _best_on(candidates: WholeStepCandidates, aim: Aim, chosen: IntArray, held_out: IntArray) -> FloatArray:
     """Return the values on held-out scenarios of the plan that is best on the others."""
     best = int(np.argmin(aim.values(candidates.times_s[:, chosen], candidates.gpu_s[:, chosen]).mean(axis=1)))
     one = candidates.chosen([best])

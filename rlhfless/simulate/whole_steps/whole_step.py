@@ -12,8 +12,8 @@ from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
 from rlhfless.simulate.whole_steps.aim import Aim
-from rlhfless.simulate.whole_steps.candidates import Candidates, WholeStepPlan, candidates
-from rlhfless.simulate.whole_steps.choice import Choice, choose
+from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
+from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
 from rlhfless.simulate.whole_steps.generated import GeneratedStep, executed, executed_record, requests_of
 from rlhfless.simulate.whole_steps.generation_plans import generation_plans, scenario_lengths, with_lengths
 from rlhfless.simulate.whole_steps.levers import LEVERS
@@ -52,10 +52,10 @@ class WholeStep:
         limit = logged.truth.max_response_tokens
         self.cases = [with_lengths(predicted, own, limit) for own in lengths]
         self.works = [costs.work(case, self.gpus_per_actor) for case in self.cases]
-        self._candidates: dict[int, Candidates] = {}
+        self._candidates: dict[int, WholeStepCandidates] = {}
         self._generated: dict[tuple[int, int], tuple[Plan, GeneratedStep]] = {}
 
-    def candidates(self, drafts: SimulatedDrafts | None = None) -> Candidates:
+    def candidates(self, drafts: SimulatedDrafts | None = None) -> WholeStepCandidates:
         """Return the plans to choose from; with drafts, those without them are among them."""
         if id(drafts) not in self._candidates:
             generations = generation_plans(self.logged, self.with_drafts(drafts), drafts is not None)
@@ -63,11 +63,11 @@ class WholeStep:
             self._candidates[id(drafts)] = found if drafts is None else self.candidates().joined(found)
         return self._candidates[id(drafts)]
 
-    def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> Choice:
+    def plan(self, aim: Aim, drafts: SimulatedDrafts | None = None, levers: Collection[str] = LEVERS) -> WholeStepChoice:
         """Return the plan that is chosen from forecasts, with at most these levers."""
         return choose(self.candidates(drafts).within(levers), aim)
 
-    def plain(self, time_weight: float) -> Choice:
+    def plain(self, time_weight: float) -> WholeStepChoice:
         """Return elastic plain: the right-sized random split, released when done, learned from on all GPUs after generation."""
         return self.plan(Aim(time_weight=time_weight), levers=())
 
