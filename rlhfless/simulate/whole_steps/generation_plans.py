@@ -60,8 +60,8 @@ class GenerationPlan:
 def generation_plans(logged: LoggedStep, setting: SimulationConfig, drafts: bool = False) -> list[GenerationPlan]:
     """Return the candidates, executed on the calibrated scenarios of a step.
 
-    They are the random split of whole prompts on every number of actors, single responses dealt by predicted length, whole
-    prompts dealt so whose prefill is shared, dealt ones with RLHFuse's cut, and folding. A candidate is left out if another one
+    They are the random split of whole prompts on every number of actors, and single responses dealt by predicted length. Whole
+    prompts are dealt so, too, and share their prefill. Dealt responses may have RLHFuse's cut, and one plan folds. A candidate is left out if another one
     with as many actors and no more levers is as fast and as cheap.
 
     Args:
