@@ -1,12 +1,12 @@
 """Lower bound on the time and GPU-seconds of a step in which every lever may be used, as a curve over time.
 
-The policy is free in the number of actors, in their responses and in when they are released. It may fold, cut and migrate. It may
-draft where the bound on generation knows what drafts accept. It prepares and learns where and when it likes, also while others
-decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges`` says.
+The policy is free in the number of actors, in their responses and in when they are released. It may fold, cut and migrate. It
+may draft where the bound on generation knows what drafts accept. It prepares and learns where and when it likes, also while
+others decode, with a learner of any size, start and growth. It must charge its learner as ``LearnerCharges`` says.
 
-**For a learner of S servers.** Let w(S) be how many times as long an item of learning takes there. Let e(S) be the seconds of the
-reduction of gradients at the end of the step, in which each of the S servers takes part. Both rise with S. Let K be the actors
-that fit.
+**For a learner of S servers.** Let w(S) be how many times as long an item of learning takes there. Let e(S) be the seconds of
+the reduction of gradients at the end of the step, in which each of the S servers takes part. Both rise with S. Let K be the
+actors that fit.
 
 1. Response r completes at c_r or later, c_r the seconds that it takes alone (``least_completion_s``). So the step takes at
    least ``phase_bound_s`` with these completions, K servers for preparation, S servers for learning at w(S), and e(S).
@@ -21,8 +21,8 @@ that fit.
 
 4. The cluster has g K GPUs, so no step within T takes more than g K T.
 
-The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is at
-least as slow, and pays at least as much, as one of the servers that it uses. So it is not below the bound either.
+The bound at T is the least G(T) over all S for which 1 and 4 allow T. A learner may leave some of its S servers unused. It is
+at least as slow, and pays at least as much, as one of the servers that it uses. So it is not below the bound either.
 """
 
 from __future__ import annotations
