@@ -21,6 +21,7 @@ SMALLEST = {
     "step_levers": "--tiny --json OUT",
     "stage_fusion": "--tiny --markdown --json OUT",
     "group_deals": "--tiny --json OUT",
+    "whole_step_aims": "--tiny --markdown --json OUT",
     "fused_pipeline": "--tiny --json OUT",
     "reallocation": "--tiny --json OUT",
     "learner_memory": "--tiny --json OUT",
@@ -38,7 +39,7 @@ SMALLEST = {
     "executor_speed": "--tiny --rounds 1 --markdown --json OUT",
     "torch_engine_speed": "--tiny --rounds 1 -o OUT --only",
     "lifecycle_costs": "--pools local --only cold serverful --steps 3 --prompts 2 --limit 50 --learn 0.2 --json OUT",
-    "gpu_engine": "--tiny --device cpu --only attention,flips -o OUT",
+    "gpu_engine": "--tiny --device cpu --only attention,weights,flips -o OUT",
     "learning_curves": "--tiny --seeds 1 --problems 8 --json OUT",
     "streaming": "--tiny --json OUT",
     "all_levers": "--tiny --json OUT",
@@ -55,6 +56,8 @@ SMALLEST = {
     "dashboard_speed": "--tiny --moves 2 --json OUT",
     "draft_policies": "--tiny --draws 1 --markdown --json OUT",
     "two_step_migration": "--tiny --markdown --json OUT",
+    "stated_errors": "--tiny --json OUT",
+    "drawn_coverage": "--tiny --json OUT",
     "draft_lengths": "--tiny --markdown --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
@@ -120,6 +123,7 @@ def test_every_script_is_tried() -> None:
         "gpu_plans",
         "gpu_replay",
         "gpu_training",
+        "gpu_weights",
         "gpu_workload",
         "step_stopwatch",
     }
