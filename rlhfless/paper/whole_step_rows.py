@@ -15,18 +15,7 @@ from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.whole_steps import published
 from rlhfless.simulate.whole_steps.generated import requests_of
 from rlhfless.simulate.whole_steps.generation_plans import expected
-from rlhfless.simulate.whole_steps.levers import (
-    ASSIGNMENT,
-    CUT,
-    DRAFTS,
-    FOLDING,
-    LEARNER,
-    LEVERS,
-    OVERLAP,
-    PREWARMING,
-    SHARED_PREFILL,
-    STREAMING,
-)
+from rlhfless.simulate.whole_steps.lever_tables import lever_savings, lever_stages, log_value
 from rlhfless.simulate.whole_steps.published import Totals
 
 WEIGHT = 0.7  # of time in T^w C^(1-w), by which elastic plain is sized and levers are counted
@@ -38,16 +27,6 @@ EXTRA_AIMS = frozenset(f"w={weight:g}" for weight in WEIGHTS if weight != WEIGHT
 """Points between the other aims, executed without drafts only, as drafts take long to simulate."""
 ACCEPTANCES = {"weak": WEAK, "strong": STRONG}
 WITHOUT = "without"
-STAGES: Mapping[str, frozenset[str]] = {
-    "elastic plain": frozenset(),
-    "assignment": frozenset({ASSIGNMENT}),
-    "shared prefill": frozenset({SHARED_PREFILL}),
-    "cut and folding": frozenset({CUT, FOLDING}),
-    "learner size": frozenset({LEARNER}),
-    "overlap": frozenset({OVERLAP, PREWARMING}),
-    "streaming": frozenset({STREAMING}),
-}
-"""The waterfall: levers that each stage adds to those before it. Drafts come last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,30 +96,17 @@ class StepToCompare:
 
     def _levers(self) -> Iterator[dict[str, Any]]:
         """Return what each lever was expected to save of T^w C^(1-w), and what it saved beside the best plan without it."""
-        choice = self.step.plan(Aim(time_weight=WEIGHT))
-        value = _log_value(self.step.execute(choice.plan))
-        for lever in LEVERS:
-            if lever != DRAFTS:
-                without = choice.without.get(lever)
-                saved = 0.0 if without is None else 1 - np.exp(value - _log_value(self.step.execute(without)))
-                yield {"part": "lever", "lever": lever, "expected": choice.saves.get(lever, 0.0), "saved": saved}
+        for row in lever_savings(self.step, WEIGHT).itertuples():
+            yield {"part": "lever", "lever": row.lever, "expected": row.expected, "saved": row.saved}
 
     def _stages(self, naive: Totals, kinds: Mapping[str, SimulatedDrafts | None]) -> Iterator[dict[str, Any]]:
         """Return the waterfall of T^w C^(1-w) relative to the naive system, as each stage adds levers."""
-        aim, levers = Aim(time_weight=WEIGHT), frozenset[str]()
-        for stage, added in STAGES.items():
-            levers |= added
-            totals = self.step.execute(self.step.plan(aim, levers=levers).plan)
-            yield {"part": "stage", "stage": stage, "value": float(np.exp(_log_value(totals) - _log_value(naive)))}
+        base = log_value(naive, WEIGHT)
+        for row in lever_stages(self.step, WEIGHT).itertuples():
+            value = float(np.exp(log_value((row.time_s, row.gpu_s), WEIGHT) - base))
+            yield {"part": "stage", "stage": row.stage, "value": value}
         for name, drafts in kinds.items():
             if drafts is not None:
-                totals = self.step.execute(self.step.plan(aim, drafts).plan, drafts)
-                yield {
-                    "part": "stage",
-                    "stage": f"{name} drafts",
-                    "value": float(np.exp(_log_value(totals) - _log_value(naive))),
-                }
-
-
-def _log_value(totals: Totals) -> float:
-    return float(WEIGHT * np.log(totals[0]) + (1 - WEIGHT) * np.log(totals[1]))
+                totals = self.step.execute(self.step.plan(Aim(time_weight=WEIGHT), drafts).plan, drafts)
+                value = float(np.exp(log_value(totals, WEIGHT) - base))
+                yield {"part": "stage", "stage": f"{name} drafts", "value": value}

@@ -40,11 +40,15 @@ class GeneratedStep:
 
 def executed_record(
     plan: Plan, requests: Sequence[Request], setting: SimulationConfig, latency: LatencyModel, engines: EngineFactory,
-    work: Sequence[WorkItem] = (),
+    work: Sequence[WorkItem] = (), *, run: str = "step", step: int = 0,
 ) -> StepRecord:  # fmt: skip
-    """Return the record of a plan that is executed on simulated engines, with work items where they are given."""
+    """Return the record of a plan that is executed on simulated engines, with work items where they are given.
+
+    Args:
+        run, step: names in the record.
+    """
     return run_step(
-        plan, requests, engines, latency, setting.cluster, run="step", step=0, start_s=0.0, work=work,
+        plan, requests, engines, latency, setting.cluster, run=run, step=step, start_s=0.0, work=work,
         admission=setting.admission, migration=setting.migration,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from rlhfless.scheduling.calibration import calibrated
 from rlhfless.simulate.drafted_steps import bound_with_drafts, drafted_engines
 from rlhfless.simulate.drafts import SimulatedDrafts
 from rlhfless.simulate.steps import LoggedStep, SimulationConfig
+from rlhfless.simulate.traces import trace_of
 from rlhfless.simulate.whole_steps.aim import Aim
 from rlhfless.simulate.whole_steps.candidates import WholeStepCandidates, WholeStepPlan, candidates
 from rlhfless.simulate.whole_steps.choice import WholeStepChoice, choose
@@ -19,6 +20,7 @@ from rlhfless.simulate.whole_steps.generation_plans import generation_plans, sce
 from rlhfless.simulate.whole_steps.levers import LEVERS
 from rlhfless.simulate.whole_steps.published import Totals
 from rlhfless.simulate.whole_steps.step_costs import StepCosts
+from rlhfless.trace import Trace
 from solver.model.drafting import Drafting
 from solver.model.plan import Plan
 from solver.stage_fusion.whole_step_bound import WholeStepBound, whole_step_bound
@@ -90,7 +92,12 @@ class WholeStep:
         own, cluster = plan.generation.plan, self.setting.cluster
         items = plan.way.items(self.work, self.costs, len(own.actors), cluster)
         engines = self._engines(own, drafts)
-        return executed_record(own, self.requests, self.setting, self.setting.latency, engines, items)
+        named = {"run": str(self.logged.rows["run"].iloc[0]), "step": self.logged.step}
+        return executed_record(own, self.requests, self.setting, self.setting.latency, engines, items, **named)
+
+    def trace(self, plan: WholeStepPlan, drafts: SimulatedDrafts | None = None) -> Trace:
+        """Return the trace of a plan that is run on the true lengths."""
+        return trace_of([(self.record(plan, drafts), self.logged)], self.setting, plan.generation.plan.policy)
 
     def on_scenario(self, plan: Plan) -> GeneratedStep:
         """Return the generation of a plan on the typical scenario."""
