@@ -112,7 +112,7 @@ def test_every_step_is_decoded_with_its_own_weights(tmp_path: Path) -> None:
         for done in trainer:
             after(done)
         trace = trainer.state.trace
-        weights = trainer.engines._folder.path
+        weights = trainer.engines._sync._folder.path
         assert not list(weights.iterdir()), "memory is given back while the learner learns"
     assert trace is not None
     assert (trace.meta["engine"], trace.meta["clock"]) == ("vllm", "wall")
