@@ -54,6 +54,8 @@ SMALLEST = {
     "dashboard_speed": "--tiny --moves 2 --json OUT",
     "draft_policies": "--tiny --draws 1 --markdown --json OUT",
     "two_step_migration": "--tiny --markdown --json OUT",
+    "stated_errors": "--tiny --json OUT",
+    "drawn_coverage": "--tiny --json OUT",
     "draft_lengths": "--tiny --markdown --json OUT",
 }
 OURS = "engine,engine x 2,generate"  # the other contenders of torch_engine_speed need minutes, or a package
