@@ -103,6 +103,7 @@ class TorchEngines:
 class VllmEngines:
     """vLLM engines, one in the process of every actor, that read each step's weights from a folder.
 
+    On the virtual clock one process decodes for all emulated actors (``engine/vllm/emulation``). It sleeps between steps.
     The folder is in memory where the system has an in-memory file system. Actors on other machines read a shipped copy there
     (``engine/vllm/weight_shipping``).
 
@@ -154,14 +155,22 @@ class VllmEngines:
         )  # fmt: skip
 
     def release(self) -> None:
-        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it."""
+        """See ``Engines``: removes the step's folder, which is in memory, unless actors are prewarmed with it. The process of
+        emulated actors sleeps.
+        """
+        from rlhfless.engine.vllm import emulation
+
+        emulation.sleep()
         if not self._keeps_last and not self._by_ipc:
             from rlhfless.engine.vllm.weight_folders import remove_weights
 
             remove_weights(self._folder.path)
 
     def close(self) -> None:
-        """See ``Engines``; removes the folders of weights."""
+        """See ``Engines``; removes the folders of weights, and ends the process of emulated actors."""
+        from rlhfless.engine.vllm import emulation
+
+        emulation.close()
         self._folder.remove()
 
 

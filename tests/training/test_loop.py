@@ -236,8 +236,8 @@ def test_actors_in_processes_write_the_same_texts(tmp_path: Path, model: Path) -
         ({"samples_per_prompt": 1}, ()),
         ({"engine": "abacus"}, ("'abacus'",)),
         (
-            {"engine": "vllm"},
-            ("'vllm'", "'local'"),
+            {"engine": "vllm", "drafts": True},
+            ("drafts", "'vllm'", "'local'"),
         ),
         ({"steps": 0}, ()),
         ({"prompts_per_step": 3}, ("prompts_per_step",)),
