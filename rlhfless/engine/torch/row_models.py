@@ -13,16 +13,27 @@ from rlhfless.errors import InputError
 FORWARDS = ("own", "transformers")
 
 
-def row_model(forward: str, model: Any, max_tokens: int | None = None, dtype: torch.dtype | None = None) -> RowModel:
+def row_model(
+    forward: str,
+    model: Any,
+    max_tokens: int | None = None,
+    dtype: torch.dtype | None = None,
+    attention: str = "masked",
+) -> RowModel:
     """Return a ``DecoderModel`` (``own``) or a ``TransformersModel`` (``transformers``), which take the other arguments.
 
     Raises:
-        InputError: the name is neither, or the model is refused.
+        InputError: the name is neither, or the model is refused, or attention by blocks is asked of transformers' forward pass.
     """
     if forward not in FORWARDS:
         raise InputError(f"forward is {forward!r:.80}; choose one of {', '.join(FORWARDS)}")
     if forward == "own":
-        return DecoderModel(model, max_tokens, dtype)
+        return DecoderModel(model, max_tokens, dtype, attention)
+    if attention != "masked":
+        raise InputError(
+            f"attention is {attention!r:.80}, but transformers' forward pass attends masked, as its layers may have windows or "
+            "soft caps; choose 'masked', or forward 'own'"
+        )
     from rlhfless.engine.torch.transformers_model import TransformersModel  # loads transformers
 
     return TransformersModel(model, max_tokens, dtype)
