@@ -17,6 +17,7 @@ import torch
 from rlhfless.engine.torch.capacity import admission_within
 from rlhfless.engine.torch.devices import cuda_devices
 from rlhfless.engine.torch.factory import TorchEngineFactory
+from rlhfless.engine.torch.row_model import RowModel
 from rlhfless.engine.torch.row_models import row_model
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.executor import Lifecycle, PlanForecast, ProcessPool, RayPool, ShortestStep
@@ -53,27 +54,21 @@ class TorchEngines:
     """Torch engines that share one copy of the weights.
 
     Args:
-        forward: ``own`` or ``transformers``, see ``row_model``.
-        model: the model that is trained.
-        max_tokens: maximal tokens of a response together with its prompt.
-        precision: name of the number format in which weights are copied and tokens are generated.
+        rows: a copy of the model that is trained, see ``row_model``.
         drafting: how responses are decoded with drafts; None: one token per pass.
         tensor_parallel: parts in which an actor decodes.
     """
 
     def __init__(
         self,
-        forward: str,
-        model: Any,
+        rows: RowModel,
         eos_id: int | Sequence[int],
-        max_tokens: int,
         sampling: Sampling,
-        precision: str,
         drafting: Drafting | None = None,
         tensor_parallel: int = 1,
     ) -> None:
-        self._rows = row_model(forward, model, max_tokens, getattr(torch, precision))
-        self._factory = TorchEngineFactory(self._rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
+        self._rows = rows
+        self._factory = TorchEngineFactory(rows, eos_id, sampling, drafting=drafting, tensor_parallel=tensor_parallel)
 
     def of_step(self, model: Any, step: int) -> TorchEngineFactory:
         """See ``Engines``. All steps use one factory, whose weights are replaced."""
@@ -258,7 +253,7 @@ def same_bits(config: TrainConfig, device: str, checkpoint: str, *, custom_pool:
         device, checkpoint: as for ``precision_of``. custom_pool: the caller passed the pool.
     """
     cluster = config.cluster
-    if cluster.engine != "torch" or custom_pool or cluster.ray_address is not None:
+    if cluster.engine != "torch" or cluster.attention != "masked" or custom_pool or cluster.ray_address is not None:
         return False
     if precision_of(config, device, checkpoint) != "float32":
         return False
@@ -302,4 +297,5 @@ def make_engines(
         prewarms, by_ipc = config.prewarm != "none", config.weight_sync == "ipc"
         return VllmEngines(eos_id, max_tokens, sampling, precision, prewarms, drafting, options, by_ipc)
     forward = "own" if config.engine == "torch" else config.engine
-    return TorchEngines(forward, model, eos_id, max_tokens, sampling, precision, drafting, config.tensor_parallel)
+    rows = row_model(forward, model, max_tokens, getattr(torch, precision), config.attention)
+    return TorchEngines(rows, eos_id, sampling, drafting, config.tensor_parallel)

@@ -101,8 +101,8 @@ class BlockCache(KVCache):
         taken = [(*at, self._free.pop()) for at in lacking]
         for row, _, block in taken:
             self._held[row].append(block)
-        row, place, block = torch.tensor(taken, device=self.data.device).unbind(1)
-        self.table[row, place], self.owner[block], self.place[block] = block, row, place
+        rows_at, places, blocks = torch.tensor(taken, device=self.data.device).unbind(1)
+        self.table[rows_at, places], self.owner[blocks], self.place[blocks] = blocks, rows_at, places
 
     def release(self, row: int) -> None:
         """See ``KVCache``."""
