@@ -135,6 +135,7 @@ class EngineJournal:
         finished: (iterations committed by then, response) of every completion. first_tokens: the same of first tokens, of an
             engine that feeds contexts in chunks; elsewhere they come in the iteration in which a response joins.
         contexts: token ids with which a response joined, by response and iteration, of an engine that shares equal prefixes.
+        host_s: CPU seconds of planning each iteration, of an engine whose replays do not plan.
         runs: committed iterations, in order.
         decode_s: seconds charged for each iteration, without its prefill.
         passes: the drafts of each iteration; empty without drafts.
@@ -147,6 +148,7 @@ class EngineJournal:
     finished: list[tuple[int, int]] = field(default_factory=list)
     first_tokens: list[tuple[int, int]] = field(default_factory=list)
     contexts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False)
+    host_s: array[float] = field(default_factory=lambda: array("d"), repr=False)
     runs: list[CommittedRun] = field(default_factory=list)
     decode_s: array[float] = field(default_factory=lambda: array("d"))
     passes: list[VerifiedPass] = field(default_factory=list)

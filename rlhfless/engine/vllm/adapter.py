@@ -82,6 +82,8 @@ class Replica:
         InputError: drafts are asked for, but vLLM does not know the method.
     """
 
+    talked_s = 0.0  # it is in this process
+
     def __init__(self, settings: VllmSettings, devices: Sequence[str], folder: Path, version: int) -> None:
         check_version()
         check_weights(folder, version)

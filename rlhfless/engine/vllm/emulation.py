@@ -12,6 +12,7 @@ step needs more than it has.
 from __future__ import annotations
 
 import multiprocessing
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -127,6 +128,9 @@ class EmulatedReplica:
 
     Args:
         actor: its number there, which no other engine of this program has had.
+
+    Attributes:
+        talked_s: CPU seconds of this thread for talking to the process.
     """
 
     def __init__(self, process: VllmProcess, actor: int, max_tokens: int) -> None:
@@ -134,6 +138,7 @@ class EmulatedReplica:
         self.settings = replace(process.settings, max_tokens=max_tokens)
         self.vocabulary, self.token_budget, self.block_tokens, self.hands_over = process.about
         self.version: int | None = None
+        self.talked_s = 0.0
         self.fed_tokens: dict[str, int] = {}
         self.drafts_off: str | None = None
         self._aborted: list[str] = []
@@ -156,10 +161,13 @@ class EmulatedReplica:
 
     def step(self) -> list[StepOutput]:
         """Run one pass over the batch of this actor."""
+        began_s = time.thread_time()
         forgotten, aborted, new = self._taken()
         outputs, fed = self._process.call("step", self._actor, forgotten, aborted, new, self._sampling, self._stop_ids)
         self.fed_tokens = {name.removeprefix(self._prefix): tokens for name, tokens in fed.items()}
-        return [output._replace(name=output.name.removeprefix(self._prefix)) for output in outputs]
+        renamed = [output._replace(name=output.name.removeprefix(self._prefix)) for output in outputs]
+        self.talked_s += time.thread_time() - began_s
+        return renamed
 
     def abort(self, names: Sequence[str]) -> None:
         """Remove responses, with the next pass."""

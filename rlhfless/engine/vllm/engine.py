@@ -38,6 +38,7 @@ from rlhfless.engine.protocol import Completion, EngineSpan, Progress, Request
 from rlhfless.engine.torch.sampling import Sampling
 from rlhfless.engine.vllm.adapter import Replica, VllmError
 from rlhfless.engine.vllm.emulation import EmulatedReplica
+from rlhfless.engine.vllm.first_blocks import FirstBlocks
 from rlhfless.engine.vllm.iteration import Iteration, NewResponse, seed_at
 from rlhfless.engine.vllm.kv_blocks import BlocksKV, StoredKV, kv_wrong
 from solver.model.admission import Admission
@@ -82,7 +83,7 @@ class VllmEngine:
         self._clock_s = start_s
         self._queue = BatchScheduler[SequenceState](admission, replica.token_budget)
         self._names: dict[SequenceState, str] = {}  # of those that vLLM has
-        self._first_blocks: set[bytes] = set()  # of contexts that vLLM has computed, or computes
+        self._first_blocks = FirstBlocks(replica.block_tokens)
         self._count = itertools.count()
         self._upcoming: Iteration | None = None
         self.journal = EngineJournal(self.slots, start_s)
@@ -184,33 +185,20 @@ class VllmEngine:
 
     def _next(self) -> Iteration | None:
         """Return the iteration after the last committed one, computed; None when nothing is left."""
-        if self._upcoming is None and (planned := self._queue.plan(self._clock_s, self._uncached())) is not None:
+        if self._upcoming is not None:
+            return self._upcoming
+        host_s = self._host_s()
+        planned = self._queue.plan(self._clock_s, self._first_blocks.uncached())
+        if planned is not None:
             began_s = time.perf_counter()
-            iteration = self._run(planned)
+            self._upcoming = iteration = self._run(planned)
             took_s = time.perf_counter() - began_s if self._charge is None else iteration.charged_s(self._charge)
-            iteration.end_s = planned.start_s + took_s
-            self._upcoming = iteration
+            iteration.end_s, iteration.host_s = planned.start_s + took_s, self._host_s() - host_s
         return self._upcoming
 
-    def _uncached(self) -> Callable[[SequenceState], int]:
-        """Return a function with the fewest tokens of a context that vLLM may have to compute.
-
-        vLLM shares equal beginnings, block by block. Only it knows how many blocks, so a context whose first block it knows may
-        lack its last token only. It queues what it gets too early.
-        """
-        known = set(self._first_blocks)
-
-        def uncached(s: SequenceState) -> int:
-            block = self._first_block(s)
-            if block in known:
-                return 1
-            known.add(block)
-            return s.context_tokens - (0 if s.kv is None else s.kv.tokens)
-
-        return uncached
-
-    def _first_block(self, s: SequenceState) -> bytes:
-        return s.tokens(0, self.replica.block_tokens).tobytes()
+    def _host_s(self) -> float:
+        """Return the CPU seconds of this thread so far, without those of talking to another process."""
+        return time.thread_time() - self.replica.talked_s
 
     # Running
 
@@ -225,7 +213,7 @@ class VllmEngine:
         joined: dict[SequenceState, tuple[AdmittedResponse, np.ndarray]] = {}
         for s in planned.admitted:
             self._names[s] = name = f"{s.request.response}-{next(self._count)}"
-            self._first_blocks.add(self._first_block(s))
+            self._first_blocks.note(s)
             seed, tokens = seed_at(s.request.seed, s.count), s.stop_tokens - s.count
             context, kv_tokens = s.tokens(0, s.context_tokens), 0 if s.kv is None else s.kv.tokens
             new = NewResponse(name, context.tolist(), seed, tokens, s.forced, s.kv, s.prompt_tokens, s.request.history)
@@ -272,7 +260,7 @@ class VllmEngine:
 
     def _commit(self, iteration: Iteration) -> list[Completion]:
         """Commit a computed iteration; returns the responses that it finished."""
-        planned, drawn = iteration.planned, iteration.drawn
+        host_s, planned, drawn = self._host_s(), iteration.planned, iteration.drawn
         missing = {s: max(1, planned.missing.get(s, 1)) for s in planned.batch if s not in drawn}
         self._queue.enter(planned.batch, planned.admitted, planned.evicted, missing)
         self._upcoming, self._clock_s = None, iteration.end_s
@@ -289,7 +277,9 @@ class VllmEngine:
                 s.first_token_s = self._clock_s
                 first_tokens.append(s.request.response)
         self._record(iteration, first_tokens)
-        return self._finish(iteration)
+        done = self._finish(iteration)
+        self.journal.host_s.append(iteration.host_s + self._host_s() - host_s)
+        return done
 
     def _record(self, iteration: Iteration, first_tokens: Sequence[int]) -> None:
         """Note an iteration in the journal; its seconds are split between chunks of contexts and decoding by their tokens."""

@@ -65,6 +65,7 @@ class Iteration:
         drawn: output of each response; a response without an entry is still being prefilled.
         chunks: of each response with missing context, the tokens of it that were fed.
         joined: of each response that joined, the journal's entry and the token ids of its context.
+        host_s: CPU seconds of planning it and of entering its tokens into our own scheduler.
     """
 
     planned: NextBatch[SequenceState]
@@ -72,6 +73,7 @@ class Iteration:
     chunks: dict[SequenceState, int]
     joined: dict[SequenceState, tuple[AdmittedResponse, np.ndarray]]
     end_s: float = 0.0
+    host_s: float = 0.0
 
     def charged_s(self, latency: LatencyModel) -> float:
         """Return the latency model's seconds of the iteration, as ``solver.timing.batching`` charges it.

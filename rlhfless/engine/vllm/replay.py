@@ -5,7 +5,8 @@ So vLLM feeds the same tokens in the same chunks. It finds the same prefixes in 
 replay begins and shares within it only. Sampled tokens are those of made-up seeds. Where that changes what is cached (a
 response that was evicted and comes back), a pass may feed other tokens; ``Replayed.differing`` counts such passes.
 
-What is timed is vLLM's work on the host and on the device. The planning of our own scheduler is left out.
+What is timed is vLLM's work on the host and on the device. A replay does not plan: the CPU time of our own scheduler is added,
+as it was when the step was decided.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def replay(journal: EngineJournal, sampling: Sampling, stop_ids: tuple[int, ...]
     for k, one in enumerate(ran):
         computed = sum(one.fed.values())
         decode = one.drawn / (one.drawn + computed) if one.drawn else 0.0
-        seconds[k] = one.seconds * (1 - decode), one.seconds * decode
+        taken_s = one.seconds + journal.host_s[k]
+        seconds[k] = taken_s * (1 - decode), taken_s * decode
     return Replayed(seconds, sum(one.seconds for one in warm_up), differing(journal, ran))
 
 
