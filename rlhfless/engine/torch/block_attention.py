@@ -78,7 +78,7 @@ def block_attention(cache: BlockCache, positions: Tensor, width: int) -> Callabl
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
     """Return the compiled kernel; a shape for which it cannot be compiled is an error, not a slower way."""
-    compiled = torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    compiled = torch.compile(flex_attention, fullgraph=True)
     return lambda *tensors, **how: _with_room_for_shapes(compiled, *tensors, **how)
 
 

@@ -66,11 +66,12 @@ def decoded(model, admission, drafting=None, sampling=GREEDY):
     return {c.response: c for c in done}, max(held, engine.held_bytes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("admission", "drafting"),
     [
         (Admission(4, 260, "preempt"), None),
-        pytest.param(Admission(4, 1 << 20), Drafting(length=3, max_draft_tokens=3, min_match=1), marks=pytest.mark.full),
+        (Admission(4, 1 << 20), Drafting(length=3, max_draft_tokens=3, min_match=1)),
     ],
 )
 def test_greedy_tokens_are_those_of_masked_attention(models, admission, drafting):
