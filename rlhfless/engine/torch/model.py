@@ -89,8 +89,11 @@ class DecoderModel(RowModel):
 
     @property
     def bit_stable(self) -> bool:
-        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, by masked attention."""
-        return bool(self.device.type == "cpu" and self.dtype == torch.float32 and self.attention == "masked")
+        """Return whether tokens can be the same bit for bit in every batch: in float32 on the CPU, with one thread
+        and by masked attention.
+        """
+        exact = self.device.type == "cpu" and self.dtype == torch.float32
+        return bool(exact and self.threads == 1 and self.attention == "masked")
 
     def new_cache(self, *, keeps_ids: bool = False) -> KVCache:
         """See ``RowModel``."""
