@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from solver.model.latency import LatencyModel
 
@@ -104,6 +105,10 @@ def generate(groups: Sequence[Group], actors: int, version: int, stop: Callable[
     return now_s
 
 
+def _enough(groups: Sequence[Group], enough: int, _: float) -> bool:
+    return sum(group.complete for group in groups) >= enough
+
+
 @dataclass
 class Loop:
     """A run: actors, seconds of learning a step on the learner's GPUs, and of sending weights."""
@@ -115,7 +120,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.groups = groups_of(self.steps)
-        self.started: list[Group] = []
+        self.started: list[Group] = []  # in the steps that count
+        self.earlier: list[Group] = []  # before them, and not learned by then
+        self.first = 0
         self.mean_tokens = sum(self._tokens(step) for step in self.groups) / len(self.groups)
 
     def _tokens(self, groups: Sequence[Group]) -> int:
@@ -132,8 +139,9 @@ class Loop:
         return self.update_s(groups)
 
     def change(self) -> dict[str, float]:
-        learned = [(one, group.learned_by) for group in self.started for one in group if group.learned_by is not None]
-        dropped = [one for group in self.started for one in group if group.dropped]
+        groups = self.earlier + self.started
+        learned = [(one, group.learned_by) for group in groups for one in group if group.learned_by is not None]
+        dropped = [one for group in groups for one in group if group.dropped]
         ages = [update - version for one, update in learned for version in one.versions]
         return {
             "learned_responses": len(learned),
@@ -142,23 +150,31 @@ class Loop:
             "most_stale_steps": max([age for age in ages if age > 0], default=0),
             "dropped_responses": len(dropped),
             "dropped_tokens": sum(len(one.versions) for one in dropped),
-            "waiting_responses": sum(len(group) for group in self.started) - len(learned) - len(dropped),
+            "waiting_responses": sum(len(group) for group in groups) - len(learned) - len(dropped),
         }
 
     # --- generation, then learning ------------------------------------------------------------------------------------------
 
+    def _laps(self, laps: int) -> list[list[Group]]:
+        """The steps once more than so often; the last time counts."""
+        self.first = laps * len(self.steps)
+        return [group for _ in range(laps + 1) for group in groups_of(self.steps)]
+
     def collected(self, starts: Callable[[int, int], int], completes: Callable[[int, int], int], keep: bool) -> float:
-        """Steps that learn from the groups that are complete first; return the seconds of all."""
-        pool = [group for step in self.groups for group in step]
-        pool += [group for _ in range(20) for step in groups_of(self.steps) for group in step]
+        """Steps that learn from the groups that are complete first; return the seconds of those that count."""
+        steps = self._laps(-(-4 // len(self.steps)) if keep else 0)
+        pool = [group for _ in range(40) for step in groups_of(self.steps) for group in step]
         left: list[Group] = []
         total_s = 0.0
-        for update, step in enumerate(self.groups):
+        for update, step in enumerate(steps):
+            if update == self.first:
+                self.started, total_s = [], 0.0
+                self.earlier = list(left)
             new, pool = pool[: starts(len(step), len(left))], pool[starts(len(step), len(left)) :]
             enough = completes(len(step), len(left))
             groups = left + new
             self.started += new
-            now_s = generate(groups, self.actors, update, lambda _, g=groups, n=enough: sum(x.complete for x in g) >= n)
+            now_s = generate(groups, self.actors, update, partial(_enough, groups, enough))
             first = sorted((g for g in groups if g.complete), key=lambda g: g.complete_s)[:enough]
             total_s += now_s + self.learn(update, first) + self.sync_s
             left = [group for group in groups if group.learned_by is None]
@@ -169,10 +185,13 @@ class Loop:
         return total_s
 
     def budgeted(self, token_budget: int) -> float:
-        """Steps in which no response generates more tokens than the budget; return the seconds of all."""
+        """Steps in which no response generates more tokens than the budget; return the seconds of those that count."""
         left: list[Group] = []
         total_s, update = 0.0, 0
-        for step in self.groups:
+        for step in self._laps(-(-4 // len(self.steps))):
+            if update == self.first:
+                self.started, total_s = [], 0.0
+                self.earlier = list(left)
             self.started += step
             left = left + step
             while True:

@@ -2,10 +2,14 @@
 
 A step starts with the prompts that were carried over, and takes new ones from the pool after them. It learns from the prompts
 that were complete first. Learning follows generation, on all GPUs, as in the run itself.
+
+Where prompts are carried over, the steps are simulated before as well, and only their last time counts. So as much waits before
+the steps as after them, as in a long run: else the work of what waits at the end would be left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,6 +22,8 @@ from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
 from rlhfless.analysis.what_ifs.whole_steps import gpus_of, learning_s
 from solver.model.workload import FloatArray, IntArray
 
+EARLIER_STEPS = 4  # that are simulated before those that count, at least
+
 
 class Intake(NamedTuple):
     """New prompts that a step starts, and prompts that are to be complete before it stops."""
@@ -27,7 +33,7 @@ class Intake(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Simulated steps: what was generated and learned, and (K,) seconds of each step with an update."""
+    """Simulated steps: what was generated and learned, and the (K,) seconds of each step that counts."""
 
     ledger: TokenLedger
     seconds: list[float]
@@ -47,6 +53,11 @@ class Collected(NamedTuple):
         )
 
 
+def earlier_laps(run: RunToChange, carries: bool) -> int:
+    """Return how often the steps of a run are simulated before the time that counts: never where nothing is carried over."""
+    return math.ceil(EARLIER_STEPS / len(run.logged)) if carries else 0
+
+
 def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], Intake], *, keep: bool) -> Collected:
     """Simulate the steps of a run that learn from the prompts that are complete first.
 
@@ -59,8 +70,11 @@ def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], I
     """
     ledger, learn_s, taken = TokenLedger(pool), learning_s(run), 0
     carried: IntArray = np.zeros(0, dtype=np.int64)
-    seconds = []
-    for update, wanted in enumerate(pool.prompts_of_step.tolist()):
+    seconds: list[float] = []
+    earlier = earlier_laps(run, keep) * len(run.logged)
+    for update, wanted in enumerate(np.tile(pool.prompts_of_step, earlier_laps(run, keep) + 1).tolist()):
+        if update == earlier:
+            ledger.count_from(update)
         start, complete = intake(wanted, len(carried))
         prompts = np.concatenate([carried, np.arange(taken, taken + start)])
         ledger.start(prompts[len(carried) :])
@@ -73,7 +87,7 @@ def collected(run: RunToChange, pool: PromptPool, intake: Callable[[int, int], I
         carried = prompts[left] if keep else carried
         if not keep:
             ledger.drop(prompts[left])
-    return Collected(ledger, seconds)
+    return Collected(ledger, seconds[earlier:])
 
 
 def _generate(run: RunToChange, ledger: TokenLedger, update: int, prompts: IntArray, complete: int) -> tuple[float, FloatArray]:

@@ -35,7 +35,7 @@ class TokenLedger:
 
     Attributes:
         tokens: (R,) generated so far. done: (R,) whether each is complete. learned_by: (R,) the update, or ``NEVER``.
-        dropped, started: (R,) whether it was dropped, and started.
+        dropped, started: (R,) whether it was dropped, and started. first_update: from which on updates count.
     """
 
     def __init__(self, pool: PromptPool) -> None:
@@ -44,11 +44,17 @@ class TokenLedger:
         self.tokens: IntArray = np.zeros(responses, dtype=np.int64)
         self.learned_by: IntArray = np.full(responses, NEVER)
         self.done, self.dropped, self.started = np.zeros((3, responses), dtype=bool)
+        self.first_update = 0
         self._segments: list[VersionTokens] = []
+        self._earlier: BoolArray = np.zeros(responses, dtype=bool)  # started before updates count
 
     def start(self, prompts: IntArray) -> None:
         """Note that all responses of these prompts are started."""
         self.started[self.pool.responses_of(prompts)] = True
+
+    def count_from(self, update: int) -> None:
+        """Leave out all updates before this one; what was started and not learned from waits for it."""
+        self.first_update, self._earlier, self.started = update, self.started, np.zeros_like(self.started)
 
     def unfinished(self, prompts: IntArray) -> IntArray:
         """Return the responses of these prompts that are not complete, in their order."""
@@ -80,11 +86,12 @@ class TokenLedger:
         self.dropped[self.pool.responses_of(prompts)] = True
 
     def change(self) -> DataChange:
-        """Return what has become of all responses so far."""
-        learned, lengths = self.learned_by != NEVER, self.pool.length
+        """Return what has become of the responses in the updates that count."""
+        learned, lengths = self.learned_by >= self.first_update, self.pool.length
+        waits = (self.started | self._earlier) & (self.learned_by == NEVER) & ~self.dropped
         stale = most = 0
         for version, responses, begin, end in self._segments:
-            late = np.where(end > begin, self.learned_by[responses] - version, 0)
+            late = np.where((end > begin) & learned[responses], self.learned_by[responses] - version, 0)
             stale += int((end - begin)[late > 0].sum())
             most = max(most, int(late.max(initial=0)))
         return DataChange(
@@ -94,7 +101,7 @@ class TokenLedger:
             most,
             int(np.count_nonzero(self.dropped)),
             int(self.tokens[self.dropped].sum()),
-            int(np.count_nonzero(self.started & ~learned & ~self.dropped)),
+            int(np.count_nonzero(waits)),
             float(lengths[self.started].mean()) if self.started.any() else None,
         )
 
@@ -106,28 +113,24 @@ class TokenLedger:
         tokens together give another bound, and the larger one holds.
 
         Args:
-            seconds: of some schedule between the ends of successive updates, one per update.
+            seconds: of some schedule between the ends of successive updates, one per update that counts.
         """
         of_tokens, least_s, learned_s = learning_s(run), 0.0, 0.0
-        for update, within_s in enumerate(seconds):
+        for update, within_s in enumerate(seconds, self.first_update):
             responses = np.flatnonzero(self.learned_by == update)
             prompts = self.pool.prompts_of(responses)
             learn_s = of_tokens(float(self.pool.prompt_tokens[prompts].sum() + self.pool.length[responses].sum()))
-            fresh = self._fresh(update)
+            fresh = self._workload(update, responses)
             least_s += least_work_s(run, fresh, learn_s, within_s) + (run.phases.sync_s if fresh is not None else 0.0)
             learned_s += learn_s
-        learned = np.flatnonzero(self.learned_by != NEVER)
-        everything = self.pool.workload(learned, np.zeros_like(learned), self.pool.length[learned]) if len(learned) else None
+        everything = self._workload(self.first_update, np.flatnonzero(self.learned_by >= self.first_update))
         return max(least_s, least_work_s(run, everything, learned_s, sum(seconds)))
 
-    def _fresh(self, update: int) -> Workload | None:
-        """Return the workload of the tokens that an update learns from and its own weights generated; None without any."""
-        parts = [
-            (responses[own], begin[own], end[own])
-            for version, responses, begin, end in self._segments
-            if version == update and (own := (self.learned_by[responses] == update) & (end > begin)).any()
-        ]
-        if not parts:
-            return None
-        responses, begin, end = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return self.pool.workload(responses, begin, end)
+    def _workload(self, version: int, responses: IntArray) -> Workload | None:
+        """Return the workload of the tokens of these responses that this version or a later one generated; None without any."""
+        begin = self.tokens.copy()
+        for segment in self._segments:
+            if segment.version >= version:
+                begin[segment.responses] = np.minimum(begin[segment.responses], segment.begin)
+        some = responses[begin[responses] < self.tokens[responses]]
+        return self.pool.workload(some, begin[some], self.tokens[some]) if len(some) else None

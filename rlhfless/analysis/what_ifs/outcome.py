@@ -34,7 +34,7 @@ class DataChange:
         stale_tokens: of the learned tokens, those that older weights generated. most_stale_steps: the largest number of
             updates between the weights that generated a learned token and those that it updates.
         dropped_responses, dropped_tokens: started, and never learned from.
-        waiting_responses: started, and carried over beyond the last simulated step.
+        waiting_responses: started, and carried over beyond the last simulated step. About as many waited before the first one.
         started_mean_tokens: mean length, in the log, of all responses that were started; None: all of them were learned from.
     """
 
@@ -89,6 +89,11 @@ class WayOutcome:
     parameters: dict[str, float] = field(default_factory=dict)
     fill_s: float = 0.0
     unknown: str = ""
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Seconds per response token that is learned from."""
+        return self.time_s / self.data.learned_tokens if self.data.learned_tokens else float("nan")
 
     @property
     def seconds_per_response(self) -> float:

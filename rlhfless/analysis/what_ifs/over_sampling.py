@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from rlhfless.analysis.what_ifs.collected_steps import Intake, collected
+from rlhfless.analysis.what_ifs.collected_steps import Intake, collected, earlier_laps
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
 from rlhfless.analysis.what_ifs.prompt_pool import PromptPool
 from rlhfless.analysis.what_ifs.whole_steps import checked
@@ -47,7 +47,8 @@ def way(run: RunToChange, factor: float = 1.25, keep: bool = False) -> WayOutcom
         return Intake(max(0, in_flight(wanted) - waiting), wanted)
 
     own = PromptPool.of(run.logged)
-    pool = PromptPool.of(run.logged, sum(in_flight(wanted) for wanted in own.prompts_of_step.tolist()))
+    most = sum(in_flight(wanted) for wanted in own.prompts_of_step.tolist()) * (earlier_laps(run, keep) + 1)
+    pool = PromptPool.of(run.logged, most)
     steps = collected(run, pool, intake, keep=keep)
     rest = "continues the rest first in the next step" if keep else "drops the rest"
     change = f"A step starts {factor:g} times the prompts that it learns from, and {rest}."

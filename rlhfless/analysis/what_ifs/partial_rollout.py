@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from rlhfless.analysis.what_ifs.collected_steps import Collected, Intake, collected
+from rlhfless.analysis.what_ifs.collected_steps import Collected, Intake, collected, earlier_laps
 from rlhfless.analysis.what_ifs.generation import generate
 from rlhfless.analysis.what_ifs.ledger import TokenLedger
 from rlhfless.analysis.what_ifs.outcome import RunToChange, WayOutcome
@@ -55,19 +55,27 @@ def way(run: RunToChange, carried: float | None = None, token_budget: int | None
     def intake(wanted: int, waiting: int) -> Intake:
         return Intake(wanted, waiting + wanted - math.floor(share * wanted + 1e-9))
 
-    steps = collected(run, PromptPool.of(run.logged), intake, keep=True)
+    steps = collected(run, _pool(run), intake, keep=True)
     change = f"A step stops when {share:.0%} of its prompts are incomplete; the next step continues them first."
     return steps.outcome(run, NAME, change, {"carried": float(share)})
+
+
+def _pool(run: RunToChange) -> PromptPool:
+    prompts = PromptPool.of(run.logged).prompts_of_step.sum()
+    return PromptPool.of(run.logged, int(prompts) * (earlier_laps(run, carries=True) + 1))
 
 
 def _by_budget(run: RunToChange, token_budget: int) -> WayOutcome:
     if not is_whole(token_budget, 1):
         raise InputError(f"token_budget is {as_given(token_budget)}; a whole number of at least 1 token is needed")
-    pool, learn_s = PromptPool.of(run.logged), learning_s(run)
+    pool, learn_s = _pool(run), learning_s(run)
     ledger, taken, generated_s = TokenLedger(pool), 0, 0.0
     seconds: list[float] = []
     open_prompts: IntArray = np.zeros(0, dtype=np.int64)
-    for wanted in pool.prompts_of_step.tolist():
+    earlier = earlier_laps(run, carries=True) * len(run.logged)
+    for wanted in np.tile(pool.prompts_of_step, earlier_laps(run, carries=True) + 1).tolist():
+        if len(seconds) == earlier:
+            ledger.count_from(earlier)
         new = np.arange(taken, taken + wanted)
         ledger.start(new)
         taken, open_prompts = taken + wanted, np.concatenate([open_prompts, new])
@@ -79,7 +87,7 @@ def _by_budget(run: RunToChange, token_budget: int) -> WayOutcome:
         seconds.append(generated_s + after_s)
         open_prompts, generated_s = open_prompts[~complete], 0.0
     change = f"A response generates at most {int(token_budget):,} tokens per step; the next step continues it first."
-    return Collected(ledger, seconds).outcome(run, NAME, change, {"token_budget": float(token_budget)})
+    return Collected(ledger, seconds[earlier:]).outcome(run, NAME, change, {"token_budget": float(token_budget)})
 
 
 def _generate(run: RunToChange, ledger: TokenLedger, update: int, prompts: IntArray, token_budget: int) -> float:

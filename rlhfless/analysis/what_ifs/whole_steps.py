@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from rlhfless.errors import InputError
 from rlhfless.simulate import LoggedStep
 from solver.bounds.clairvoyant import clairvoyant_bound
 from solver.model.cluster import Cluster
+from solver.model.latency import LatencyModel
 from solver.model.objective import NonGenerationPhases
 from solver.model.workload import IntArray, Workload
 
@@ -75,7 +77,8 @@ def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, wi
     """Return a lower bound on the time in which the run's GPUs generate and learn, for any order of the work.
 
     Any of the GPUs may do any of the work. Generation takes at least the GPU-seconds of the clairvoyant bound
-    (``solver.clairvoyant_bound``, its closed form). The least time has GPU-seconds for both.
+    (``solver.clairvoyant_bound``, its closed form), on actors that run already and keep the KV caches of responses that have
+    tokens. The least time has GPU-seconds for both.
 
     Args:
         workload: what is generated; None: nothing. learn_s: seconds of preparation and learning on the run's own learner GPUs.
@@ -87,9 +90,17 @@ def least_work_s(run: RunToChange, workload: Workload | None, learn_s: float, wi
     if workload is None:
         return max(low, learn_gpu_s / gpus)
     everything = with_actors(run, gpus // run.setting.cluster.gpus_per_actor)
-    bound = clairvoyant_bound(replace(run.setting.problem(workload), cluster=everything), work=0)
+    problem = replace(run.setting.problem(workload), cluster=everything, latency=_running_already(run.setting.latency))
+    new = np.unique(workload.prompt_of[(workload.generated_tokens == 0) & (workload.remaining_tokens > 0)])
+    bound = clairvoyant_bound(problem, prefill_tokens=float(workload.prompt_tokens[new].sum()), work=0)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         too_early = bound.gpu_seconds(middle) + learn_gpu_s > gpus * middle * (1 + 1e-9)
         low, high = (middle, high) if too_early else (low, middle)
     return low
+
+
+@lru_cache(maxsize=8)  # minorants are kept by latency model
+def _running_already(latency: LatencyModel) -> LatencyModel:
+    """Return the latency model of actors that need no start, and of responses that are with them already."""
+    return replace(latency, start_s=0.0, sync_s=0.0, join_s=0.0)
