@@ -47,8 +47,7 @@ def _basis(compared: WaysCompared, setup: RunSetup) -> Iterator[str]:
 def _row(place: int, way: WayOutcome, compared: WaysCompared) -> tuple[str, ...]:
     cost = usd(way.usd(compared.setting)) if compared.has_price else number(way.gpu_s / 3600)
     data = way.data
-    saved = (1 - way.time_s / compared.base.time_s, 1 - way.gpu_s / compared.base.gpu_s)
-    time, cost_saved = (percent(share) for share in saved) if place else ("", "")
+    time, cost_saved = (percent(share) for share in compared.saved(way)) if place else ("", "")
     return (
         f"{place}", way.name, _joined(number(way.time_s, "s")), time, _joined(cost) or "none", cost_saved,
         _joined(number(way.least_time_s, "s")),

@@ -7,7 +7,10 @@ import pandas as pd
 import pytest
 
 import rlhfless as rl
+from rlhfless.plots import plot_what_ifs
 from rlhfless.report.study import Assumptions
+
+pytestmark = pytest.mark.full
 
 GPUS = {"gpus": 4, "profile": "l40s-qwen2.5-3b-tp2", "verbose": False}
 
@@ -18,6 +21,12 @@ def log() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     rows = [(step, f"p{p}", s, 20, int(rng.integers(5, 200))) for step in range(2) for p in range(4) for s in range(2)]
     return pd.DataFrame(rows, columns=["step", "prompt_id", "sample", "prompt_tokens", "response_tokens"])
+
+
+def test_responses_of_no_tokens_are_no_error(log: pd.DataFrame) -> None:
+    compared = rl.load(log.assign(response_tokens=0), gpus=4, profile="cpu-tiny-qwen2", verbose=False).what_ifs()
+    assert compared.to_frame()["time_saved"].notna().all()
+    assert plot_what_ifs(compared).layout.title.text
 
 
 def test_what_a_logged_run_states_is_part_of_every_way(log: pd.DataFrame) -> None:
