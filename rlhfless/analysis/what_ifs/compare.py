@@ -75,8 +75,8 @@ class WaysCompared:
 
         Returns:
             Rows ``way, change, time_s, gpu_s, usd, time_saved, cost_saved`` (shares of the run as logged), ``least_time_s``,
-            ``on_policy, stale_tokens, most_stale_steps, learned_responses, dropped_responses, waiting_responses`` and ``data``,
-            the same in words.
+            ``seconds_per_token`` (of those learned from), ``on_policy, stale_tokens, most_stale_steps, learned_responses,
+            dropped_responses, waiting_responses`` and ``data``, the same in words.
         """
         return pd.DataFrame([self._row(way) for way in (self.base, *self.ways)])
 
@@ -91,7 +91,8 @@ class WaysCompared:
         return {
             "way": way.name, "change": way.change, "time_s": way.time_s, "gpu_s": way.gpu_s, "usd": way.usd(self.setting),
             "time_saved": time_saved, "cost_saved": cost_saved,
-            "least_time_s": way.least_time_s, "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
+            "least_time_s": way.least_time_s, "seconds_per_token": way.seconds_per_token,
+            "on_policy": data.on_policy, "stale_tokens": data.stale_tokens,
             "most_stale_steps": data.most_stale_steps, "learned_responses": data.learned_responses,
             "dropped_responses": data.dropped_responses, "waiting_responses": data.waiting_responses,
             "data": data_in_words(data),
