@@ -67,7 +67,8 @@ def page(log: OpenedLog) -> str:
 def test_the_answer_comes_first(page: str) -> None:
     titles = re.findall(r"<h2 id=\"[^\"]+\">(.*?)</h2>", page)
     assert titles == [
-        "In short", "Your run", "Possible savings", "What if", "What to change", "What better schedules would have done",
+        "In short", "Your run", "Possible savings", "What if", "What to change",
+        "What-ifs: other ways to generate and to learn", "What better schedules would have done",
         "Time against cost", "How the log was read",
     ]  # fmt: skip
     words = text_of(page)
