@@ -34,7 +34,7 @@ def schedules_section(
     page: Page, schedules: Schedules, setting: SimulationConfig, front: Front, lengths: bool, calibrated: Calibration
 ) -> None:
     """Add time and cost of the published policies and ours with the bound, and what each idea contributes."""
-    page.section("What better schedules would have done")
+    page.section("What better schedules would have done", folded=True)
     page.basis(_basis_of_simulation(schedules, setting, calibrated))
     count, last = len(schedules.logged), schedules.logged[-1]
     if count < schedules.all_steps:
@@ -171,7 +171,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
 def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
     """Add a slider over the time weight; all of its plans are solved beforehand."""
     last = schedules.logged[-1]
-    page.section("Time against cost")
+    page.section("Time against cost", folded=True)
     page.basis(
         [
             ("Predicted", f"lengths of step {last.step}; times and costs come from profile {setting.latency.name}."),

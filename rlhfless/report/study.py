@@ -18,7 +18,10 @@ from rlhfless.analysis import (
     Account,
     Advice,
     Calibration,
+    Change,
+    GpuCount,
     PhaseSeconds,
+    RunCost,
     RunSetup,
     account,
     advise,
@@ -28,7 +31,9 @@ from rlhfless.analysis import (
     executed_steps,
     generation_checks,
     generation_s,
+    gpu_counts,
     plan_every_step,
+    run_cost,
     run_setup,
     savings,
     savings_of_executed,
@@ -70,7 +75,7 @@ class Assumptions:
         calibrate: scale the profile so that generation takes as long as was logged, where that was.
         prices: further prices by name, in USD per GPU-hour.
         tokenizer: folder or hub name, by which texts are counted where drafts are measured; None: in bytes.
-        not_stated: what was assumed about the GPUs, one sentence each; the page names it.
+        not_stated: what was assumed about the GPUs, by what was not stated (``report.not_stated``); the page names it.
     """
 
     dispatch: str | None = None
@@ -79,13 +84,8 @@ class Assumptions:
     learn_s: float | None = None
     calibrate: bool = True
     prices: Mapping[str, float] = field(default_factory=dict)
-    not_stated: tuple[str, ...] = ()
+    not_stated: Mapping[str, str] = field(default_factory=dict)
     tokenizer: str | None = None
-
-
-def assuming(stated: Assumptions, sentence: str) -> Assumptions:
-    """Return the assumptions with one more about the GPUs."""
-    return replace(stated, not_stated=(*stated.not_stated, sentence))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +128,8 @@ class LoggedRunFindings(Savings):
             dispatch is not known; empty otherwise.
         router: what a router that plans every batch would have saved; None where the framework is not verl.
         drafts: vLLM's speculative methods that would have saved time, the best first; none for logs without texts.
+        cost: of the whole run. gpu_counts: the run with other numbers of replicas, its own first.
+        not_stated: as the user's assumptions have it. further: changes that other parts found (``report.changes``).
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
         planned: a plan of every step (``analysis.plan_every_step``).
@@ -143,11 +145,15 @@ class LoggedRunFindings(Savings):
     what_if: pd.DataFrame
     calibrated: Calibration
     checks: tuple[CrossCheck, ...]
+    cost: RunCost
+    gpu_counts: tuple[GpuCount, ...]
+    not_stated: Mapping[str, str] = field(default_factory=dict)
     shuffled: tuple[Account, ...] = ()
     router: RouterEffect | None = None
     drafts: tuple[DraftSavings, ...] = ()
     overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
+    further: tuple[Change, ...] = ()
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -212,7 +218,7 @@ def calibrate_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions
     )
     compared = compare_log(log, setting, setup, prepare_s=stated.prepare_s, learn_s=stated.learn_s, calibrate=stated.calibrate)
     calibrated, phases = compared.calibrated, compared.phases
-    setup = replace(setup, assumed=(*stated.not_stated, *setup.assumed, *compared.not_used))
+    setup = replace(setup, assumed=(*stated.not_stated.values(), *setup.assumed, *compared.not_used))
     setting = replace(setting, phases=NonGenerationPhases(), latency=scaled(setting.latency, calibrated.factor))
     return CalibratedLog(setting, setup, phases, calibrated, compared.checks)
 
@@ -249,6 +255,9 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         what_if(last_steps, list(variants(setting, setup.dispatch, factor=calibrated.factor))),
         calibrated,
         checks,
+        run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour),
+        gpu_counts(schedules.shown, setting, setup, phases, factor=calibrated.factor),
+        stated.not_stated,
         found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
         draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
@@ -258,12 +267,17 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
 
 
 class AgainstSchedules(NamedTuple):
-    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``."""
+    """A run's own schedule beside others; the fields are those of ``LoggedRunFindings``.
+
+    Attributes:
+        generation_s: seconds of generation by step, for each dispatch that the run may have used.
+    """
 
     reserved: pd.DataFrame
     given_back: pd.DataFrame
     account: Account
     shuffled: tuple[Account, ...]
+    generation_s: Mapping[str, Mapping[int, float]]
 
 
 def against_schedules(
@@ -284,6 +298,7 @@ def against_schedules(
         savings(schedules.simulation, theirs, setup, setting.cluster, GIVEN_BACK, phases, steps=steps),
         account(traces[setup.dispatch], setup, setting.cluster, phases),
         tuple(account(traces[policy.name], setup, setting.cluster, phases) for policy in orders),
+        theirs,
     )
 
 

@@ -11,14 +11,16 @@ from pathlib import Path
 import pandas as pd
 
 from rlhfless import __version__, plots
-from rlhfless.analysis import Calibration, billed_uses, uses_of_account
+from rlhfless.analysis import Calibration, billed_uses
 from rlhfless.analysis.log_texts import texts_of
 from rlhfless.latency import load_profile, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page, page_path, write_page
 from rlhfless.plots.style import counted
 from rlhfless.report.executed_run import executed_savings_section, executed_section
+from rlhfless.report.first_screen import first_screen
 from rlhfless.report.log_checks import contradicted
-from rlhfless.report.logged_run import in_short, run_sections
+from rlhfless.report.logged_run import run_sections
+from rlhfless.report.not_stated import DEFAULT_PROFILE, GPUS, GPUS_ASSUMED, PRICE, PROFILE, PROFILE_ASSUMED, price_assumed
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.simulated import predicted_front, schedules_section, weights_section
 from rlhfless.report.study import Assumptions, ReportData, study_executed, study_log
@@ -27,7 +29,6 @@ from rlhfless.trace import ImportOptions, OpenedLog, Trace, TraceError, allocati
 from solver.model.cluster import Cluster
 from solver.model.errors import PlanningError
 
-DEFAULT_PROFILE = "l40s-qwen2.5-3b-tp2"
 MAX_SIMULATED_STEPS = 8
 
 
@@ -76,17 +77,20 @@ def report_html(
 ) -> str:
     """Return the page of ``write_report`` as text; the same arguments and exceptions."""
     log = _opened(source)
-    trace, setting = log.trace, default_setting() if setting is None else setting
+    trace, default = log.trace, {}
+    if setting is None:
+        setting = default_setting()
+        default = {GPUS: GPUS_ASSUMED, PROFILE: PROFILE_ASSUMED, PRICE: price_assumed(setting.cluster.kind)}
     executed = len(trace.allocations) > 0
     what = "What was executed, and " if executed else "What a logged run wasted, and "
     page = Page(f"RLHFless report: {_name(trace)}", f"{what}how other schedules would have run the same responses.")
     if executed:
         _executed(page, log, setting, max_steps)
     else:
-        stated = assumptions or Assumptions()
+        stated = assumptions or Assumptions(not_stated=default)
         _logged(page, log, stated, study or study_log(log, setting, stated, max_steps))
     if log.summary is not None:
-        page.section("How the log was read")
+        page.section("How the log was read", folded=True)
         for line in str(log.summary).splitlines():
             page.text(line)
     return page.render(f"Written by rlhfless {__version__}. This file contains plotly.js and loads nothing from the network.")
@@ -123,17 +127,11 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 
 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
-    """Add what a logged run wasted, and what to change."""
+    """Add what a logged run cost, and what to change; then folded, where this comes from."""
     setting, calibrated, schedules, findings = study
-    if findings.drawn:
-        page.text(findings.drawn)
     page.section("In short")
-    own = schedules.simulation.traces[findings.setup.dispatch]
-    page.figure(plots.plot_overview(uses_of_account(findings.account), _empty_share(own), findings.best_cost))
-    for sentence in in_short(findings):
-        page.text(sentence)
-    page.facts(_facts(log))
-    run_sections(page, findings, stated.prices)
+    first_screen(page, findings, _empty_share(schedules.simulation.traces[findings.setup.dispatch]))
+    run_sections(page, findings, stated.prices, _facts(log))
     _schedules(page, schedules, setting, calibrated, True)
 
 

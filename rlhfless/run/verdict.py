@@ -164,7 +164,7 @@ def _of_logged(log: OpenedLog, setting: SimulationConfig, stated: Assumptions) -
         _in_words(setting.cluster), tuple(steps), used.gpu_s, float(used.lines["usd"].sum()), used.idle_share,
         decode_capacity(allocation_metrics(trace)).empty_share, table, setting.objective.time_weight,
         f"simulated, dispatch {setup.dispatch}", uses_of_account(used), _ranges(len(steps), len(setup.candidates)),
-        stated.not_stated,
+        tuple(stated.not_stated.values()),
     )  # fmt: skip
 
 

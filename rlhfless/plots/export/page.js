@@ -4,6 +4,8 @@ const CONFIG = {
 };
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 640px)");
+let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
+const drawn = new Set();  // ids, as the page is now
 const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600;  // px
 // A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
 function wrapped(text, width) {
@@ -62,11 +64,34 @@ function chosen(id) {
   const select = document.getElementById(id + "-choice");
   return select ? select.value : Object.keys(FIGURES[id])[0];
 }
-for (const id of Object.keys(FIGURES)) {
-  const select = document.getElementById(id + "-choice");
-  if (select) select.addEventListener("change", () => draw(id, select.value));
-  draw(id, chosen(id));
+// Draws what is seen and not drawn yet: a figure in a section that is folded waits until it is opened.
+function drawSeen() {
+  for (const id of Object.keys(FIGURES)) {
+    const fold = document.getElementById(id).closest("details");
+    if (drawn.has(id) || (fold && !fold.open)) continue;
+    drawn.add(id);
+    draw(id, chosen(id));
+  }
 }
-const all = () => { for (const id of Object.keys(FIGURES)) draw(id, chosen(id)); };
-dark.addEventListener("change", all);
-narrow.addEventListener("change", all);
+function drawAnew() { drawn.clear(); drawSeen(); }
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+}
+async function start() {
+  const [library, figures] = await Promise.all([unpacked(PACKED.library), unpacked(PACKED.figures)]);
+  const script = document.createElement("script");
+  script.textContent = library;
+  document.head.append(script);
+  FIGURES = JSON.parse(figures);
+  for (const id of Object.keys(FIGURES)) {
+    const select = document.getElementById(id + "-choice");
+    if (select) select.addEventListener("change", () => draw(id, select.value));
+  }
+  for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", drawSeen);
+  dark.addEventListener("change", drawAnew);
+  narrow.addEventListener("change", drawAnew);
+  drawSeen();
+}
+if ("DecompressionStream" in window) start();
+else document.getElementById("too-old").hidden = false;

@@ -1,0 +1,155 @@
+"""The first screen of a report about a logged run: what it cost and wasted, how sure this is, and what is assumed.
+
+Turns findings into sentences. Dollars and GPU-hours are of the whole run. Where the number of GPUs or their price is not known,
+no sentence names an amount that depends on it, and a curve over numbers of GPUs stands in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from rlhfless import plots
+from rlhfless.analysis import FRAMEWORK_DEFAULTS, uses_of_account
+from rlhfless.analysis.framework_defaults import DISPATCHES
+from rlhfless.latency import PriceError, usd_per_gpu_hour
+from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.style import counted
+from rlhfless.report.amounts import amount_range, gpu_hours, is_priced, of_the_run, unknown
+from rlhfless.report.changes import changes_of, in_a_sentence
+from rlhfless.report.log_checks import contradicted
+from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
+from rlhfless.report.savings import percent
+from rlhfless.report.study import LoggedRunFindings
+
+
+def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
+    """Add the sentences of ``in_short``, the assumptions with their options, and one figure.
+
+    Args:
+        empty_share: of the paid decode capacity, that stood empty.
+    """
+    first, *others = in_short(findings)
+    page.headline(first)
+    for sentence in others:
+        page.text(sentence)
+    assumed = list(assumptions(findings))
+    if assumed:
+        page.heading("Assumed, each with the option that states it")
+        page.facts((option, text) for text, option in assumed)
+    if unknown(findings) or PRICE in findings.not_stated:
+        page.figure(_curve(findings))
+    else:
+        page.figure(plots.plot_overview(uses_of_account(findings.account), empty_share))
+
+
+def in_short(findings: LoggedRunFindings) -> Iterator[str]:
+    """Return the summary in sentences, for readers who read nothing else: cost and waste, then how sure this is."""
+    yield _cost(findings)
+    if contradiction := contradicted(findings.checks, findings.calibrated):
+        yield contradiction
+    yield " ".join(_how_sure(findings))
+    changes = changes_of(findings)
+    if changes and changes[0].mean > findings.cost.waited_share:
+        yield (
+            f"A change can save more than the {percent(findings.cost.waited_share)} that waited. Waiting counts only GPUs that "
+            "had nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
+        )
+
+
+def _cost(findings: LoggedRunFindings) -> str:
+    """The sentence on the cost of the run, or the options that it needs."""
+    cost, missing = findings.cost, unknown(findings)
+    if missing:
+        named = {GPUS: "its number of GPUs", PROFILE: "the speed of its model and GPUs"}
+        price = f" ({OPTIONS[PRICE]} for dollars)" if PRICE in findings.not_stated else ""
+        return (
+            f"What your {counted(cost.steps, 'step')} cost is not known, because the log does not say "
+            f"{' and '.join(named[one] for one in missing)}: give {' and '.join(OPTIONS[one] for one in missing)}{price}."
+        )
+    about = "" if cost.all_logged else "about "
+    hours = gpu_hours(cost.gpu_hours)
+    total = f"cost {about}{of_the_run(findings, 1.0)} ({hours})" if is_priced(findings) else f"took {about}{hours}"
+    low, high = (share / (findings.account.idle_share or 1.0) * cost.waited_share for share in findings.idle_shares)
+    waited = f"{amount_range(findings, low, high)} of it waited" if high >= 0.0005 else "none of it waited"
+    changes = changes_of(findings)
+    change = (
+        f"{in_a_sentence(changes[0])} and save {amount_range(findings, changes[0].low, changes[0].high)}"
+        if changes
+        else "no change that was simulated is certain to save anything"
+    )
+    return f"Your {counted(cost.steps, 'step')} {total}; {waited}; {change}."
+
+
+def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
+    cost, calibrated, name = findings.cost, findings.calibrated, findings.setting.latency.name
+    if PRICE in findings.not_stated and not unknown(findings):
+        yield f"For dollars, state the price of a GPU with {OPTIONS[PRICE]}."
+    if cost.all_logged:
+        yield "How sure: the time of every step was logged."
+    elif cost.logged_steps:
+        yield f"How sure: {cost.logged_steps:,} of {counted(cost.steps, 'step')} have a logged time; the others take the mean."
+    else:
+        yield f"How sure: the log has no times, so they are those of profile {name}, which was not compared with your run."
+    if calibrated.steps > 1 and calibrated.checked is not None:
+        checked = calibrated.checked
+        error = float(np.median(checked.constant_errors if calibrated.by_constant else checked.errors))
+        yield f"Savings are simulated, scaled to {counted(calibrated.steps, 'logged step')}; the median error is {percent(error)}."
+    elif calibrated.steps == 1:
+        yield "Savings are simulated, scaled to one logged step, so their error is unknown."
+    elif not cost.logged_steps:
+        yield "Percentages are surer than amounts."
+    if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
+        low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
+        yield f"By the choice of simulated steps and dispatch, the run took {amount_range(findings, low, high)}."
+    if findings.drawn:
+        yield "The log has no responses; lengths are drawn from each step's mean, longest and cut share, so ranges are wide."
+
+
+def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
+    """Return what matters and is assumed, as pairs of a sentence and the option that states it."""
+    setup = findings.setup
+    for name, sentence in findings.not_stated.items():
+        if name != PRICE or not unknown(findings):
+            yield sentence, OPTIONS[name]
+    if sum(name in DISPATCHES for name in setup.candidates) > 1:
+        yield "how responses were assigned to replicas: as the framework does by default; ranges cover both rules", "--dispatch"
+    if not setup.colocated and not setup.learner_gpus:
+        yield "no GPUs of the learner, whose number the log does not say", "--learner-gpus"
+    if findings.phases.basis == "unknown" and setup.synchronous:
+        logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
+        how = f"; {logged}" if logged else ""
+        yield f"no time of preparation and learning, which the log does not have{how}", "--prepare-s, --learn-s"
+    if findings.drawn:
+        yield "the number of responses per step, from its tokens", "--responses-per-step"
+
+
+def _curve(findings: LoggedRunFindings) -> go.Figure:
+    """The run's GPU-hours by the number of GPUs, at the list price where there is one."""
+    cluster = findings.setting.cluster
+    try:
+        price = usd_per_gpu_hour(cluster.kind) if PRICE in findings.not_stated else cluster.usd_per_gpu_hour
+    except PriceError:
+        price = 0.0
+    own = None if unknown(findings) else findings.cost.gpus
+    return plots.plot_gpu_hours(cost_by_gpus(findings), cluster.kind, price, own)
+
+
+def cost_by_gpus(findings: LoggedRunFindings) -> pd.DataFrame:
+    """Return the run's cost by number of GPUs: rows ``gpus, hours, gpu_hours``, in ascending order.
+
+    Where the log has times and not the number of GPUs, the run took its time on any number of them. Elsewhere times are
+    simulated for every number.
+    """
+    cost, counts = findings.cost, findings.gpu_counts
+    own = counts[0]
+    rows = []
+    for count in counts:
+        if count.gpus_per_actor == own.gpus_per_actor:
+            as_logged = cost.logged_steps and GPUS in findings.not_stated
+            hours = cost.time_s / 3600.0 * (1.0 if as_logged else count.seconds / own.seconds)
+            rows.append((count.gpus, hours, count.gpus * hours))
+    return pd.DataFrame(rows, columns=["gpus", "hours", "gpu_hours"]).sort_values("gpus", ignore_index=True)
