@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -68,14 +68,28 @@ def plot_gpu_hours(
     colours = [VERMILLION if i == info.own else BLUE for i in table.index]
     fig.add_scatter(
         x=table["gpus"], y=table["gpu_hours"], mode="lines+markers+text", line={"color": BLUE},
-        marker={"size": 10, "color": colours}, text=[_label(row) for row in table.itertuples()], textposition="top center",
-        hovertext=lines, hoverinfo="text", cliponaxis=False, showlegend=False,
+        marker={"size": 10, "color": colours}, text=[time_in_words(hours) for hours in table["hours"]],
+        textposition="top center", hovertext=lines, hoverinfo="text", cliponaxis=False, showlegend=False,
     )  # fmt: skip
-    fig.update_xaxes(title="GPUs", type="log", tickvals=table["gpus"], ticktext=[f"{gpus:,}" for gpus in table["gpus"]],
-                     range=_padded(table["gpus"]))  # fmt: skip
-    fig.update_yaxes(title="GPU-hours of the run", range=[0, 1.25 * float(table["gpu_hours"].max())])
-    priced = f"; dollars at {usd(usd_per_gpu_hour)} per {clean(kind.upper(), 20)} GPU-hour" if usd_per_gpu_hour > 0 else ""
-    return styled(fig, TITLE, f"Beside each point: how long the run takes{priced}", height=380)
+    highest = 1.2 * float(table["gpu_hours"].max())
+    fig.update_xaxes(title="GPUs", type="log", tickvals=table["gpus"], tickformat=",d", range=_padded(table["gpus"]))
+    fig.update_yaxes(title="GPU-hours of the run", range=[0, highest])
+    told = "beside each point: how long the run takes"
+    if usd_per_gpu_hour > 0:
+        fig.add_scatter(
+            x=table["gpus"], y=table["usd"], yaxis="y2", mode="markers", opacity=0, hoverinfo="skip", showlegend=False
+        )
+        fig.update_layout(
+            yaxis2={
+                "title": "USD",
+                "overlaying": "y",
+                "side": "right",
+                "range": [0, highest * usd_per_gpu_hour],
+                "showgrid": False,
+            }
+        )
+        told = f"{usd(usd_per_gpu_hour)} per {clean(kind.upper(), 20)} GPU-hour; {told}"
+    return styled(fig, TITLE, told[0].upper() + told[1:], height=380)
 
 
 def time_in_words(hours: float) -> str:
@@ -86,13 +100,8 @@ def time_in_words(hours: float) -> str:
     return number(hours * 3600.0, "s")
 
 
-def _label(row: Any) -> str:
-    """Return the time of a point, and its dollars below."""
-    return "<br>".join(filter(None, [usd(row.usd), time_in_words(row.hours)]))
-
-
 def _padded(gpus: pd.Series) -> list[float]:
     """Return the range of a logarithmic axis with room for the labels of the first and the last point."""
     low, high = math.log10(float(gpus.min())), math.log10(float(gpus.max()))
-    room = max(0.08, 0.12 * (high - low))
+    room = max(0.1, 0.16 * (high - low))
     return [low - room, high + room]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from rlhfless.plots.style import number, usd
+from rlhfless.plots.style import number
 from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.savings import percent_range
 from rlhfless.report.study import LoggedRunFindings
+
+LEAST_HOURS = 0.1  # of a run that is told in GPU-hours; a shorter one is told in GPU-seconds
 
 
 def is_priced(findings: LoggedRunFindings) -> bool:
@@ -24,8 +26,9 @@ def unknown(findings: LoggedRunFindings) -> list[str]:
 def of_the_run(findings: LoggedRunFindings, share: float) -> str:
     """Return a share of the run's cost: dollars where the price was stated, else GPU-hours."""
     if is_priced(findings):
-        return usd(share * findings.cost.usd) or "0 USD"
-    return gpu_hours(share * findings.cost.gpu_hours)
+        return number(share * findings.cost.usd, "USD")
+    hours = findings.cost.gpu_hours
+    return number(share * hours, "GPU-hours") if hours >= LEAST_HOURS else number(3600 * share * hours, "GPU-seconds")
 
 
 def amount_range(findings: LoggedRunFindings, low: float, high: float) -> str:
@@ -41,4 +44,4 @@ def amount_range(findings: LoggedRunFindings, low: float, high: float) -> str:
 
 def gpu_hours(hours: float) -> str:
     """Return GPU-hours, or GPU-seconds of a short run: ``326 GPU-hours``."""
-    return number(hours, "GPU-hours") if hours >= 0.1 else number(3600 * hours, "GPU-seconds")
+    return number(hours, "GPU-hours") if hours >= LEAST_HOURS else number(3600 * hours, "GPU-seconds")

@@ -37,7 +37,7 @@ def changes_section(page: Page, findings: LoggedRunFindings) -> None:
     """Add the changes, each with its saving, its lines and what it needs."""
     page.section("What to change")
     changes = changes_of(findings)
-    if not changes:
+    if not changes and not unknown(findings):
         page.text("No change that was simulated is certain to save some of the cost of this run.")
     for place, change in enumerate(changes, start=1):
         page.heading(f"{place}. {change.what[0].upper()}{change.what[1:]}: {_saves(findings, change)}")
@@ -75,11 +75,12 @@ def _gpus(findings: LoggedRunFindings) -> Iterator[Change]:
         return
     own, *others = findings.gpu_counts
     weight = findings.setting.objective.time_weight
-    fewer = [one for one in others if one.gpus_per_actor == own.gpus_per_actor and one.replicas < own.replicas]
+    certain = [one for one in others if one.saved(own)[0] > 0]
+    fewer = [one for one in certain if one.gpus_per_actor == own.gpus_per_actor and one.replicas < own.replicas]
     best = min([own, *fewer], key=lambda one: weight * np.log(one.seconds) + (1 - weight) * np.log(one.gpu_s))
     if best is not own:
         yield _count_change(findings, own, best, "With fewer GPUs a step takes longer, and costs less.")
-    sizes = [one for one in others if one.gpus_per_actor != own.gpus_per_actor]
+    sizes = [one for one in certain if one.gpus_per_actor != own.gpus_per_actor]
     fastest = min([own, *sizes], key=lambda one: one.gpu_s)
     if fastest is not own:
         yield _count_change(findings, own, fastest, "The size has a latency profile of its own, of the same model and GPUs.")
@@ -93,10 +94,9 @@ def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, ne
         needs += " Preparation and learning are taken to need the same GPU-seconds on fewer GPUs."
     if not lines and setup.framework in FRAMEWORK_DEFAULTS:
         needs += f" The documentation of {setup.framework} does not say how to spread these replicas over nodes."
-    what = (
-        f"use {counted(best.replicas, 'replica')} of {counted(best.gpus_per_actor, 'GPU')} instead of "
-        f"{own.replicas:,} of {own.gpus_per_actor}"
-    )
+    what = f"use {counted(best.replicas, 'replica')} of {counted(best.gpus_per_actor, 'GPU')} instead of {own.replicas:,}"
+    if best.gpus_per_actor != own.gpus_per_actor:
+        what += f" of {own.gpus_per_actor}"
     return Change(what, lines, low, mean, high, 1.0 - best.seconds / own.seconds, needs)
 
 

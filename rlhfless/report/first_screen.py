@@ -6,6 +6,7 @@ no sentence names an amount that depends on it, and a curve over numbers of GPUs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,7 +23,7 @@ from rlhfless.report.amounts import amount_range, gpu_hours, is_priced, of_the_r
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
-from rlhfless.report.savings import percent
+from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
 
@@ -39,7 +40,7 @@ def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) ->
     assumed = list(assumptions(findings))
     if assumed:
         page.heading("Assumed, each with the option that states it")
-        page.facts((option, text) for text, option in assumed)
+        page.options((option, text) for text, option in assumed)
     if unknown(findings) or PRICE in findings.not_stated:
         page.figure(_curve(findings))
     else:
@@ -51,6 +52,9 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     yield _cost(findings)
     if contradiction := contradicted(findings.checks, findings.calibrated):
         yield contradiction
+    if unknown(findings):
+        low, high = findings.idle_shares
+        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time waited."
     yield " ".join(_how_sure(findings))
     changes = changes_of(findings)
     if changes and changes[0].mean > findings.cost.waited_share:
@@ -74,14 +78,14 @@ def _cost(findings: LoggedRunFindings) -> str:
     hours = gpu_hours(cost.gpu_hours)
     total = f"cost {about}{of_the_run(findings, 1.0)} ({hours})" if is_priced(findings) else f"took {about}{hours}"
     low, high = (share / (findings.account.idle_share or 1.0) * cost.waited_share for share in findings.idle_shares)
-    waited = f"{amount_range(findings, low, high)} of it waited" if high >= 0.0005 else "none of it waited"
+    waited = f"{amount_range(findings, low, high)} of it" if high >= 0.0005 else "none of it"
     changes = changes_of(findings)
     change = (
         f"{in_a_sentence(changes[0])} and save {amount_range(findings, changes[0].low, changes[0].high)}"
         if changes
         else "no change that was simulated is certain to save anything"
     )
-    return f"Your {counted(cost.steps, 'step')} {total}; {waited}; {change}."
+    return f"Your {counted(cost.steps, 'step')} {total}; {waited} paid for GPUs that waited; {change}."
 
 
 def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
@@ -97,7 +101,8 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
     if calibrated.steps > 1 and calibrated.checked is not None:
         checked = calibrated.checked
         error = float(np.median(checked.constant_errors if calibrated.by_constant else checked.errors))
-        yield f"Savings are simulated, scaled to {counted(calibrated.steps, 'logged step')}; the median error is {percent(error)}."
+        steps = counted(calibrated.steps, "logged step")
+        yield f"Savings are simulated, scaled to {steps}; the median error on held-out steps is {percent(error)}."
     elif calibrated.steps == 1:
         yield "Savings are simulated, scaled to one logged step, so their error is unknown."
     elif not cost.logged_steps:
@@ -122,7 +127,7 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     if findings.phases.basis == "unknown" and setup.synchronous:
         logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
         how = f"; {logged}" if logged else ""
-        yield f"no time of preparation and learning, which the log does not have{how}", "--prepare-s, --learn-s"
+        yield f"no time of preparation and learning, which the log does not have{how}", "--prepare-s --learn-s"
     if findings.drawn:
         yield "the number of responses per step, from its tokens", "--responses-per-step"
 
@@ -142,13 +147,13 @@ def cost_by_gpus(findings: LoggedRunFindings) -> pd.DataFrame:
     """Return the run's cost by number of GPUs: rows ``gpus, hours, gpu_hours``, in ascending order.
 
     Where the log has times and not the number of GPUs, the run took its time on any number of them. Elsewhere times are
-    simulated for every number.
+    simulated for every number: half of the run's own, a quarter, and so on, and twice as many.
     """
     cost, counts = findings.cost, findings.gpu_counts
     own = counts[0]
     rows = []
     for count in counts:
-        if count.gpus_per_actor == own.gpus_per_actor:
+        if count.gpus_per_actor == own.gpus_per_actor and math.log2(count.replicas / own.replicas).is_integer():
             as_logged = cost.logged_steps and GPUS in findings.not_stated
             hours = cost.time_s / 3600.0 * (1.0 if as_logged else count.seconds / own.seconds)
             rows.append((count.gpus, hours, count.gpus * hours))

@@ -256,7 +256,7 @@ def study_log(log: OpenedLog, setting: SimulationConfig, stated: Assumptions, ma
         calibrated,
         checks,
         run_cost(log, found.account, found.generation_s, setup, phases, setting.cluster.usd_per_gpu_hour),
-        gpu_counts(schedules.shown, setting, setup, phases, factor=calibrated.factor),
+        gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor),
         stated.not_stated,
         found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,

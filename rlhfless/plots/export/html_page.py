@@ -59,6 +59,10 @@ class Page:
         """Add names and their meanings or values, in as many columns as fit."""
         self._add("facts", facts=list(facts))
 
+    def options(self, options: Iterable[tuple[str, str]]) -> None:
+        """Add options of a command line, which may be several with spaces between them, each with what it says."""
+        self._add("options", options=[(names.split(), text) for names, text in options])
+
     def table(self, caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> None:
         """Add a table whose first columns are text and whose other columns are numbers."""
         self._add("table", caption=caption, head=head, rows=list(rows), text_columns=text_columns)

@@ -6,7 +6,7 @@ const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const narrow = window.matchMedia("(max-width: 640px)");
 let FIGURES = {};  // JSON of plotly by the id of the element: one or several to choose from
 const drawn = new Set();  // ids, as the page is now
-const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600;  // px
+const LINE = 18, TITLE_LETTER = 8.8, SUBTITLE_LETTER = 6.5, NAME = 90, BESIDE = 600, AXIS = 60;  // px
 // A title in lines that are not wider than the figure, and how many lines were added. Tags stay as they are.
 function wrapped(text, width) {
   let used = 0, letter = TITLE_LETTER, space = "", lines = 0, made = "";
@@ -29,8 +29,8 @@ function widthNeeded(layout) {
   return Math.max(names > 4 ? names * NAME : 0, axes.some((axis) => (axis.domain || [0])[0] > 0.05) ? BESIDE : 0);
 }
 // What plotly takes where a figure does not say it.
-const BARE = {height: 450, title: {text: ""}, margin: {t: 100}};
-// A title that is wider than the figure is wrapped. On a narrow screen the legend stands below it: beside the plot it would cover
+const BARE = {height: 450, title: {text: ""}, margin: {t: 100, b: 80}};
+// A title that is wider than the figure is wrapped, also that of an axis. On a narrow screen the legend stands below it: beside the plot it would cover
 // the plot. A figure that needs room keeps its width, and its frame scrolls.
 async function draw(id, name) {
   const div = document.getElementById(id), spec = FIGURES[id][name], small = narrow.matches;
@@ -46,7 +46,16 @@ async function draw(id, name) {
     layout.title = {...layout.title, text};
     layout.margin = {...layout.margin, t: top};
   }
+  for (const key of Object.keys(layout).filter((one) => one.startsWith("xaxis") && layout[one].title)) {
+    const [name, added] = wrapped(layout[key].title.text || "", div.clientWidth - 2 * AXIS);
+    if (!added) continue;
+    layout[key] = {...layout[key], title: {...layout[key].title, text: name}};
+    layout.height += added * LINE;
+    layout.margin = {...layout.margin, b: (layout.margin.b ?? BARE.margin.b) + added * LINE};
+  }
   if (small) {
+    if ((layout.legend || {}).y < 0) layout.margin = {...layout.margin, b: BARE.margin.b};
+    layout.annotations = (layout.annotations || []).filter((one) => one.name !== "wide only");
     const place = {xref: "container", x: 0.02, xanchor: "left", yref: "container", yanchor: "top"};
     layout.legend = {...layout.legend, ...place, orientation: "h", y: 1 - (top - 6) / layout.height};
   }
