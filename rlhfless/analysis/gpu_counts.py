@@ -67,7 +67,7 @@ def gpu_counts(
     """
     cluster = setting.cluster
     names = list(dict.fromkeys([setup.dispatch, *(name for name in setup.candidates if name in DISPATCHES)]))
-    found = []
+    found: list[GpuCount] = []
     for latency, replicas in _choices(setting, factor):
         size = latency.gpus_per_actor
         gpus = replicas * size if latency is setting.latency and found else cluster.gpus

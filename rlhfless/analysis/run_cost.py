@@ -88,10 +88,12 @@ def run_cost(
     own = float(account.steps["generation_s"].mean()) + outside_s
     known_s = float(known.sum())
     low, high = min(mean[0] for mean in means), max(mean[1] for mean in means)
-    idle = float(account.lines.loc[account.lines["idle"], "gpu_s"].sum()) / len(account.steps)
+    time_s = known_s + missing * own
+    idle_s = float(account.lines.loc[account.lines["idle"], "gpu_s"].sum()) / len(account.steps) * len(steps)
+    waited = min(idle_s, account.idle_share * account.gpus * time_s)  # a logged step may be shorter than a simulated one
     return RunCost(
-        len(steps), len(known), account.gpus, known_s + missing * own, known_s + missing * min(low, own),
-        known_s + missing * max(high, own), idle * len(steps), usd_per_gpu_hour,
+        len(steps), len(known), account.gpus, time_s, known_s + missing * min(low, own), known_s + missing * max(high, own),
+        waited, usd_per_gpu_hour,
     )  # fmt: skip
 
 

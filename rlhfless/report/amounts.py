@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rlhfless.plots.style import number
 from rlhfless.report.not_stated import GPUS, PRICE, PROFILE
 from rlhfless.report.savings import percent_range
@@ -10,38 +12,48 @@ from rlhfless.report.study import LoggedRunFindings
 LEAST_HOURS = 0.1  # of a run that is told in GPU-hours; a shorter one is told in GPU-seconds
 
 
-def is_priced(findings: LoggedRunFindings) -> bool:
-    """Return whether the price of a GPU was stated, and is not 0."""
-    return PRICE not in findings.not_stated and findings.cost.usd_per_gpu_hour > 0
+@dataclass(frozen=True)
+class Amounts:
+    """What a whole run cost, to say shares of it in words.
+
+    Attributes:
+        gpu_hours: of the run. usd: dollars; 0 where the price is not known. is_known: whether the number of GPUs is known.
+    """
+
+    gpu_hours: float
+    usd: float
+    is_known: bool = True
+
+    @property
+    def in_gpu_time(self) -> str:
+        """All of it in GPU-hours, or GPU-seconds of a short run: ``326 GPU-hours``."""
+        return self._gpu_time(1.0)
+
+    def of(self, share: float) -> str:
+        """Return a share of the run's cost: in dollars where the price is known, else in GPU-hours."""
+        return number(share * self.usd, "USD") if self.usd > 0 else self._gpu_time(share)
+
+    def between(self, low: float, high: float) -> str:
+        """Return a range of shares of the run's cost; in percent where the GPUs are not known."""
+        if not self.is_known:
+            return percent_range(low, high)
+        least, most = self.of(low), self.of(high)
+        return most if least == most else f"{least.partition(' ')[0]} to {most}"
+
+    def _gpu_time(self, share: float) -> str:
+        hours = share * self.gpu_hours
+        return number(hours, "GPU-hours") if self.gpu_hours >= LEAST_HOURS else number(3600.0 * hours, "GPU-seconds")
 
 
 def unknown(findings: LoggedRunFindings) -> list[str]:
-    """Return which of GPUs and profile the run's GPU-hours need and nobody stated."""
+    """Return which of GPUs and profile the GPU-hours of a logged run need and nobody stated."""
     missing = [GPUS] if GPUS in findings.not_stated else []
     if PROFILE in findings.not_stated and not findings.cost.logged_steps:
         missing.append(PROFILE)
     return missing
 
 
-def of_the_run(findings: LoggedRunFindings, share: float) -> str:
-    """Return a share of the run's cost: dollars where the price was stated, else GPU-hours."""
-    if is_priced(findings):
-        return number(share * findings.cost.usd, "USD")
-    hours = findings.cost.gpu_hours
-    return number(share * hours, "GPU-hours") if hours >= LEAST_HOURS else number(3600 * share * hours, "GPU-seconds")
-
-
-def amount_range(findings: LoggedRunFindings, low: float, high: float) -> str:
-    """Return a range of shares of the run's cost as amounts with one unit; of shares where the GPUs are not known."""
-    if unknown(findings):
-        return percent_range(low, high)
-    least, most = of_the_run(findings, low), of_the_run(findings, high)
-    if least == most:
-        return least
-    value, _, unit = least.partition(" ")
-    return f"{value if most.endswith(f' {unit}') else least} to {most}"
-
-
-def gpu_hours(hours: float) -> str:
-    """Return GPU-hours, or GPU-seconds of a short run: ``326 GPU-hours``."""
-    return number(hours, "GPU-hours") if hours >= LEAST_HOURS else number(3600 * hours, "GPU-seconds")
+def amounts_of(findings: LoggedRunFindings) -> Amounts:
+    """Return what a logged run cost; without dollars where nobody stated a price."""
+    cost = findings.cost
+    return Amounts(cost.gpu_hours, 0.0 if PRICE in findings.not_stated else cost.usd, not unknown(findings))

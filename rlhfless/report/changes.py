@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change, GpuCount, configuratio
 from rlhfless.analysis.draft_configuration import speculation_lines
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted
-from rlhfless.report.amounts import amount_range, unknown
+from rlhfless.report.amounts import Amounts, amounts_of
 from rlhfless.report.drafts import DRAFTS_FROM
 from rlhfless.report.not_stated import GPUS
 from rlhfless.report.savings import percent, percent_range
@@ -29,28 +29,38 @@ def changes_of(findings: LoggedRunFindings) -> list[Change]:
 
 def in_a_sentence(change: Change) -> str:
     """Return the change as the middle of a sentence: its first line of configuration where that is short."""
-    line = change.lines[0].partition("#")[0].strip() if change.lines else ""
-    return f"set {line}" if line and len(line) <= LONGEST_LINE else change.what
+    line = _without_comment(change.lines[0]) if change.lines else ""
+    return f"change to {line}" if line and len(line) <= LONGEST_LINE else change.what
+
+
+def _without_comment(line: str) -> str:
+    return line.partition("#")[0].strip()
 
 
 def changes_section(page: Page, findings: LoggedRunFindings) -> None:
-    """Add the changes, each with its saving, its lines and what it needs."""
-    page.section("What to change")
+    """Add what to change of a logged run."""
     changes = changes_of(findings)
-    if not changes and not unknown(findings):
+    amounts = amounts_of(findings)
+    list_changes(page, changes, amounts)
+    page.text(" ".join(_notes(findings, changes)))
+
+
+def list_changes(page: Page, changes: Sequence[Change], amounts: Amounts) -> None:
+    """Add a section with the changes, each with its saving, its lines and what it needs."""
+    page.section("What to change")
+    if not changes and amounts.is_known:
         page.text("No change that was simulated is certain to save some of the cost of this run.")
     for place, change in enumerate(changes, start=1):
-        page.heading(f"{place}. {change.what[0].upper()}{change.what[1:]}: {_saves(findings, change)}")
+        page.heading(f"{place}. {change.what[0].upper()}{change.what[1:]}: {_saves(amounts, change)}")
         if change.lines:
             page.code("", change.lines)
         if change.needs:
             page.text(change.needs)
-    page.text(" ".join(_notes(findings, changes)))
 
 
-def _saves(findings: LoggedRunFindings, change: Change) -> str:
+def _saves(amounts: Amounts, change: Change) -> str:
     share = percent_range(change.low, change.high)
-    saved = f"saves {share}" if unknown(findings) else f"saves {amount_range(findings, change.low, change.high)} ({share})"
+    saved = f"saves {amounts.between(change.low, change.high)} ({share})" if amounts.is_known else f"saves {share}"
     longer = f", takes {percent(-change.time)} more time" if change.time <= -0.005 else ""
     return saved + longer
 
@@ -62,6 +72,8 @@ def _notes(findings: LoggedRunFindings, changes: list[Change]) -> Iterator[str]:
         yield "Ranges are the 5th to 95th percentile."
     if GPUS in findings.not_stated:
         yield "Give --gpus to compare numbers and sizes of replicas."
+    elif not findings.setup.synchronous:
+        yield "Numbers of replicas are not compared, because this run learns while it generates."
     elif len({count.gpus_per_actor for count in findings.gpu_counts}) == 1:
         size = counted(findings.gpu_counts[0].gpus_per_actor, "GPU")
         yield f"Only replicas of {size} have a latency profile, so no other size was compared."
@@ -70,8 +82,11 @@ def _notes(findings: LoggedRunFindings, changes: list[Change]) -> Iterator[str]:
 
 
 def _gpus(findings: LoggedRunFindings) -> Iterator[Change]:
-    """Fewer replicas by the objective, and the size that is fastest on all GPUs; nothing where the GPUs are not stated."""
-    if GPUS in findings.not_stated:
+    """Fewer replicas by the objective, and the size that is fastest on all GPUs.
+
+    Nothing where the GPUs are not stated, or where the run learns while it generates, as no step waits for its last response.
+    """
+    if GPUS in findings.not_stated or not findings.setup.synchronous:
         return
     own, *others = findings.gpu_counts
     weight = findings.setting.objective.time_weight
@@ -87,9 +102,12 @@ def _gpus(findings: LoggedRunFindings) -> Iterator[Change]:
 
 
 def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, needs: str) -> Change:
-    setup = findings.setup
+    setup, per_node = findings.setup, findings.setting.cluster.gpus_per_node
     low, mean, high = best.saved(own)
-    lines = configuration_lines(setup.framework, best.replicas, best.gpus_per_actor, findings.setting.cluster.gpus_per_node)
+    already = configuration_lines(setup.framework, own.replicas, own.gpus_per_actor, per_node)
+    so = {_without_comment(line) for line in already}
+    lines = configuration_lines(setup.framework, best.replicas, best.gpus_per_actor, per_node)
+    lines = tuple(line for line in lines if _without_comment(line) not in so)
     if setup.colocated and best.gpus != own.gpus and findings.phases.seconds:
         needs += " Preparation and learning are taken to need the same GPU-seconds on fewer GPUs."
     if not lines and setup.framework in FRAMEWORK_DEFAULTS:

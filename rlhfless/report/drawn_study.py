@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from rlhfless.analysis.drawn_lengths import DRAWN
+from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import simulate_schedules
 from rlhfless.report.study import AgainstSchedules, Assumptions, ReportData, against_schedules, calibrate_log, study_log
 from rlhfless.simulate import SimulationConfig
@@ -16,16 +17,19 @@ from rlhfless.trace import OpenedLog
 FURTHER_STEPS = 3  # that are simulated of each draw but the first
 
 
-def study_drawn(logs: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int) -> ReportData:
+def study_drawn(
+    logs: Sequence[OpenedLog], setting: SimulationConfig, stated: Assumptions, max_steps: int, begin: Begin = silent
+) -> ReportData:
     """Return what ``study_log`` finds of the first log, with savings and idle shares that cover all of them.
 
     Args:
-        logs: draws of the same run (``analysis.drawn_lengths``).
+        logs: draws of the same run (``analysis.drawn_lengths``). begin: is told every part of the work.
 
     Raises:
         TraceError, PlanningError, InputError: as ``study_log``.
     """
-    first = study_log(logs[0], setting, stated, max_steps)
+    first = study_log(logs[0], setting, stated, max_steps, begin)
+    begin("drawing other lengths")
     findings = first.findings
     others = [_further(log, setting, stated, min(max_steps, FURTHER_STEPS)) for log in logs[1:]]
     accounts = tuple(account for other in others for account in (other.account, *other.shuffled))

@@ -19,7 +19,7 @@ from rlhfless.analysis.framework_defaults import DISPATCHES
 from rlhfless.latency import PriceError, usd_per_gpu_hour
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted
-from rlhfless.report.amounts import amount_range, gpu_hours, is_priced, of_the_run, unknown
+from rlhfless.report.amounts import amounts_of, unknown
 from rlhfless.report.changes import changes_of, in_a_sentence
 from rlhfless.report.log_checks import contradicted
 from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
@@ -52,12 +52,12 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
     yield _cost(findings)
     if contradiction := contradicted(findings.checks, findings.calibrated):
         yield contradiction
-    if unknown(findings):
+    if unknown(findings) and findings.setup.synchronous:
         low, high = findings.idle_shares
         yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time waited."
     yield " ".join(_how_sure(findings))
     changes = changes_of(findings)
-    if changes and changes[0].mean > findings.cost.waited_share:
+    if findings.setup.synchronous and changes and changes[0].mean > findings.cost.waited_share:
         yield (
             f"A change can save more than the {percent(findings.cost.waited_share)} that waited. Waiting counts only GPUs that "
             "had nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
@@ -75,17 +75,20 @@ def _cost(findings: LoggedRunFindings) -> str:
             f"{' and '.join(named[one] for one in missing)}: give {' and '.join(OPTIONS[one] for one in missing)}{price}."
         )
     about = "" if cost.all_logged else "about "
-    hours = gpu_hours(cost.gpu_hours)
-    total = f"cost {about}{of_the_run(findings, 1.0)} ({hours})" if is_priced(findings) else f"took {about}{hours}"
+    amounts = amounts_of(findings)
+    hours = amounts.in_gpu_time
+    total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
     low, high = (share / (findings.account.idle_share or 1.0) * cost.waited_share for share in findings.idle_shares)
-    waited = f"{amount_range(findings, low, high)} of it" if high >= 0.0005 else "none of it"
+    waited = f"{amounts.between(low, high) if high >= 0.0005 else 'none'} of it paid for GPUs that waited"
+    if not findings.setup.synchronous:
+        waited = "what waited is not known, because the run learns while it generates"
     changes = changes_of(findings)
     change = (
-        f"{in_a_sentence(changes[0])} and save {amount_range(findings, changes[0].low, changes[0].high)}"
+        f"{in_a_sentence(changes[0])} and save {amounts.between(changes[0].low, changes[0].high)}"
         if changes
         else "no change that was simulated is certain to save anything"
     )
-    return f"Your {counted(cost.steps, 'step')} {total}; {waited} paid for GPUs that waited; {change}."
+    return f"Your {counted(cost.steps, 'step')} {total}; {waited}; {change}."
 
 
 def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
@@ -109,7 +112,9 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield "Percentages are surer than amounts."
     if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
         low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
-        yield f"By the choice of simulated steps and dispatch, the run took {amount_range(findings, low, high)}."
+        yield f"By the choice of simulated steps and dispatch, the run took {amounts_of(findings).between(low, high)}."
+    if not findings.setup.synchronous:
+        yield "Only GPUs that generate are counted."
     if findings.drawn:
         yield "The log has no responses; lengths are drawn from each step's mean, longest and cut share, so ranges are wide."
 
@@ -127,7 +132,7 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
     if findings.phases.basis == "unknown" and setup.synchronous:
         logged = FRAMEWORK_DEFAULTS[setup.framework].phase_times if setup.framework in FRAMEWORK_DEFAULTS else ""
         how = f"; {logged}" if logged else ""
-        yield f"no time of preparation and learning, which the log does not have{how}", "--prepare-s --learn-s"
+        yield f"0 s of preparation and learning, as the log has no times of them{how}", "--prepare-s --learn-s"
     if findings.drawn:
         yield "the number of responses per step, from its tokens", "--responses-per-step"
 

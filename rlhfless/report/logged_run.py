@@ -18,7 +18,7 @@ from rlhfless.report.changes import changes_section
 from rlhfless.report.drafts import saved_by_drafts
 from rlhfless.report.log_checks import checks_table
 from rlhfless.report.overlaps import overlaps_section
-from rlhfless.report.savings import savings_in_short, savings_tables
+from rlhfless.report.savings import merged, savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 
 
@@ -174,7 +174,7 @@ def _what_if(page: Page, findings: LoggedRunFindings, prices: Mapping[str, float
             )
         )  # fmt: skip
     head = ("change", "schedule", "GPUs", "actors", "time", "relative time", "GPU-seconds", "cost (relative)")
-    page.table("Generation with one setting changed; 1.00x is the unchanged run", head, rows, text_columns=2)
+    page.table("Generation with one setting changed; 1.00x is the unchanged run", head, merged(rows, 1), text_columns=2)
     kind = findings.setting.cluster.kind
     money = [
         (row.price, number(row.usd_per_gpu_hour, "USD"), usd(row.usd) or "none", row.source)

@@ -19,6 +19,7 @@ from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted, number, signed_share, usd
 from rlhfless.report.executed_run import MAX_SPANS
 from rlhfless.report.log_checks import calibrated_by
+from rlhfless.report.savings import merged
 from rlhfless.report.schedules import Schedules
 from rlhfless.report.study import GIVEN_BACK
 from rlhfless.simulate import SimulationConfig
@@ -165,7 +166,7 @@ def _table(page: Page, schedules: Schedules, title: str, has_history: bool) -> N
         )  # fmt: skip
     head = ("policy", "time (s)", "GPU-seconds", "idle", *(["cost"] if priced else []), f"speed-up over {baseline}",
             f"cost relative to {baseline}", "lower bound (GPU-seconds)", "cost / lower bound", "bound by")  # fmt: skip
-    page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, rows)
+    page.table(f"{title}: {counted(int(table['steps'].max()), 'step')}", head, merged(rows))
 
 
 def weights_section(page: Page, schedules: Schedules, setting: SimulationConfig, front: Front) -> None:
