@@ -1,4 +1,4 @@
-"""Sums up what a whole logged run cost in GPU-seconds, and how much of it waited: logged times where there are some.
+"""Sums up what a whole logged run cost in GPU-seconds, and how much of it was idle: logged times where there are some.
 
 A step takes its logged time. Where the log has only the time of generation, the mean seconds of the other phases are added. A
 step without a logged time takes the mean of the simulated steps.
@@ -29,7 +29,7 @@ class RunCost:
         gpus: that are paid for. time_s: of all steps together.
         low_s, high_s: the same, as far as it may differ: over resampled steps, and over all dispatches that the run may have
             used. Equal to ``time_s`` where every step was logged.
-        waited_gpu_s: GPU-seconds in which a GPU had nothing to run.
+        idle_gpu_s: GPU-seconds in which a GPU had nothing to run.
         usd_per_gpu_hour: price of a GPU.
     """
 
@@ -39,7 +39,7 @@ class RunCost:
     time_s: float
     low_s: float
     high_s: float
-    waited_gpu_s: float
+    idle_gpu_s: float
     usd_per_gpu_hour: float
 
     @property
@@ -53,9 +53,9 @@ class RunCost:
         return self.gpu_hours * self.usd_per_gpu_hour
 
     @property
-    def waited_share(self) -> float:
-        """Share of the GPU-seconds that waited."""
-        return self.waited_gpu_s / (self.gpus * self.time_s) if self.time_s else 0.0
+    def idle_share(self) -> float:
+        """Share of the GPU-seconds that were idle."""
+        return self.idle_gpu_s / (self.gpus * self.time_s) if self.time_s else 0.0
 
     @property
     def all_logged(self) -> bool:
@@ -90,10 +90,10 @@ def run_cost(
     low, high = min(mean[0] for mean in means), max(mean[1] for mean in means)
     time_s = known_s + missing * own
     idle_s = float(account.lines.loc[account.lines["idle"], "gpu_s"].sum()) / len(account.steps) * len(steps)
-    waited = min(idle_s, account.idle_share * account.gpus * time_s)  # a logged step may be shorter than a simulated one
+    idle = min(idle_s, account.idle_share * account.gpus * time_s)  # a logged step may be shorter than a simulated one
     return RunCost(
         len(steps), len(known), account.gpus, time_s, known_s + missing * min(low, own), known_s + missing * max(high, own),
-        waited, usd_per_gpu_hour,
+        idle, usd_per_gpu_hour,
     )  # fmt: skip
 
 

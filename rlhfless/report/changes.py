@@ -94,7 +94,7 @@ def _gpus(findings: LoggedRunFindings) -> Iterator[Change]:
     fewer = [one for one in certain if one.gpus_per_actor == own.gpus_per_actor and one.replicas < own.replicas]
     best = min([own, *fewer], key=lambda one: weight * np.log(one.seconds) + (1 - weight) * np.log(one.gpu_s))
     if best is not own:
-        yield _count_change(findings, own, best, "With fewer GPUs a step takes longer, and costs less.")
+        yield _count_change(findings, own, best, "")
     sizes = [one for one in certain if one.gpus_per_actor != own.gpus_per_actor]
     fastest = min([own, *sizes], key=lambda one: one.gpu_s)
     if fastest is not own:
@@ -108,10 +108,14 @@ def _count_change(findings: LoggedRunFindings, own: GpuCount, best: GpuCount, ne
     so = {_without_comment(line) for line in already}
     lines = configuration_lines(setup.framework, best.replicas, best.gpus_per_actor, per_node)
     lines = tuple(line for line in lines if _without_comment(line) not in so)
-    if setup.colocated and best.gpus != own.gpus and findings.phases.seconds:
-        needs += " Preparation and learning are taken to need the same GPU-seconds on fewer GPUs."
+    if setup.colocated and best.gpus != own.gpus:
+        needs += (
+            "Preparation and learning are taken to need the same GPU-seconds on fewer GPUs."
+            if findings.phases.seconds
+            else "Preparation and learning also take longer on fewer GPUs; the log does not say how long."
+        )
     if not lines and setup.framework in FRAMEWORK_DEFAULTS:
-        needs += f" The documentation of {setup.framework} does not say how to spread these replicas over nodes."
+        needs = f"{needs} The documentation of {setup.framework} does not say how to spread these replicas over nodes.".strip()
     what = f"use {counted(best.replicas, 'replica')} of {counted(best.gpus_per_actor, 'GPU')} instead of {own.replicas:,}"
     if best.gpus_per_actor != own.gpus_per_actor:
         what += f" of {own.gpus_per_actor}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rlhfless import plots
 from rlhfless.analysis import Change, billed_uses, evenly, ranked
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, usd
 from rlhfless.report.amounts import Amounts
 from rlhfless.report.changes import list_changes
@@ -32,24 +33,24 @@ def executed_first_screen(page: Page, trace: Trace, findings: ExecutedRunFinding
     """
     total = step_metrics(trace)[["gpu_seconds", "idle_gpu_seconds", "cost_usd"]].sum(min_count=1).astype(float).fillna(0.0)
     amounts = Amounts(float(total["gpu_seconds"]) / 3600.0, float(total["cost_usd"]))
-    waited = float(total["idle_gpu_seconds"] / total["gpu_seconds"]) if total["gpu_seconds"] > 0 else 0.0
+    idle = float(total["idle_gpu_seconds"] / total["gpu_seconds"]) if total["gpu_seconds"] > 0 else 0.0
     changes = [] if findings is None or findings.given_back.empty else ranked(_change(trace, findings))
     page.section("In short")
-    page.headline(_cost_of_execution(trace, amounts, waited, changes))
+    page.headline(_cost_of_execution(trace, amounts, idle, changes))
     page.text(f"How sure: {_how_sure(trace)}")
-    if changes and changes[0].mean > waited:
+    if changes and changes[0].mean > idle:
         page.text(
-            f"A change can save more than the {percent(waited)} that waited. Waiting counts only GPUs that had nothing to run. "
+            f"A change can save more than the {percent(idle)} that was idle. Idle is a GPU that has nothing to run. "
             "Fewer GPUs also save time in which batches were partly empty."
         )
     page.figure(plots.plot_overview(billed_uses(trace), decode_capacity(allocation_metrics(trace)).empty_share))
     list_changes(page, changes, amounts)
 
 
-def _cost_of_execution(trace: Trace, amounts: Amounts, waited: float, changes: Sequence[Change]) -> str:
+def _cost_of_execution(trace: Trace, amounts: Amounts, idle: float, changes: Sequence[Change]) -> str:
     steps = counted(trace.allocations["step"].nunique(), "step")
     total = f"cost {amounts.of(1.0)} ({amounts.in_gpu_time})" if amounts.usd else f"took {amounts.in_gpu_time}"
-    paid = f"{amounts.of(waited) if waited >= 0.0005 else 'none'} of it paid for GPUs that waited"
+    paid = f"{amounts.of(idle) if idle >= 0.0005 else 'none'} of it went to idle GPUs"
     change = (
         f"{changes[0].what} and save {amounts.between(changes[0].low, changes[0].high)}"
         if changes
@@ -111,7 +112,8 @@ def executed_section(page: Page, trace: Trace, facts: Iterable[tuple[str, str]] 
         page.text(f"The timeline shows generation only. Time and cost below are of whole steps, including {other_roles} GPUs.")
     page.figure(plots.plot_steps(trace))
     if not plots.lengths_info(trace).missing:
-        lengths = {f"step {steps[-1]}": plots.plot_lengths(trace, steps[-1]), "all steps": plots.plot_lengths(trace)}
+        of_steps = {f"step {steps[-1]}": steps[-1], "all steps": None}
+        lengths = {name: plots.plot_lengths(trace, step, max_points=MAX_SVG_POINTS) for name, step in of_steps.items()}
         page.choice("Lengths of", lengths)
 
 

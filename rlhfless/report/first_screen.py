@@ -26,6 +26,8 @@ from rlhfless.report.not_stated import GPUS, OPTIONS, PRICE, PROFILE
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
 
+LITTLE = 0.005  # share of the run that no bar shows
+
 
 def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) -> None:
     """Add the sentences of ``in_short``, the assumptions with their options, and one figure.
@@ -44,7 +46,7 @@ def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) ->
     if unknown(findings) or PRICE in findings.not_stated:
         page.figure(_curve(findings))
     else:
-        page.figure(plots.plot_overview(uses_of_account(findings.account), empty_share))
+        page.figure(plots.plot_overview(_uses(findings), empty_share))
 
 
 def in_short(findings: LoggedRunFindings) -> Iterator[str]:
@@ -54,13 +56,13 @@ def in_short(findings: LoggedRunFindings) -> Iterator[str]:
         yield contradiction
     if unknown(findings) and findings.setup.synchronous:
         low, high = findings.idle_shares
-        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time waited."
+        yield f"On the GPUs and times assumed below, {percent_range(low, high)} of the GPU time was idle."
     yield " ".join(_how_sure(findings))
     changes = changes_of(findings)
-    if findings.setup.synchronous and changes and changes[0].mean > findings.cost.waited_share:
+    if findings.setup.synchronous and changes and changes[0].mean > findings.cost.idle_share:
         yield (
-            f"A change can save more than the {percent(findings.cost.waited_share)} that waited. Waiting counts only GPUs that "
-            "had nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
+            f"A change can save more than the {percent(findings.cost.idle_share)} that was idle. Idle is a GPU that has "
+            "nothing to run. Fewer GPUs, or shorter steps, also save time in which batches were partly empty."
         )
 
 
@@ -78,17 +80,17 @@ def _cost(findings: LoggedRunFindings) -> str:
     amounts = amounts_of(findings)
     hours = amounts.in_gpu_time
     total = f"cost {about}{amounts.of(1.0)} ({hours})" if amounts.usd else f"took {about}{hours}"
-    low, high = (share / (findings.account.idle_share or 1.0) * cost.waited_share for share in findings.idle_shares)
-    waited = f"{amounts.between(low, high) if high >= 0.0005 else 'none'} of it paid for GPUs that waited"
+    low, high = (share / (findings.account.idle_share or 1.0) * cost.idle_share for share in findings.idle_shares)
+    idle = f"{amounts.between(low, high) if high >= 0.0005 else 'none'} of it went to idle GPUs"
     if not findings.setup.synchronous:
-        waited = "what waited is not known, because the run learns while it generates"
+        idle = "what was idle is not known, because the run learns while it generates"
     changes = changes_of(findings)
     change = (
         f"{in_a_sentence(changes[0])} and save {amounts.between(changes[0].low, changes[0].high)}"
         if changes
         else "no change that was simulated is certain to save anything"
     )
-    return f"Your {counted(cost.steps, 'step')} {total}; {waited}; {change}."
+    return f"Your {counted(cost.steps, 'step')} {total}; {idle}; {change}."
 
 
 def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
@@ -135,6 +137,19 @@ def assumptions(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:
         yield f"0 s of preparation and learning, as the log has no times of them{how}", "--prepare-s --learn-s"
     if findings.drawn:
         yield "the number of responses per step, from its tokens", "--responses-per-step"
+
+
+def _uses(findings: LoggedRunFindings) -> pd.DataFrame:
+    """Return the uses of the whole run's GPU-seconds: those of its simulated steps, and what logged steps took beyond them."""
+    uses, cost = uses_of_account(findings.account), findings.cost
+    whole, steps = cost.gpus * cost.time_s, len(findings.account.steps)
+    factor = min(cost.steps / steps, whole / float(uses["gpu_s"].sum()))
+    rest = whole - factor * float(uses["gpu_s"].sum())
+    if rest > LITTLE * whole:
+        usd = rest * cost.usd_per_gpu_hour / 3600.0 / factor
+        uses.loc[len(uses)] = ["rest of the logged steps", "work", rest / factor, usd, 0.0]
+    uses[["gpu_s", "usd"]] *= factor
+    return uses.assign(share=uses["gpu_s"] / uses["gpu_s"].sum())
 
 
 def _curve(findings: LoggedRunFindings) -> go.Figure:

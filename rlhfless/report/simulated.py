@@ -16,6 +16,7 @@ from rlhfless import plots
 from rlhfless.analysis import Calibration
 from rlhfless.latency import list_profiles, read_profile
 from rlhfless.plots.export.html_page import Page
+from rlhfless.plots.lengths import MAX_SVG_POINTS
 from rlhfless.plots.style import counted, number, signed_share, usd
 from rlhfless.report.executed_run import MAX_SPANS
 from rlhfless.report.log_checks import calibrated_by
@@ -79,7 +80,7 @@ def schedules_section(
     page.choice("Policy", timelines, "solver")
     if lengths:
         page.heading("How good the predictions were")
-        page.figure(plots.plot_lengths(traces["static"], last.step))
+        page.figure(plots.plot_lengths(traces["static"], last.step, max_points=MAX_SVG_POINTS))
 
 
 def best_policy(results: pd.DataFrame, time_weight: float) -> str:
