@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rlhfless.analysis import FRAMEWORK_DEFAULTS, Change, GpuCount, configuration_lines, ranked
-from rlhfless.analysis.draft_configuration import speculation_lines
 from rlhfless.plots.export.html_page import Page
 from rlhfless.plots.style import counted
 from rlhfless.report.amounts import Amounts, amounts_of
-from rlhfless.report.drafts import DRAFTS_FROM
+from rlhfless.report.drafts import draft_changes
 from rlhfless.report.not_stated import GPUS
 from rlhfless.report.savings import percent, percent_range
 from rlhfless.report.study import LoggedRunFindings
@@ -24,7 +23,8 @@ LONGEST_LINE = 80  # letters of a line that a sentence quotes
 
 def changes_of(findings: LoggedRunFindings) -> list[Change]:
     """Return the changes that would have saved some of the run's cost, the largest saving first; none that is made already."""
-    return ranked([*_gpus(findings), *_drafts(findings), *_router(findings), *_overlaps(findings), *findings.further])
+    drafts = draft_changes(findings.drafts, findings.setup.framework, _generation_share(findings))
+    return ranked([*_gpus(findings), *drafts, *_router(findings), *_overlaps(findings), *findings.further])
 
 
 def in_a_sentence(change: Change) -> str:
@@ -127,24 +127,6 @@ def _generation_share(findings: LoggedRunFindings) -> float:
     generation_s = float(findings.account.steps["generation_s"].mean())
     whole_s = generation_s + (findings.phases.seconds if findings.setup.synchronous else 0.0)
     return generation_s / whole_s if whole_s else 0.0
-
-
-def _drafts(findings: LoggedRunFindings) -> Iterator[Change]:
-    """The best method of speculative decoding; the log's own drafts are no method that is found."""
-    if not findings.drafts:
-        return
-    best, share = findings.drafts[0], _generation_share(findings)
-    method, package = best.configuration.method, best.configuration.package
-    lines = speculation_lines(findings.setup.framework, best.speculative_config)
-    install = (f"pip install {package}   # beside vLLM 0.32",) if package and lines else ()
-    needs = f"vLLM's method {method} drafts from {DRAFTS_FROM[method]}; responses keep their distribution."
-    if best.unit == "bytes":
-        needs += " Texts were counted in bytes, so this is rough: name the tokenizer with --tokenizer."
-    if not lines:
-        needs += f" {findings.setup.framework} does not decode with vLLM, so there are no lines."
-    saved = (share * one for one in (best.low, best.mean, best.high))
-    low, mean, high = saved
-    yield Change("decode speculatively", (*lines, *install), low, mean, high, mean, needs)
 
 
 def _router(findings: LoggedRunFindings) -> Iterator[Change]:

@@ -35,6 +35,7 @@ def first_screen(page: Page, findings: LoggedRunFindings, empty_share: float) ->
     Args:
         empty_share: of the paid decode capacity, that stood empty.
     """
+    page.section("In short")
     first, *others = in_short(findings)
     page.headline(first)
     for sentence in others:

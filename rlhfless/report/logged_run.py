@@ -22,8 +22,8 @@ from rlhfless.report.savings import merged, savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
 
 
-def _idle(findings: LoggedRunFindings) -> Iterator[str]:
-    """What the GPUs did, and where the order of dispatch is unknown, how much this changes."""
+def idle_in_words(findings: LoggedRunFindings) -> Iterator[str]:
+    """Return what the GPUs did in sentences, and where the order of dispatch is unknown, how much this changes."""
     setup, cluster, lines = findings.setup, findings.setting.cluster, findings.account.lines
     idle = lines[lines["idle"]].sort_values("gpu_s", ascending=False)
     low, high = (f"{share:.0%}" for share in findings.idle_shares)
@@ -83,7 +83,7 @@ def run_sections(
     changes_section(page, findings)
     page.section("Your run", folded=True)
     page.facts(facts)
-    for sentence in _idle(findings):
+    for sentence in idle_in_words(findings):
         page.text(sentence)
     page.basis(_basis(findings))
     if findings.checks:

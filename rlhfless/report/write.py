@@ -135,7 +135,6 @@ def _executed(page: Page, log: OpenedLog, setting: SimulationConfig, max_steps: 
 def _logged(page: Page, log: OpenedLog, stated: Assumptions, study: ReportData) -> None:
     """Add what a logged run cost, and what to change; then folded, where this comes from."""
     setting, calibrated, schedules, findings = study
-    page.section("In short")
     first_screen(page, findings, _empty_share(schedules.simulation.traces[findings.setup.dispatch]))
     run_sections(page, findings, stated.prices, _facts(log))
     _schedules(page, schedules, setting, calibrated, True)
