@@ -115,7 +115,7 @@ def _how_sure(findings: LoggedRunFindings) -> Iterator[str]:
         yield "Percentages are surer than amounts."
     if not cost.all_logged and not unknown(findings) and cost.high_s > 1.01 * cost.low_s:
         low, high = cost.low_s / cost.time_s, cost.high_s / cost.time_s
-        yield f"By the choice of simulated steps and dispatch, the run took {amounts_of(findings).between(low, high)}."
+        yield f"By the choice of simulated steps and dispatch, this is {amounts_of(findings).between(low, high)}."
     if not findings.setup.synchronous:
         yield "Only GPUs that generate are counted."
     if findings.drawn:
