@@ -40,8 +40,8 @@ def study_drawn(
     return first._replace(
         findings=replace(
             findings,
-            reserved=_widened([findings.reserved, *(other.reserved for other in others)]),
-            given_back=_widened([findings.given_back, *(other.given_back for other in others)]),
+            reserved=widened([findings.reserved, *(other.reserved for other in others)]),
+            given_back=widened([findings.given_back, *(other.given_back for other in others)]),
             shuffled=(*findings.shuffled, *accounts),
             cost=replace(findings.cost, low_s=min(one.low_s for one in costs), high_s=max(one.high_s for one in costs)),
             gpu_counts=_of_all_draws(findings.gpu_counts, [draw.counts for draw in draws]),
@@ -82,8 +82,8 @@ def _of_all_draws(first: Sequence[GpuCount], others: Sequence[Sequence[GpuCount]
     return tuple(found)
 
 
-def _widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One row per policy: the lowest low, the highest high and most, and the mean of means."""
+def widened(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return one row per policy: the lowest low, the highest high and most, and the mean of means."""
     rows = pd.concat(tables)
     how = {name: "min" if name.endswith(" low") else "mean" if name.endswith(" mean") else "max" for name in rows.columns[1:]}
     return rows.groupby("policy", sort=False).agg(how).reset_index()

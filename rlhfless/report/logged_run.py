@@ -20,6 +20,7 @@ from rlhfless.report.log_checks import checks_table
 from rlhfless.report.overlaps import overlaps_section
 from rlhfless.report.savings import merged, savings_in_short, savings_tables
 from rlhfless.report.study import LoggedRunFindings
+from rlhfless.report.what_ifs import what_ifs_section
 
 
 def idle_in_words(findings: LoggedRunFindings) -> Iterator[str]:
@@ -142,6 +143,8 @@ def run_sections(
     overlaps_section(page, findings.overlaps, findings.setup)
     _needs(page, findings)
     _what_if(page, findings, prices)
+    if findings.ways is not None:
+        what_ifs_section(page, findings.ways, findings.setup)
 
 
 def _basis(findings: LoggedRunFindings) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 Begin = Callable[[str], None]
 """Is called with the name of each part when it begins."""
 
-PARTS = 10  # of the report of a log with responses
+PARTS = 11  # of the report of a log with responses
 
 
 def silent(part: str) -> None:

@@ -40,6 +40,8 @@ from rlhfless.analysis.draft_savings import DraftSavings, draft_savings
 from rlhfless.analysis.log_texts import text_encoder
 from rlhfless.analysis.phase_savings import PhaseSavings, phase_savings
 from rlhfless.analysis.verl_router import RouterEffect, router_effect
+from rlhfless.analysis.what_ifs.compare import MOST_RESPONSES, WaysCompared, compare_ways
+from rlhfless.analysis.what_ifs.outcome import RunToChange
 from rlhfless.latency import scaled
 from rlhfless.report.progress import Begin, silent
 from rlhfless.report.schedules import Schedules, simulate_schedules
@@ -128,6 +130,7 @@ class LoggedRunFindings(Savings):
         not_stated: as the user's assumptions have it. further: changes that other parts found (``report.changes``).
         overlaps: preparation, and learning with it, while other responses are decoded; none for logs without their times.
         drawn: how lengths were drawn from the scalars of a log without responses, in sentences; empty for other logs.
+        ways: other ways to generate and to learn, on the last steps.
         planned: a plan of every step (``analysis.plan_every_step``).
         advice: actor sizes. what_if: one changed thing per row.
         calibrated: how the profile was scaled. checks: what the log measured against counted or simulated values.
@@ -150,6 +153,7 @@ class LoggedRunFindings(Savings):
     overlaps: tuple[PhaseSavings, ...] = ()
     drawn: str = ""
     further: tuple[Change, ...] = ()
+    ways: WaysCompared | None = None
 
     @property
     def idle_shares(self) -> tuple[float, float]:
@@ -237,6 +241,9 @@ def study_log(
     begin("comparing numbers of GPUs")
     counts = gpu_counts(schedules.logged, setting, setup, phases, factor=calibrated.factor)
     begin("measuring drafts")
+    drafts = draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer))
+    begin("comparing other ways to generate and to learn")
+    changed = RunToChange(_last(schedules.logged, MOST_RESPONSES), setting, setup, phases)
     findings = LoggedRunFindings(
         found.reserved,
         found.given_back,
@@ -254,8 +261,9 @@ def study_log(
         stated.not_stated,
         found.shuffled,
         router_effect(rollouts, setting) if setup.framework == "verl" else None,
-        draft_savings(rollouts, last_steps, traces[setup.dispatch].rollouts, setting, *text_encoder(stated.tokenizer)),
+        drafts,
         phase_savings([traces[name].rollouts for name in setup.candidates], setup, phases, setting),
+        ways=compare_ways(changed, drafts),
     )
     return ReportData(setting, calibrated, schedules, findings)
 
@@ -296,11 +304,11 @@ def against_schedules(
     )
 
 
-def _last(logged: Sequence[LoggedStep]) -> list[LoggedStep]:
-    """The last steps with at most ``WHAT_IF_RESPONSES`` responses in all, at least one."""
+def _last(logged: Sequence[LoggedStep], responses: int = WHAT_IF_RESPONSES) -> list[LoggedStep]:
+    """The last steps with at most so many responses in all, at least one."""
     chosen: list[LoggedStep] = []
     for step in reversed(logged):
-        if chosen and sum(len(c.rows) for c in chosen) + len(step.rows) > WHAT_IF_RESPONSES:
+        if chosen and sum(len(c.rows) for c in chosen) + len(step.rows) > responses:
             break
         chosen.insert(0, step)
     return chosen

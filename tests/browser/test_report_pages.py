@@ -16,6 +16,7 @@ from log_samples import HOSTILE, rollouts
 from real_browser import DRAWN, PATIENCE_S, UNFOLD
 
 from rlhfless.cli import main
+from rlhfless.report.what_ifs import TITLE
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = "trl"  # opened with every change, and with the older plotly
@@ -30,7 +31,7 @@ OF_A_TRACE = [
     "In short", "What to change", "What was executed", "Possible savings", "What better schedules would have done",
     "Time against cost",
 ]  # fmt: skip
-OF_A_LOG = [*OF_A_TRACE[:2], "Your run", "Possible savings", "What if", *OF_A_TRACE[4:], "How the log was read"]
+OF_A_LOG = [*OF_A_TRACE[:2], "Your run", "Possible savings", "What if", TITLE, *OF_A_TRACE[4:], "How the log was read"]
 SOURCES = {  # words of the command, sections of the page
     "arithmetic-grpo": ([str(ROOT / "data" / "traces" / "arithmetic-grpo")], OF_A_TRACE),
     "grpo-gsm8k-lengths": ([str(GSM8K), *MAPS, "--max-response-tokens", "512"], OF_A_LOG),
